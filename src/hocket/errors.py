@@ -129,6 +129,22 @@ def below_one(numbers: Mapping[str, int]) -> list[str]:
     return [f"{name} is {n}; give 1 or more" for name, n in numbers.items() if n < 1]
 
 
+def without_effect(options: object, needed: Mapping[str, str]) -> list[str]:
+    """Return one problem for each option that was given without the one that it needs.
+
+    Args:
+        options: A dataclass of options, all with defaults where they are compared.
+        needed: Option that each of these needs, by its name.
+    """
+    default = type(options)
+    return [
+        f"{name} is {getattr(options, name)!r}, which has no effect without {other}; give both"
+        for name, other in needed.items()
+        if getattr(options, name) != getattr(default, name)
+        and getattr(options, other) == getattr(default, other)
+    ]
+
+
 def unknown_name(kind: str, name: str, known: Iterable[str]) -> str:
     """Return the message for a name that is not one of the known names.
 

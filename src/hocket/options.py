@@ -251,6 +251,12 @@ RANGES = {
     "warmup_factor": Range(above=0, most=1),
 }
 """Ranges of the options that a trainer and a run file have in common."""
+NEEDED = {
+    "scheduler_unit": "scheduler",
+    "warmup_factor": "warmup_epochs",
+    "batchnorm": "replicas",
+}
+"""Options that both have and that have no effect without another one."""
 
 
 def out_of_range(value: Any, ranges: Mapping[str, Range]) -> list[str]:

@@ -332,3 +332,47 @@ def test_a_skipped_batch_is_not_compared(kind):
     assert set(seen) == everywhere - left_out
     assert len(seen) == len(set(seen))
     assert trainer.engine._meter.state_dict() == {"batches": {}, "true": {}, "missing": {}}
+
+
+@pytest.mark.parametrize("on_nan", ["stop", "skip"])
+def test_an_epoch_of_nothing_but_batches_that_are_to_be_skipped_is_no_fault(on_nan):
+    """One batch comes back to the first stage in the first epoch."""
+    trainer = Trainer(brittle(2), method="fdg", optimizer=sgd, on_nan=on_nan, skip_batches=[0])
+    first, _ = trainer.fit(marked(3, {}), epochs=2, progress=False)
+    assert first.skipped == (1, 1)
+
+
+class Narrow(torch.nn.Module):
+    """A layer that sends numbers of 8 bits."""
+
+    def __init__(self, alone):
+        super().__init__()
+        self.linear, self.alone = torch.nn.Linear(4, 4), alone
+
+    def forward(self, inputs):
+        hidden = self.linear(inputs)
+        narrow = hidden.detach().to(torch.float8_e4m3fn)
+        return (narrow,) if self.alone else (narrow, hidden)
+
+
+class Wide(torch.nn.Module):
+    """A layer that adds up what it receives."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear = torch.nn.Linear(4, 3)
+
+    def forward(self, received):
+        return self.linear(sum(value.float() for value in received))
+
+
+@pytest.mark.parametrize("alone", [True, False])
+@pytest.mark.parametrize("check_every", [1, 2])
+def test_numbers_of_8_bits_are_searched_too(check_every, alone):
+    def steps(inputs):
+        trainer = Trainer([Narrow(alone), Wide()], optimizer=sgd, check_every=check_every)
+        return [trainer.step(inputs, torch.tensor([0, 1])) for _ in range(4)]
+
+    assert all(torch.tensor(steps(torch.ones(2, 4))[1:]).isfinite())
+    with pytest.raises(NonFiniteError, match="output 0 became nan" if not alone else "nan"):
+        steps(torch.full((2, 4), torch.nan))

@@ -530,6 +530,7 @@ ALONE = {
     "checkpoint_keep": (2, "checkpoint_every"),
     "on_checkpoint_error": ("stop", "checkpoint_every"),
     "max_restores": (1, "on_nan='restore'"),
+    "batchnorm": ("shared", "replicas"),
 }
 
 
@@ -541,13 +542,14 @@ def test_an_option_that_needs_another_is_refused_alone(name):
         RunConfig(**{name: value})
 
 
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        ({"scheduler_unit": "update"}, "there is no scheduler that could count them"),
-        ({"warmup_factor": 0.5}, "there are no epochs of warm-up; give warmup_epochs"),
-    ],
-)
-def test_a_trainer_refuses_them_too(options, said):
-    with pytest.raises(OptionError, match=said):
-        Trainer(mlp(2), optimizer=sgd, **options)
+@pytest.mark.parametrize("name", sorted(ALONE.keys() & inspect.signature(Trainer).parameters))
+def test_a_trainer_refuses_them_too(name):
+    value, needed = ALONE[name]
+    said = f"{name} is {value!r}, which has no effect without {needed}; give both"
+    with pytest.raises(OptionError, match=re.escape(said)):
+        Trainer(mlp(2), optimizer=sgd, **{name: value})
+
+
+def test_batches_to_skip_are_numbered_from_0():
+    with pytest.raises(OptionError, match=r"skip_batches has -1; .* from 0"):
+        Trainer(mlp(2), optimizer=sgd, skip_batches=[3, -1])

@@ -17,7 +17,8 @@ def chosen(l_: int, layers: int, d: int) -> list[int]:
     """Return the numbers of the layers that the head on layer l is made of."""
     if d >= layers - l_:
         return list(range(l_ + 1, layers + 1))
-    return [l_ + round(i * (layers - l_) / d) for i in range(1, d + 1)]
+    # The authors count from 0, and round to even.
+    return [1 + round(l_ - 1 + (layers - l_) / d * i) for i in range(1, d + 1)]
 
 
 def head(channels: list[int], sides: list[int], l_: int, d: int, classes: int) -> nn.Module:

@@ -52,12 +52,11 @@ def warn_of_idle_remedies(method: Method, stages: int) -> None:
         method: Method of the training.
         stages: Number of stages.
     """
-    idle = [remedy.name for remedy in method.remedies if remedy.slows]
-    if not idle or stages == 1:  # on which no remedy acts
-        return
-    if all(method.staleness(stage, stages) <= 1 for stage in range(stages)):
+    idle = [remedy.name for remedy in method.remedies if remedy.slows or stages == 1]
+    if idle and all(method.staleness(stage, stages) <= 1 for stage in range(stages)):
         warn(
-            f"{' and '.join(idle)} changes nothing: on {stages} stages of {method.name!r} no "
+            f"{' and '.join(idle)} changes nothing: on {stages} stage{'s'[: stages - 1]} of "
+            f"{method.name!r} no "
             "gradient is late by more than one update in the mean; use more stages, or leave "
             "it out",
         )
@@ -165,7 +164,8 @@ def build_signals(
     networks = []
     for k, signal in enumerate(signals):
         shapes_behind = tuple(chain.from_iterable(hidden[k + 1 :]))[:-1]
-        later = LaterLayers(shapes_behind, place=k / max(len(modules) - 2, 1))
+        before = max(sum(map(len, hidden[: k + 1])) - 1, 0)
+        later = LaterLayers(shapes_behind, k / max(len(modules) - 2, 1), before)
         with seeded_rng(setup.seed, k, 0, "signal", setup.device):
             network = signal.build_network(shapes[k], output_shape, later)
         networks.append(network.to(dtypes[k]))

@@ -27,7 +27,7 @@ from hocket.partition.torch_functions import (
     tensor_leaves,
 )
 from hocket.restore import numpy_and_python_state, preserve_rng, restore_state
-from hocket.tree import Tree, leaves
+from hocket.tree import Tree, leaves, map_tensors
 
 # Code of `checkpoint` without the wrapper that keeps a compiler out of it.
 _CHECKPOINT = inspect.unwrap(checkpoint).__code__
@@ -53,6 +53,7 @@ def record_forward(network: nn.Module, sample: Tree, repeated: frozenset[str]) -
             `Recording.repeated`.
     """
     recorder = ForwardRecorder(network, repeated)
+    sample = map_tensors(Tensor.detach, sample)  # a tensor may be given for two inputs
     recorder.register_inputs(sample)
     with (
         preserve_rng(devices_of(network)),

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from hocket.errors import OptionError, format_problems
+from hocket.errors import OptionError, format_problems, without_effect
 from hocket.files import read_json, write_text_atomically
-from hocket.options import RANGES, Range, out_of_range, wrong_fields, wrong_options
+from hocket.options import NEEDED, RANGES, Range, out_of_range, wrong_fields, wrong_options
 
 _COUNTS = ("epochs", "batch_size", "log_every", "checkpoint_keep")
 _COUNTS_OR_NONE = (
@@ -30,6 +30,7 @@ RUN_RANGES = {
     ),
 }
 """Ranges of the numbers of a run."""
+_NEEDED_BY_RUNS = dict.fromkeys(("checkpoint_keep", "on_checkpoint_error"), "checkpoint_every")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -164,19 +165,12 @@ class RunConfig:
 
     def __post_init__(self) -> None:
         problems = wrong_fields(self) + out_of_range(self, RUN_RANGES)
-        problems += [
-            f"{name} is {getattr(self, name)!r}, which has no effect without {needed}; "
-            "give both"
-            for name, needed, is_given in (
-                ("scheduler_unit", "scheduler", self.scheduler != "none"),
-                ("warmup_factor", "warmup_epochs", self.warmup_epochs),
-                ("checkpoint_keep", "checkpoint_every", self.checkpoint_every),
-                ("on_checkpoint_error", "checkpoint_every", self.checkpoint_every),
-                ("max_restores", "on_nan='restore'", self.on_nan == "restore"),
-                ("batchnorm", "replicas", self.replicas > 1),
+        problems += without_effect(self, NEEDED | _NEEDED_BY_RUNS)
+        if self.max_restores != RunConfig.max_restores and self.on_nan != "restore":
+            problems.append(
+                f"max_restores is {self.max_restores}, which has no effect without "
+                "on_nan='restore'; give both"
             )
-            if not is_given and getattr(self, name) != getattr(RunConfig, name)
-        ]
         if self.updates and self.epochs != RunConfig.epochs:
             problems.append(
                 f"updates is {self.updates} and epochs is {self.epochs}; a training ends after "

@@ -30,18 +30,21 @@ def pyramid_depth(depth: int, place: float) -> int:
     return min(depth, max(1, round(depth * (1 - place) + place)))
 
 
-def spread_evenly(count: int, wanted: int) -> list[int]:
-    """Return numbers of layers at equal distances, of which the last one is that of the last.
+def spread_evenly(count: int, wanted: int, before: int = 0) -> list[int]:
+    """Return numbers of later layers at equal distances; the last number is that of the last.
 
     Args:
-        count: Number of layers.
+        count: Number of later layers.
         wanted: Number of layers to choose; all of them if there are fewer.
+        before: Number of layers in front of the one that the head is on. The authors' code
+            rounds the numbers of the whole network, and so halves to the even of these.
 
-    >>> spread_evenly(9, 3), spread_evenly(2, 3)
-    ([2, 5, 8], [0, 1])
+    >>> spread_evenly(9, 3), spread_evenly(2, 3), spread_evenly(14, 4, 1)
+    ([2, 5, 8], [0, 1], [2, 6, 10, 13])
     """
     kept = min(count, wanted)
-    return [round(count * n / kept) - 1 for n in range(1, kept + 1)]
+    places = (round(before + count / kept * n) for n in range(1, kept + 1))
+    return [place - before - 1 for place in places]
 
 
 def build_augmented_head(
@@ -57,9 +60,9 @@ def build_augmented_head(
     Args:
         shape: Shape of the stage's output without the batch: (C, H, W), (T, D) or (D,).
         outputs: Number of outputs.
-        later: Shapes of the outputs of later layers, with as many dimensions.
+        later: Shapes of the outputs of the chosen later layers, with as many dimensions.
         width: Factor on their channels or features.
-        depth: Number of layers to choose from them; 0 for a linear prediction.
+        depth: Number of layers that were to be chosen; 0 for a linear prediction.
 
     Returns:
         A network from (B, C, H, W) or (B, D) to (B, outputs), or (B, T, D) to (B, T, outputs).
@@ -75,11 +78,9 @@ def build_augmented_head(
             "more stages, or use the head 'mlp-sr'"
         )
     trunk, present = nn.Sequential(), list(shape)
-    for number in spread_evenly(len(later), depth):
-        if len(shape) == 3:
-            present = _append_convolution(trunk, present, later[number], width)
-        else:
-            present = _append_linear(trunk, present, later[number], width)
+    append = _append_convolution if len(shape) == 3 else _append_linear
+    for wanted in later:
+        present = append(trunk, present, wanted, width)
     readout = nn.Sequential()
     if len(shape) == 3:
         readout.extend([nn.AdaptiveAvgPool2d(1), nn.Flatten()])

@@ -56,7 +56,7 @@ def build_head(
             many units as the perceptron has inputs: 4C on maps, else D. At least one unit.
         depth: Number of hidden layers of the perceptron; 0 for a linear prediction. Of `aug`,
             for which ``width`` is a factor on channels or features, the number of layers.
-        later: Shapes of the outputs of later layers, with as many dimensions, for `aug`.
+        later: Shapes of the outputs of chosen later layers, with as many dimensions, for `aug`.
 
     Returns:
         A network from (B, C, H, W) or (B, D) to (B, outputs), or (B, T, D) to (B, T, outputs).

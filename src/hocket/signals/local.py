@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from hocket.errors import OptionError, format_problems
 from hocket.options import Range, out_of_range, wrong_fields
-from hocket.signals.augmented import pyramid_depth
+from hocket.signals.augmented import pyramid_depth, spread_evenly
 from hocket.signals.heads import HeadKind, MeanOverTokens, build_head
 from hocket.signals.losses import Loss, compute_loss, may_draw
 from hocket.signals.signal import UNKNOWN_LAYERS, BackwardRoots, LaterLayers, SignalInput
@@ -120,6 +120,7 @@ class Local:
         depth, shapes = self.depth, [each for each in later.shapes if len(each) == len(shape)]
         if self.head == "aug":
             depth = pyramid_depth(depth, later.place)
+            shapes = [shapes[n] for n in spread_evenly(len(shapes), depth, later.before)]
         build = partial(build_head, self.head, width=self.width, depth=depth, later=shapes)
         if len(shape) == len(output_shape) == 2 and shape[0] == output_shape[0]:
             return build(shape, output_shape[1])

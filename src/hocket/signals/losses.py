@@ -30,7 +30,8 @@ class Loss(Protocol):
 def cross_entropy(output: Tree, targets: Tree, *, label_smoothing: float = 0.0) -> Tensor:
     """Return the mean cross-entropy over samples, tokens or pixels, a scalar.
 
-    Targets of -100 are left out of the mean; if no others are left, the loss is 0.
+    Targets of -100 are left out of the mean; if no others are left, the loss is 0. An output
+    with a ``loss``, as of transformers with ``labels`` among the inputs, has that one.
 
     Args:
         output: Scores of the classes, (B, C), (B, T, C) or (B, C, H, W).
@@ -41,6 +42,8 @@ def cross_entropy(output: Tree, targets: Tree, *, label_smoothing: float = 0.0) 
     Raises:
         DataError: The targets are not one class index for each prediction.
     """
+    if isinstance(own := getattr(output, "loss", None), Tensor) and not label_smoothing:
+        return own
     if _are_probabilities(output, targets):
         dtype = torch.promote_types(output.dtype, targets.dtype)
         if output.dim() == 3:
@@ -53,9 +56,8 @@ def cross_entropy(output: Tree, targets: Tree, *, label_smoothing: float = 0.0) 
         raise DataError(
             f"cross_entropy got an output {describe(output)} and targets {describe(targets)}; "
             "it takes one tensor of class scores, (B, C), (B, T, C) or (B, C, H, W), and whole "
-            "numbers (B,), (B, T) or (B, H, W), or probabilities of the scores' shape; for "
-            "others give a loss of your own, such as "
-            "loss=lambda output, targets: hocket.cross_entropy(output.logits, targets)"
+            "numbers (B,), (B, T) or (B, H, W), or probabilities of the scores' shape; "
+            f"{_advise(output)}"
         )
     if dimension == output.dim() - 1:
         output, targets = output.flatten(0, -2), targets.flatten()
@@ -75,6 +77,17 @@ def cross_entropy(output: Tree, targets: Tree, *, label_smoothing: float = 0.0) 
         reduction=reduction,
         label_smoothing=label_smoothing,
     )
+
+
+def _advise(output: Tree) -> str:
+    """Return what to do with an output that is no tensor of scores."""
+    if hasattr(output, "loss"):  # labels of causal models are shifted by one
+        return (
+            "the network computes its loss by itself if its inputs have 'labels': give "
+            "loss=lambda output, _: output.loss and these, or for one class for each sample "
+            "loss=lambda output, targets: hocket.cross_entropy(output.logits, targets)"
+        )
+    return "for others give a loss of your own, a function of output and targets"
 
 
 def _are_probabilities(output: Tree, targets: Tree) -> bool:
@@ -163,10 +176,14 @@ def count_errors(output: Tree, targets: Tree, ignored: int = IGNORED) -> tuple[i
     Predictions whose target is not one of the classes, as -100 and 255 often are, do not count.
 
     Args:
-        output: Class scores, with a dimension for the classes.
+        output: Class scores, with a dimension for the classes; or an object with ``logits`` of
+            shape (B, C). Others are not taken, as targets of tokens may have to be shifted.
         targets: Class indices, of the shape without that dimension.
         ignored: Class index that does not count either, as the loss leaves it out.
     """
+    logits = getattr(output, "logits", None)
+    if isinstance(logits, Tensor) and logits.dim() == 2:
+        output = logits
     dimension = class_dimension(output, targets)
     if dimension is None or output.shape[dimension] < 2:
         return None
@@ -198,18 +215,23 @@ def count_targets(targets: Tree, ignored: int = IGNORED) -> int | Tensor | None:
     return (targets.long() != ignored).sum()  # as in `count_errors`
 
 
-def count_averaged(targets: Tree, inputs: Tree, ignored: int = IGNORED) -> int | Tensor:
+def count_averaged(
+    output: Tree, targets: Tree, inputs: Tree, ignored: int = IGNORED
+) -> int | Tensor:
     """Return the number of class indices or samples that the mean loss of a batch is over.
 
     Args:
+        output: Output of the network. If it has one number for each target, the targets are no
+            class indices, and none is left out.
         targets: Targets of the batch.
         inputs: Its inputs, with tensors of shape (B, ...), for targets without samples.
         ignored: Class index that the loss leaves out.
     """
     counted = count_targets(targets, ignored)
-    if counted is not None:
-        return counted
-    return count_batch(targets, inputs)
+    if counted is None:
+        return count_batch(targets, inputs)
+    is_regression = isinstance(output, Tensor) and output.numel() == targets.numel()
+    return targets.numel() if is_regression else counted
 
 
 def may_draw(loss: Loss) -> bool:

@@ -21,10 +21,12 @@ class LaterLayers:
         shapes: Shape of the output of each later layer that has weights, without the batch; but
             for the last layer of the network, which predicts.
         place: Place of the stage among all but the last one, from 0 to 1.
+        before: Number of layers with weights in front of the last one of the stage.
     """
 
     shapes: tuple[tuple[int, ...], ...] = ()
     place: float = 0.0
+    before: int = 0
 
 
 UNKNOWN_LAYERS = LaterLayers()

@@ -81,7 +81,7 @@ def total_norm(gradients: Gradients) -> Tensor:
 def tensor_norms(gradients: Iterable[Tensor | None]) -> list[Tensor]:
     """Return the Euclidean norm of each gradient, a scalar; None is left out."""
     dense = [
-        dense_values(gradient) if gradient.is_sparse else gradient
+        dense_values(gradient) if gradient.is_sparse or gradient.itemsize == 1 else gradient
         for gradient in gradients
         if gradient is not None
     ]
@@ -135,5 +135,7 @@ def norm_of_norms(norms: list[Tensor]) -> Tensor:
 
 
 def dense_values(tensor: Tensor) -> Tensor:
-    """Return the numbers (N, ...) of a sparse tensor; a dense one as it is."""
-    return tensor.coalesce().values() if tensor.is_sparse else tensor
+    """Return the numbers (N, ...) of a sparse tensor, and float8 as float32; others as is."""
+    numbers = tensor.coalesce().values() if tensor.is_sparse else tensor
+    is_float8 = numbers.itemsize == 1 and numbers.is_floating_point()  # which has no norm
+    return numbers.float() if is_float8 else numbers

@@ -19,6 +19,8 @@ def build_linearizer(
     layers: KnownLayers | None = None,
     compiled: CompiledLayers | None = None,
     names: NetworkNames | None = None,
+    *,
+    flushes: bool = False,
 ) -> Linearizer:
     """Build the linearizer of a stage; without delay it is always `PlainGraph`.
 
@@ -30,13 +32,14 @@ def build_linearizer(
         layers: What is known of the layers; None for nothing.
         compiled: The layers, if they are compiled.
         names: Names of the weights in the network.
+        flushes: The pipeline is flushed, so that its gradients are those of back-propagation.
     """
     run, names = compiled or run_layers, names or NetworkNames()
     editable = copy_tensors if layers is None else layers.editable
     if delay == 0:
         return PlainGraph(editable, run, keep_states=keep_states)
     if linearize == "recompute":
-        return Recompute(statistics, editable, run)
+        return Recompute(statistics, editable, run, keep_buffers=flushes)
     stash = linearize == "stash"
     if compiled is not None:
         return CompiledGraph(

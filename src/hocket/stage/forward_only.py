@@ -16,7 +16,7 @@ from hocket.stage.gradient_flow import find_tables
 from hocket.stage.prediction import Prediction, add_to_ensemble
 from hocket.stage.report import ActionReport
 from hocket.stage.skipping import send_skipped
-from hocket.tree import Tree, copy_tensors, tensors
+from hocket.tree import Tree, copy_tensors, count_batch, count_samples, tensors
 
 if TYPE_CHECKING:
     from hocket.stage.stage import Stage
@@ -39,10 +39,11 @@ def predict_batch(
     # If stages before have exits, the end of the network is one more.
     if scores is None and ensemble is not None:
         scores = output
+    samples = count_batch(targets, output) or count_samples(values)
     if scores is None or class_dimension(scores, targets) is None:
-        return Prediction(stage.index, output, targets, None, None)
+        return Prediction(stage.index, output, targets, None, None, samples)
     together = add_to_ensemble(ensemble, scores)
-    return Prediction(stage.index, output, targets, scores, together)
+    return Prediction(stage.index, output, targets, scores, together, samples)
 
 
 def pass_on(stage: Stage, batch: int) -> ActionReport:

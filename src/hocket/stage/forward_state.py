@@ -88,7 +88,10 @@ def replaced_buffers(module: nn.Module, values: Mapping[str, Tensor]) -> Iterato
 
 
 def forward_without_buffer_updates(
-    module: nn.Module, inputs: Tree, run: RunLayers = run_layers
+    module: nn.Module,
+    inputs: Tree,
+    run: RunLayers = run_layers,
+    buffers: Mapping[str, Tensor] | None = None,
 ) -> Tree:
     """Return a module's output, and leave its buffers (BatchNorm's statistics) unchanged.
 
@@ -96,9 +99,11 @@ def forward_without_buffer_updates(
         module: The module.
         inputs: Its input, with tensors of shape (B, ...).
         run: Calls the module, or its compiled layers.
+        buffers: Buffers to begin with, by name; the present ones if there are none.
     """
     # Clones receive the in-place updates; parameters are the module's own and get gradients.
-    copies = {name: buffer.clone() for name, buffer in module.named_buffers()}
+    given = buffers or dict(module.named_buffers())
+    copies = {name: buffer.clone() for name, buffer in given.items()}
     with replaced_buffers(module, copies):
         return run(module, inputs)
 

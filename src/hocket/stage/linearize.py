@@ -214,6 +214,7 @@ class Recompute:
         statistics: Passes that update BatchNorm's running statistics.
         editable: Returns an input that the layers may edit.
         run: Calls the layers.
+        keep_buffers: Forward again from the buffers of the first forward.
     """
 
     copies = None
@@ -225,16 +226,20 @@ class Recompute:
         statistics: Statistics,
         editable: Editable = copy_tensors,
         run: RunLayers = run_layers,
+        *,
+        keep_buffers: bool = False,
     ) -> None:
         self._statistics = statistics
         self._editable = editable
         self._run = run
+        self._keep_buffers = keep_buffers
 
     def forward(self, module: nn.Module, leaves: Tree) -> tuple[Tree, KeptOutput]:
         """Forward without a graph; the graph is built when the gradient has come."""
+        again = self.rebuild_output(module, leaves, self.forward_state(module))
         with torch.no_grad():
             output = self._run(module, self._editable(leaves))
-        return output, self._recomputation(module, leaves)
+        return output, again
 
     def needs_gradient(self, module: nn.Module, leaves: Tree, output: Tree) -> list[bool]:
         """Forward once more, with a graph, and return whether each tensor has one.
@@ -247,9 +252,9 @@ class Recompute:
         again = forward_without_buffer_updates(module, self._editable(leaves))
         return [tensor.requires_grad for tensor in tensors(again)]
 
-    def forward_state(self, module: nn.Module) -> ForwardState | None:
-        """Return an empty state: the forward is repeated at the weights of its backward."""
-        return ForwardState({}, {})
+    def forward_state(self, module: nn.Module) -> ForwardState:
+        """Return the buffers if they are kept; the weights are those of the backward."""
+        return present_state(module, None) if self._keep_buffers else ForwardState({}, {})
 
     def rebuild_output(
         self, module: nn.Module, leaves: Tree, state: ForwardState
@@ -259,16 +264,14 @@ class Recompute:
         Args:
             module: Layers of the stage.
             leaves: Input of the forward.
-            state: Empty.
+            state: Buffers to begin with; empty for the present ones.
         """
-        return self._recomputation(module, leaves)
 
-    def _recomputation(self, module: nn.Module, leaves: Tree) -> KeptOutput:
         def recompute() -> Tree:
             inputs = self._editable(leaves)
             if self._statistics == "both":
                 return self._run(module, inputs)
-            return forward_without_buffer_updates(module, inputs, self._run)
+            return forward_without_buffer_updates(module, inputs, self._run, state.buffers)
 
         return KeptOutput(recompute)
 

@@ -77,8 +77,8 @@ def _are_moderate(norms: list[Tensor]) -> bool:
 def are_finite(values: Sequence[Tensor]) -> bool:
     """Return True if no number is NaN or infinite; False may mean that a norm overflowed."""
     inexact = [value for value in values if is_inexact(value)]
-    if len(inexact) == 1 and not inexact[0].is_sparse:
-        return math.isfinite(torch.linalg.vector_norm(inexact[0].detach()).item())
+    if len(inexact) == 1:
+        return math.isfinite(torch.linalg.vector_norm(dense_values(inexact[0].detach())).item())
     return not inexact or _are_moderate(tensor_norms(inexact))
 
 
@@ -159,7 +159,7 @@ class NonFiniteCheck:
         masks = [False] * len(outputs)
         if are_finite(outputs):
             return self.fault_in_buffers(), masks
-        names = _output_names(len(outputs))
+        names, outputs = _output_names(len(outputs)), list(map(dense_values, outputs))
         fault = first_nonfinite(dict(zip(names, outputs, strict=True)))
         if fault is not None:
             pairs = zip(outputs, needs_gradient(), strict=True)
@@ -188,7 +188,7 @@ class NonFiniteCheck:
         ]
         searched = [
             tensor.detach().masked_fill(tensor.isinf(), 0) if mask else tensor.detach()
-            for tensor, mask in zip(outputs, masks, strict=True)
+            for tensor, mask in zip(map(dense_values, outputs), masks, strict=True)
         ]
         buffers = self._described_buffers()
         names = [*_output_names(len(outputs)), *buffers]

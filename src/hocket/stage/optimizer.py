@@ -307,7 +307,7 @@ def _load(optimizer: Optimizer, state: dict[str, Any]) -> None:
     weights = [weight for group in optimizer.param_groups for weight in group["params"]]
     saved = state.get("state", {})  # some optimizers have a state of a form of their own
     for number, weight in enumerate(weights):
-        now = optimizer.state.get(weight, {}) if weight.dim() and number in saved else {}
+        now = optimizer.state.get(weight, {}) if number in saved else {}
         for name, loaded in list(now.items()):
             value = saved[number].get(name)
             if isinstance(value, Tensor) and not value.dim() and name != "step":

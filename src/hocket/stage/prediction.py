@@ -22,6 +22,7 @@ class Prediction:
             a head, or the targets are not class indices.
         ensemble: Class scores of all exits up to this one together, of the same shape; None if
             ``prediction`` is None.
+        samples: Number of samples of the batch; 0 if nothing shows it.
     """
 
     stage: int
@@ -29,6 +30,7 @@ class Prediction:
     targets: Tree
     prediction: Tensor | None
     ensemble: Tensor | None
+    samples: int
 
 
 def add_to_ensemble(ensemble: Tensor | None, prediction: Tensor) -> Tensor:

@@ -1,12 +1,13 @@
 """Optimizers whose steps do not depend on the scale of gradients, so that shrinking cancels."""
 
-from collections.abc import Iterable
+from collections.abc import Mapping
 
 from torch import optim
 
 from hocket.errors import warn
+from hocket.methods.method import Method
 from hocket.remedies.displacement import LIONS
-from hocket.remedies.remedy import Remedy
+from hocket.signals import Delayed
 from hocket.stage.muon import MuonAdamW
 from hocket.stage.rotated_adam import RotatedAdam
 
@@ -24,32 +25,35 @@ def _is_scale_free(optimizer: object) -> bool:
     )
 
 
-def warn_if_shrink_cancels(shrink: float, optimizers: Iterable[object]) -> None:
-    """Warn if shrunk gradients lead to the same steps of these optimizers as whole ones.
+def warn_of_cancelled_scales(
+    method: Method, optimizers: Mapping[int, object], last: int
+) -> None:
+    """Warn of what a method does to the size of gradients, and optimizers divide out again.
 
     Args:
-        shrink: Factor on a gradient at each edge.
-        optimizers: Optimizers of the stages; None stands for a stage without weights.
+        method: The method.
+        optimizers: Optimizers of stages by their numbers; None for a stage without weights.
+        last: Number of the last stage.
     """
-    kinds = {type(o).__name__ for o in optimizers if _is_scale_free(o)}
-    if shrink != 1 and kinds:
+    kinds = {k: type(o).__name__ for k, o in optimizers.items() if _is_scale_free(o)}
+    of_all = ", ".join(sorted(set(kinds.values())))
+    if of_all and method.reduce == "sum" and method.accumulate > 1:
         warn(
-            f"shrink={shrink} cancels under {', '.join(kinds)}, whose steps do not depend on "
+            f"reduce='sum' of {method.accumulate} gradients has the effect of their mean under "
+            f"{of_all}, whose steps do not depend on the scale of the gradient; use SGD, or "
+            "leave reduce at 'mean'"
+        )
+    signal = method.signal
+    of_early = ", ".join(sorted({kind for k, kind in kinds.items() if k < last}))
+    if not of_early or not isinstance(signal, Delayed):
+        return
+    if signal.shrink != 1:
+        warn(
+            f"shrink={signal.shrink} cancels under {of_early}, whose steps do not depend on "
             "the scale of the gradient; use SGD, or leave shrink at 1",
         )
-
-
-def warn_if_resizing_cancels(remedies: Iterable[Remedy], optimizers: Iterable[object]) -> None:
-    """Warn if optimizers divide out most of what remedies do to the gradients.
-
-    Args:
-        remedies: Remedies of the method.
-        optimizers: Optimizers of the stages; None stands for a stage without weights.
-    """
-    kinds = {type(o).__name__ for o in optimizers if _is_scale_free(o)}
-    names = [type(remedy).__name__ for remedy in remedies if remedy.resizes]
-    if names and kinds:
+    if names := [type(remedy).__name__ for remedy in method.remedies if remedy.resizes]:
         warn(
             f"{', '.join(names)} changes little but the size of the elements of gradients, and "
-            f"{', '.join(kinds)} divides most of that out again; use SGD, or leave it out",
+            f"{of_early} divides most of that out again; use SGD, or leave it out",
         )

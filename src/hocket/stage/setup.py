@@ -5,10 +5,10 @@ from typing import Literal
 
 import torch
 
-from hocket.errors import OptionError, format_problems
+from hocket.errors import OptionError, format_problems, without_effect
 from hocket.methods.method import Method
 from hocket.methods.stage_speeds import StageSpeeds
-from hocket.options import RANGES, out_of_range, require_functions, wrong_fields
+from hocket.options import NEEDED, RANGES, out_of_range, require_functions, wrong_fields
 from hocket.signals.losses import Loss, cross_entropy
 from hocket.stage.clipping import Clipping
 from hocket.stage.loss_scale import DynamicScale, LossScale, NoScale
@@ -99,20 +99,17 @@ class Setup:
     skip_batches: frozenset[int] = frozenset()
 
     def __post_init__(self) -> None:
-        if problems := wrong_fields(self) + out_of_range(self, RANGES):
+        problems = wrong_fields(self) + out_of_range(self, RANGES)
+        problems += without_effect(self, NEEDED)
+        problems += [
+            f"skip_batches has {batch!r}; batches are numbered from 0"
+            for batch in self.skip_batches
+            if isinstance(batch, int) and batch < 0
+        ]
+        if problems:
             raise OptionError(format_problems("these options are impossible", problems))
         require_functions(loss=self.loss, evaluation_loss=self.evaluation_loss)
         check_factories(self.optimizer, self.scheduler)
-        if self.scheduler is None and self.scheduler_unit == "update":
-            raise OptionError(
-                "scheduler_unit is 'update', and there is no scheduler that could count them; "
-                "give one, or leave scheduler_unit out"
-            )
-        if self.warmup_factor != Setup.warmup_factor and not self.warmup_epochs:
-            raise OptionError(
-                f"warmup_factor is {self.warmup_factor}, and there are no epochs of warm-up; "
-                "give warmup_epochs as well"
-            )
         if self.warmup_updates and self.warmup_epochs:
             raise OptionError(
                 f"warmup_updates is {self.warmup_updates} and warmup_epochs is "

@@ -82,6 +82,7 @@ class Stage:
             layers=self._layers,
             compiled=build_compiled(setup, parts),
             names=parts.names,
+            flushes=method.flushes,
         )
         self.updater, self.signal_updater, self.untrained = build_updaters(setup, parts)
         self.weights = build_weights(
@@ -264,10 +265,12 @@ class Stage:
         roots = self.backward_roots(batch, output, activation.targets, received)
         leaves = tensors(forwarded.leaves)
         require_graph(roots, self.index, chain(self.updater.parameters, leaves))
-        del output
         targets: Number = None
         if roots.loss is not None:
-            targets = count_averaged(activation.targets, activation.values, self.ignored_target)
+            targets = count_averaged(
+                output, activation.targets, activation.values, self.ignored_target
+            )
+        del output
         # Before anything is sent: the stage where a fault began has to be the one to report it.
         fault = self.check.fault_in_loss(roots.loss) or self.signal_check.fault_in_buffers()
         overflowed = False

@@ -79,26 +79,34 @@ class _Goal:
                     "and there are no validation data; give some, or another scheduler"
                 )
             if session.world.is_main:
-                _warn_of_slow_schedule(session, plan, epochs)
+                _warn_of_slow_rates(session, plan, epochs)
             if session.detached and not plan.resumed:
                 plan.save(None)  # for a process that is killed before the first one is due
 
 
-def _warn_of_slow_schedule(session: Session, plan: FitPlan, epochs: int) -> None:
-    """Warn of a scheduler that counts epochs, and whose steps are as many as the updates."""
+def _warn_of_slow_rates(session: Session, plan: FitPlan, epochs: int) -> None:
+    """Warn of a warm-up without an end, and of epochs counted by a schedule of updates."""
     setup = session.setup
     batches = plan.budget.batches(epochs, plan.length, setup.method.accumulate)
     schedulers = [stage.updater.scheduler for stage in session.engine.stages]
     steps = max(map(_count_steps, schedulers))
-    if setup.scheduler_unit == "epoch" and batches is not None:
-        updates = batches // setup.method.accumulate
-        # Many more are a training that is cut short.
-        if 2 * epochs < updates <= steps <= updates + max(1, updates // 10):
-            warn(
-                f"the scheduler counts epochs, of which there are {epochs}, and its schedule "
-                f"has {steps} steps, so the learning rate hardly changes; give "
-                "scheduler_unit='update', or a schedule of as many steps as epochs",
-            )
+    if batches is None:
+        return
+    updates = batches // setup.method.accumulate
+    end = session.engine.stages[0].updater.version + updates
+    if 0 < end <= setup.warmup_updates:
+        warn(
+            f"warmup_updates is {setup.warmup_updates}, and this fit ends after {end} updates, "
+            "before the learning rate has risen; give fewer"
+        )
+    # Many more are a training that is cut short.
+    unsuited = 2 * epochs < updates <= steps <= updates + max(1, updates // 10)
+    if setup.scheduler_unit == "epoch" and unsuited:
+        warn(
+            f"the scheduler counts epochs, of which there are {epochs}, and its schedule has "
+            f"{steps} steps, so the learning rate hardly changes; give "
+            "scheduler_unit='update', or a schedule of as many steps as epochs",
+        )
 
 
 def _count_steps(scheduler: object) -> int:

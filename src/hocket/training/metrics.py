@@ -11,7 +11,6 @@ from hocket.signals.losses import Loss, compute_loss, count_errors, ignored_inde
 from hocket.stage.prediction import Prediction
 from hocket.stage.report import ActionReport
 from hocket.training.own_metrics import OwnMetrics
-from hocket.tree import count_batch
 
 
 @dataclass(frozen=True)
@@ -53,7 +52,7 @@ class EpochResult:
         samples: Number of samples that were trained on.
         staleness: For each stage, the mean staleness measured.
         skipped: For each stage, the number of batches that came back and that it did not
-            train on, as something was NaN or infinite.
+            train on, as something was NaN or infinite, or by ``skip_batches``.
         updates: Updates of a stage that the batches of the ``fit`` lead to, this epoch
             included; None if every stage counts its own.
     """
@@ -252,11 +251,12 @@ class EvaluationMeter:
             counts = count_errors(prediction.prediction, targets, ignored)
             self._count(f"stage {prediction.stage}", counts)
             return
-        samples = count_batch(targets, output)
+        samples = prediction.samples
         if not samples:
             raise DataError(
-                "samples cannot be counted: neither the targets nor the network's outputs "
-                "hold a tensor of shape (B, ...); give the targets of each batch"
+                "samples cannot be counted: neither the targets nor the network's outputs, nor "
+                "the inputs of its last stage, hold a tensor of shape (B, ...); give the "
+                "targets of each batch"
             )
         self._samples += samples
         counts = count_errors(output, targets, ignored)

@@ -185,5 +185,6 @@ def _merge_rows(
         samples=max(row[1] for row in rows),
         all_losses=session.setup.method.free_running,
         # Each stage may back off, and those before it skip the batch with it.
-        spared=session.cut.count * session.setup.build_loss_scale().most_backoffs,
+        spared=session.cut.count * session.setup.build_loss_scale().most_backoffs
+        + len(session.setup.skip_batches),
     )

@@ -30,11 +30,10 @@ from hocket.modes import TrainingMode
 from hocket.options import require_list
 from hocket.partition.inputs import as_inputs, as_tree
 from hocket.restore import preserve_rng
-from hocket.signals import Delayed
 from hocket.stage.late_check import look
 from hocket.stage.network_names import NetworkNames
 from hocket.stage.optimizer import Updater
-from hocket.stage.scale_free import warn_if_resizing_cancels, warn_if_shrink_cancels
+from hocket.stage.scale_free import warn_of_cancelled_scales
 from hocket.stage.setup import Setup
 from hocket.stage.stage import Stage
 from hocket.stage.untrained import loss_weights, warn_of_untrained
@@ -359,12 +358,8 @@ class Session:
         if self.world.is_main:
             warn_of_biased_gradients(setup)
             warn_of_idle_remedies(setup.method, self.cut.count)
-            signal = setup.method.signal
-            if isinstance(signal, Delayed):
-                last = self.cut.count - 1
-                shrunk = [s.updater.optimizer for s in engine.stages if s.index < last]
-                warn_if_shrink_cancels(signal.shrink, shrunk)
-                warn_if_resizing_cancels(setup.method.remedies, shrunk)
+            optimizers = {stage.index: stage.updater.optimizer for stage in engine.stages}
+            warn_of_cancelled_scales(setup.method, optimizers, self.cut.count - 1)
         return engine
 
     def _warn_of_untrained(self, engine: Engine) -> None:

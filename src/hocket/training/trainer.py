@@ -349,6 +349,7 @@ class Trainer:
             NonFiniteError: An output, loss or gradient is NaN or infinite.
         """
         session = self._session
+        self._warn_of_autocast()
         if not session.cut.network.training:
             self._warn_once(
                 "the network trains in evaluation mode, so that dropout and BatchNorm do not "
@@ -456,6 +457,7 @@ class Trainer:
             checkpoints=checkpoints,
         )
         session, state = self._session, self._fit_state
+        self._warn_of_autocast()
         with opened(request, self, session, state) as plan:
             self._resumed = False
             fit(session, state, plan)
@@ -613,6 +615,14 @@ class Trainer:
         self.collect()
         state: dict[str, Any] = self.network.state_dict()
         return state
+
+    def _warn_of_autocast(self) -> None:
+        setup = self._session.setup
+        if setup.precision == "fp32" and torch.is_autocast_enabled(setup.device.type):
+            self._warn_once(
+                "the trainer is called inside torch.autocast, which has no effect on it; give "
+                "it precision='bf16' or 'fp16' to train with autocast"
+            )
 
     def _warn_once(self, message: str) -> None:
         """Warn the caller of the method that calls this; do nothing if it was warned before."""

@@ -246,3 +246,22 @@ def test_a_size_is_that_of_the_batch_where_stages_repeat_decisions():
     for count in (2, 6):
         batch = torch.randn(count, 4), torch.arange(count)
         assert torch.equal(run_stages(stages, batch), network(*batch))
+
+
+class Recurrent(nn.Module):
+    """A network that takes both states of its LSTM."""
+
+    def __init__(self):
+        super().__init__()
+        self.embed, self.lstm, self.read = nn.Linear(4, 4), nn.LSTM(4, 4), nn.Linear(4, 3)
+
+    def forward(self, inputs, hidden, cell):
+        return self.read(self.lstm(self.embed(inputs), (hidden, cell))[0])
+
+
+def test_one_tensor_may_be_given_for_two_inputs():
+    zeros = torch.zeros(1, 2, 4)
+    sample = torch.randn(5, 2, 4), zeros, zeros
+    stages = cut(network := Recurrent(), stages=Plan(("lstm",)), sample=sample)
+    batch = torch.randn(5, 2, 4), torch.randn(1, 2, 4), torch.randn(1, 2, 4)
+    assert torch.equal(stages[1](stages[0](batch)), network(*batch))

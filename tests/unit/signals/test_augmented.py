@@ -75,6 +75,11 @@ def test_chosen_layers_differ_and_end_with_the_last(layers):
         assert (found[0] >= 0, found[-1]) == (True, layers - 1)
 
 
+def test_halves_are_rounded_in_the_numbers_of_the_whole_network():
+    """ResNet-32 of the authors' code: sixteen layers, of which the head is on number 1."""
+    assert [2 + n for n in spread_evenly(14, 4, before=1)] == [4, 8, 12, 15]
+
+
 def test_heads_have_fewer_layers_at_later_stages():
     assert [pyramid_depth(4, place) for place in (0, 0.5, 1)] == [4, 2, 1]
     assert [pyramid_depth(1, place) for place in (0, 0.5, 1)] == [1, 1, 1]

@@ -1,6 +1,7 @@
 """Losses and errors of samples, tokens and pixels, and of targets that are ignored."""
 
 from functools import partial
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -9,6 +10,7 @@ import torch.nn.functional as F
 from hocket.errors import DataError, OptionError
 from hocket.signals.losses import (
     compute_loss,
+    count_averaged,
     count_errors,
     count_targets,
     cross_entropy,
@@ -146,7 +148,12 @@ def test_counted_targets_are_class_indices_that_are_not_ignored(dtype):
         ({"logits": SCORES_BC}, torch.zeros(6), "an output of type dict and targets of shape"),
         (SCORES_BC, torch.zeros(6), r"targets of shape \(6,\); it takes one tensor of class"),
         (SCORES_BTC, torch.zeros(2).long(), r"an output of shape \(2, 3, 4\) and targets"),
-        (SCORES_BC, None, r"targets of type NoneType.*cross_entropy\(output.logits, targets\)"),
+        (SCORES_BC, None, r"targets of type NoneType.*give a loss of your own"),
+        (
+            SimpleNamespace(loss=None, logits=SCORES_BTC),
+            torch.zeros(2, 3).long(),
+            "its inputs have 'labels': give loss=lambda output, _: output.loss",
+        ),
     ],
 )
 def test_what_cross_entropy_cannot_take_is_refused(output, targets, said):
@@ -206,3 +213,24 @@ def test_errors_are_counted(scores):
 )
 def test_without_class_indices_no_errors_are_counted(output, targets):
     assert count_errors(output, targets) is None
+
+
+@pytest.mark.parametrize("shape", [(4,), (4, 1)])
+def test_a_regression_ignores_no_number(shape):
+    targets = torch.tensor([-100, 3, -100, 50])
+    assert count_averaged(torch.zeros(shape), targets, None) == 4
+    assert count_averaged(torch.zeros(4, 60), targets, None) == 2
+
+
+def test_an_output_with_a_loss_of_its_own_has_that_one():
+    output = SimpleNamespace(loss=torch.tensor(2.0), logits=SCORES_BC)
+    assert cross_entropy(output, torch.zeros(6).long()) is output.loss
+    with pytest.raises(DataError, match="cross_entropy got"):
+        cross_entropy(output, torch.zeros(6).long(), label_smoothing=0.1)
+
+
+def test_errors_of_logits_are_counted_where_each_sample_has_one_class():
+    right = SCORES_BC.argmax(-1)
+    assert count_errors(SimpleNamespace(logits=SCORES_BC), right) == (0, 6)
+    tokens = SCORES_BTC.argmax(-1)  # which a language model shifts
+    assert count_errors(SimpleNamespace(logits=SCORES_BTC), tokens) is None

@@ -192,3 +192,25 @@ def test_images_count_the_same_however_many_boxes_they_have():
     each = [trainer.evaluate([batch]).loss for batch in BOXES]
     assert found.samples == epoch.samples == 4
     assert trainer.evaluate(BOXES).loss == pytest.approx(sum(each) / 2)
+
+
+class Denoising(nn.Module):
+    """A network whose forward returns its loss, as diffusion models do."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = nn.Linear(4, 4), nn.Linear(4, 4)
+
+    def forward(self, inputs):
+        return (self.last(self.first(inputs).tanh()) - inputs).square().mean()
+
+
+@pytest.mark.parametrize("stages", [1, 2])
+def test_a_network_that_returns_its_loss_is_evaluated_without_targets(stages):
+    """Batches weigh as much as they have inputs."""
+    torch.manual_seed(0)
+    network, inputs = Denoising(), torch.randn(5, 4)
+    trainer = Trainer(network, stages=stages, loss=lambda output, _: output, optimizer=sgd)
+    result = trainer.evaluate([(inputs[:2], None), (inputs[2:], None)])
+    assert result.samples == 5
+    assert result.loss == pytest.approx(network(inputs).item(), rel=1e-5)

@@ -15,6 +15,7 @@ from hocket.stage.report import ActionReport
 from hocket.training import metrics
 from hocket.training.metrics import EvaluationMeter, TrainingMeter
 from hocket.training.own_metrics import OwnMetrics
+from hocket.tree import count_batch
 
 
 def event(kind, stage, epoch=0, **measured):
@@ -106,7 +107,9 @@ def evaluate(*batches, loss=cross_entropy, meters=1):
     """The result of meters that take turns."""
     several = [EvaluationMeter(1, OwnMetrics({})) for _ in range(meters)]
     for number, (output, targets) in enumerate(batches):
-        several[number % meters].add(Prediction(0, output, targets, None, None), loss)
+        samples = count_batch(targets, output)
+        prediction = Prediction(0, output, targets, None, None, samples)
+        several[number % meters].add(prediction, loss)
     total = EvaluationMeter(1, OwnMetrics({}))
     for meter in several:
         total.merge(meter.values())

@@ -97,6 +97,7 @@ def test_shrink_warns_where_it_cancels(method, optimizer):
         ("fdg+t1", 2, "t1 changes nothing: on 2 stages of 'fdg' no gradient is late by more"),
         ("paci+staleness-rate+t1", 4, "staleness-rate and t1 changes nothing: on 4 stages"),
         ("fdg+t1", 3, None),
+        ("ddg:linearize=live+predict", 1, "predict changes nothing: on 1 stage of 'ddg'"),
         ("fdg", 2, None),
     ],
 )
@@ -107,6 +108,20 @@ def test_remedies_that_change_nothing_are_told(method, stages, told):
         trainer.prepare(data(mlp, 1)[0][0])
     texts = [str(one.message) for one in caught]
     assert not texts if told is None else [text.startswith(told) for text in texts] == [True]
+
+
+@pytest.mark.parametrize("method", ["adl:reduce=sum", "bp:accumulate=2,reduce=sum"])
+def test_a_sum_of_gradients_warns_where_it_cancels(method):
+    trainer = Trainer(mlp(2), method=method, optimizer=optim.Adam)
+    with pytest.warns(UserWarning, match="reduce='sum' of .* under Adam"):
+        trainer.prepare(data(mlp, 1)[0][0])
+
+
+def test_a_warm_up_that_no_training_ends_is_told():
+    trainer = Trainer(mlp(2), method="bp", optimizer=sgd, warmup_updates=5)
+    with pytest.warns(UserWarning, match="warmup_updates is 5, and this fit ends after 3"):
+        trainer.fit(data(mlp, 3), epochs=1, progress=False)
+    trainer.fit(data(mlp, 3), epochs=1, progress=False)  # which goes on with the warm-up
 
 
 def test_shrink_warns_where_the_first_stage_has_no_weights():
