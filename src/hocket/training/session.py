@@ -202,7 +202,7 @@ class Session:
         try:
             events = engine.step(inputs, targets, epoch)
         except BaseException as error:
-            self.whole_ticks.end(error)
+            self.whole_ticks.end(error, self.engine.stages)
             raise
         if every > 1 and engine.tick_count // every > ticks // every:
             self.look()
@@ -262,7 +262,7 @@ class Session:
         try:
             events = self.engine.finish()
         except BaseException as error:
-            self.whole_ticks.end(error)
+            self.whole_ticks.end(error, self.engine.stages)
             raise
         self.look()
         return events
@@ -276,7 +276,7 @@ class Session:
         try:
             look([stage.late_check for stage in self.engine.stages])
         except NonFiniteError as error:
-            self.whole_ticks.end(error)
+            self.whole_ticks.end(error, self.engine.stages)
             raise
 
     def timeline(self) -> Timeline:
