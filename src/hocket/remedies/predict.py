@@ -79,7 +79,8 @@ class _LastChange(Aid):
         """
         if self._changes is None:
             return None
-        return [change * due for change in self._changes]
+        pairs = zip(self._changes, self._weights.parameters, strict=True)
+        return [c * due if weight.requires_grad else None for c, weight in pairs]
 
     def stepped(self, lrs: Sequence[float], changes: Sequence[Tensor]) -> None:
         """Keep the changes of an update.

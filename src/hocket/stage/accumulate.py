@@ -49,13 +49,17 @@ class GradientAccumulator:
     def reduce(self, clip: Callable[[Gradients], Gradients] = list) -> None:
         """Put the mean or the sum into ``grad`` and begin again with none.
 
+        What was gathered for a weight that is frozen by now is discarded.
+
         Args:
             clip: Returns the gradients to put there in the place of these.
         """
+        pairs = zip(self._parameters, self._sums, strict=True)
+        sums = [total if parameter.requires_grad else None for parameter, total in pairs]
         if self._reduce == "mean" and self.count > 1:
             # Not in place: a sum of one gradient is that gradient, which the caller may hold.
-            self._sums = [None if s is None else s / self.count for s in self._sums]
-        for parameter, total in zip(self._parameters, clip(self._sums), strict=True):
+            sums = [None if s is None else s / self.count for s in sums]
+        for parameter, total in zip(self._parameters, clip(sums), strict=True):
             parameter.grad = total
         self._sums = [None] * len(self._parameters)
         self.count = 0

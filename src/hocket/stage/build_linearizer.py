@@ -1,13 +1,18 @@
 """From the options of a stage to its linearizer, of compiled layers or of plain ones."""
 
+from collections.abc import Sequence
+
+from torch import nn
+
 from hocket.methods.method import Linearize, Statistics
 from hocket.stage.compiled import CompiledLayers
 from hocket.stage.compiled_graph import CompiledGraph
 from hocket.stage.copied_weights import CopiedWeights
 from hocket.stage.forward_state import run_layers
 from hocket.stage.known_layers import KnownLayers
-from hocket.stage.linearize import Linearizer, PlainGraph, Recompute, SavedTensorHooks
+from hocket.stage.linearize import Linearizer, PlainGraph, SavedTensorHooks
 from hocket.stage.network_names import NetworkNames
+from hocket.stage.recompute import Recompute
 from hocket.tree import copy_tensors
 
 
@@ -19,6 +24,7 @@ def build_linearizer(
     layers: KnownLayers | None = None,
     compiled: CompiledLayers | None = None,
     names: NetworkNames | None = None,
+    trained: Sequence[nn.Parameter] = (),
     *,
     flushes: bool = False,
 ) -> Linearizer:
@@ -32,6 +38,7 @@ def build_linearizer(
         layers: What is known of the layers; None for nothing.
         compiled: The layers, if they are compiled.
         names: Names of the weights in the network.
+        trained: Weights that have an optimizer.
         flushes: The pipeline is flushed, so that its gradients are those of back-propagation.
     """
     run, names = compiled or run_layers, names or NetworkNames()
@@ -43,8 +50,15 @@ def build_linearizer(
     stash = linearize == "stash"
     if compiled is not None:
         return CompiledGraph(
-            compiled, names, stash=stash, keep_states=keep_states, editable=editable
+            compiled,
+            names,
+            stash=stash,
+            keep_states=keep_states,
+            editable=editable,
+            trained=trained,
         )
     if stash and layers is not None and layers.weight_places:
-        return CopiedWeights(layers, names, keep_states=keep_states)
-    return SavedTensorHooks(names, stash=stash, keep_states=keep_states, editable=editable)
+        return CopiedWeights(layers, names, keep_states=keep_states, trained=trained)
+    return SavedTensorHooks(
+        names, stash=stash, keep_states=keep_states, editable=editable, trained=trained
+    )

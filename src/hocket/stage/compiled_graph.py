@@ -5,7 +5,7 @@ or views of the present memory, whose changes autograd does not count. The gradi
 tensors are passed on to the weights.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -30,6 +30,7 @@ class CompiledGraph(KeptGraph):
         stash: Differentiate at the weights of the forward.
         keep_states: Keep the state of each forward, so that it can be repeated.
         editable: Returns an input that the layers may edit.
+        trained: Weights that have an optimizer.
     """
 
     copies: VersionCopies
@@ -42,14 +43,13 @@ class CompiledGraph(KeptGraph):
         stash: bool,
         keep_states: bool,
         editable: Editable,
+        trained: Iterable[nn.Parameter],
     ) -> None:
-        super().__init__(VersionCopies(), editable, keep_states=keep_states)
+        super().__init__(VersionCopies(), editable, keep_states=keep_states, trained=trained)
         self._layers = layers
         self._names = names
         self._stash = stash
         self._graph_checked = False
-        self._module: nn.Module | None = None  # that of the last forward
-        self._named: list[tuple[str, nn.Parameter]] = []
 
     def forward(self, module: nn.Module, leaves: Tree) -> tuple[Tree, KeptOutput]:
         """Forward with a graph that depends on other tensors than the weights.
@@ -58,26 +58,24 @@ class CompiledGraph(KeptGraph):
             OptionError: The layers cannot be compiled, or use weights that are no parameters
                 of theirs.
         """
-        if module is not self._module:
-            self._module, self._named = module, list(module.named_parameters())
-        trained = {name: weight for name, weight in self._named if weight.requires_grad}
-        present = [
-            self.copies.whole(weight) if self._stash else weight.data
-            for weight in trained.values()
-        ]
-        given: Sequence[Tensor] = ()
-        if trained:
-            given = _GivenFor.apply(present, *trained.values())  # type: ignore[no-untyped-call]
-        output = self._layers(
-            module, self._editable(leaves), dict(zip(trained, given, strict=True))
-        )
+        weights = self._weights_of(module)
+        given = present = {
+            name: self.copies.whole(weight) if self._stash else weight.data
+            for name, weight in weights.items()
+        }
+        if learned := {name: w for name, w in weights.items() if w.requires_grad}:
+            with_graph = _GivenFor.apply(  # type: ignore[no-untyped-call]
+                [present[name] for name in learned], *learned.values()
+            )
+            given = present | dict(zip(learned, with_graph, strict=True))
+        output = self._layers(module, self._editable(leaves), given)
         if not self._graph_checked:
             _check_graph(output, dict(self._names.of_parameters(module)))
             self._graph_checked = True
 
         def get_output() -> Tree:
             if not self._stash:
-                _require_same_memory(present, trained)
+                _require_same_memory(present, weights)
             return output
 
         return output, KeptOutput(get_output)
@@ -117,17 +115,18 @@ def _check_graph(output: Tree, weights: Mapping[str, Tensor]) -> None:
             )
 
 
-def _require_same_memory(views: Sequence[Tensor], weights: Mapping[str, Tensor]) -> None:
+def _require_same_memory(views: Mapping[str, Tensor], weights: Mapping[str, Tensor]) -> None:
     """Refuse weights whose memory is another than in the forward.
 
     Args:
-        views: The weights as they were in the forward.
+        views: The weights as they were in the forward, by name.
         weights: The weights by name.
 
     Raises:
         LinearizeError: The optimizer has replaced the memory of a weight.
     """
-    for view, (name, weight) in zip(views, weights.items(), strict=True):
+    for name, weight in weights.items():
+        view = views[name]
         if (view.data_ptr(), view.stride()) != (weight.data_ptr(), weight.stride()):
             raise LinearizeError(
                 f"the weight {name!r} was replaced by one in other memory, which a compiled "

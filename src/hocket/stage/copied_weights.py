@@ -5,15 +5,17 @@ the backward. Here they see the first forward only, and learn which weights are 
 ones the layers are given copies of these weights, and autograd saves what it likes.
 """
 
-from collections.abc import Hashable, Sequence
-from typing import Any
+from collections.abc import Hashable, Iterable, Sequence
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor, nn
 
+from hocket.errors import LinearizeError
 from hocket.stage.known_layers import KnownLayers
 from hocket.stage.linearize import KeptOutput, SavedTensorHooks
 from hocket.stage.network_names import NetworkNames
+from hocket.stage.untrained import describe_names
 from hocket.tree import Tree, tensors
 
 
@@ -28,10 +30,24 @@ class CopiedWeights(SavedTensorHooks):
         layers: What is known of the layers.
         names: Names of the weights in the network.
         keep_states: Keep the state of each forward, so that it can be repeated.
+        trained: Weights that have an optimizer.
     """
 
-    def __init__(self, layers: KnownLayers, names: NetworkNames, *, keep_states: bool) -> None:
-        super().__init__(names, stash=True, keep_states=keep_states, editable=layers.editable)
+    def __init__(
+        self,
+        layers: KnownLayers,
+        names: NetworkNames,
+        *,
+        keep_states: bool,
+        trained: Iterable[nn.Parameter] = (),
+    ) -> None:
+        super().__init__(
+            names,
+            stash=True,
+            keep_states=keep_states,
+            editable=layers.editable,
+            trained=trained,
+        )
         self._layers = layers
         self._saved: dict[Hashable, list[int]] = {}  # numbers of places by kind of forward
         self._packed: set[int] = set()
@@ -41,7 +57,8 @@ class CopiedWeights(SavedTensorHooks):
         held: list[Any] = [
             parameters.get(name) for parameters, name in self._layers.weight_places
         ]
-        if not self._layers.plain or not _can_be_copied(held):
+        trusted = self._layers.plain and self._layers.checked
+        if not trusted or not _can_be_copied(held):
             return super().forward(module, leaves)
         kind = _kind(leaves, held)
         if kind not in self._saved:
@@ -56,7 +73,8 @@ class CopiedWeights(SavedTensorHooks):
         saved = self._saved[kind]
         weights = [held[n] for n in saved]
         places = [self._layers.weight_places[n] for n in saved]
-        copies = [self.copies.whole(weight).requires_grad_() for weight in weights]
+        copies = [self.copies.whole(w).requires_grad_(w.requires_grad) for w in weights]
+        before = [(copy._version, copy.data_ptr()) for copy in copies]
         try:
             for (parameters, name), copy in zip(places, copies, strict=True):
                 parameters[name] = copy
@@ -64,7 +82,35 @@ class CopiedWeights(SavedTensorHooks):
         finally:
             for (parameters, name), weight in zip(places, weights, strict=True):
                 parameters[name] = weight
+        if before != [(copy._version, copy.data_ptr()) for copy in copies]:
+            self._refuse_edits(weights, copies, before)
         return output, _OutputOfCopies(output, weights, copies)
+
+    def _refuse_edits(
+        self,
+        weights: Sequence[nn.Parameter],
+        copies: Sequence[Tensor],
+        before: Sequence[tuple[int, int]],
+    ) -> NoReturn:
+        """Refuse a forward that has changed copies, of which the weights know nothing.
+
+        Args:
+            weights: The weights.
+            copies: A copy of each.
+            before: Version and place of each copy before the forward.
+
+        Raises:
+            LinearizeError: Always.
+        """
+        triples = zip(weights, copies, before, strict=True)
+        edited = {w for w, c, was in triples if (c._version, c.data_ptr()) != was}
+        assert self._module is not None, "the first forward went through the hooks"
+        named = self._names.of_parameters(self._module)
+        raise LinearizeError(
+            f"a forward changes {describe_names([n for n, w in named if w in edited])} itself, "
+            "and its first one did not, so that the change would be lost; take plain_forward "
+            "from the class of that forward, or set max_norm before the trainer is built"
+        )
 
     def _pack_weight(self, tensor: Tensor, weight: nn.Parameter) -> object:
         self._packed.add(id(weight))

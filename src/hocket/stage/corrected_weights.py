@@ -121,7 +121,12 @@ def build_weights(
         held_back = method.held_back(parts.index, parts.count)
         return HeldWeights(updater, linearizer.copies, held_back, parts.index)
     if any(remedy.moves for remedy in method.remedies):
-        return CorrectedWeights(updater, linearizer, in_flight)
+        corrected = CorrectedWeights(updater, linearizer, in_flight)
+        passes = {"forward", "backward"} if linearizer.recomputes else {"forward"}
+        moving = [remedy.name for remedy in method.remedies if remedy.moves in passes]
+        if updater.remedies and moving:
+            corrected.stand_in = f"moved ones ({moving[0]})"
+        return corrected
     if updater.remedies.wants_then:
         return PastWeights(updater, linearizer, in_flight)
     return NewestWeights(updater)

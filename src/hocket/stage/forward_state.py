@@ -12,7 +12,6 @@ from typing import TypeAlias
 import torch
 from torch import Tensor, nn
 
-from hocket.stage.version_copies import VersionCopies
 from hocket.tree import Tree
 
 RunLayers: TypeAlias = Callable[[nn.Module, Tree], Tree]
@@ -44,18 +43,13 @@ class ForwardState:
     buffers: dict[str, Tensor]
 
 
-def present_state(module: nn.Module, copies: VersionCopies | None) -> ForwardState:
+def present_state(module: nn.Module, weights: dict[str, Tensor]) -> ForwardState:
     """Return the state to repeat the next forward of a module from.
 
     Args:
         module: Layers of the stage.
-        copies: Copies of the weights, which graphs share as well; None if no update comes
-            before the backward, so that the weights need not be kept.
+        weights: Copies of its weights by name, which graphs share as well.
     """
-    weights: dict[str, Tensor] = {}
-    if copies is not None:
-        trained = ((name, p) for name, p in module.named_parameters() if p.requires_grad)
-        weights = {name: copies.whole(p) for name, p in trained}
     # All of them, also those that have not changed: a comparison waits for a GPU, and
     # BatchNorm's kernels change their statistics without counting a version.
     buffers = {name: buffer.clone() for name, buffer in module.named_buffers()}

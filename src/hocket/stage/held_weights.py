@@ -37,9 +37,12 @@ class NewestWeights:
 
     Attributes:
         replaces: True if some action is done with other weights than the newest.
+        stand_in: What forwards see in the place of the newest weights, for messages; empty if
+            they see these.
     """
 
     replaces = False
+    stand_in = ""
 
     def __init__(self, updater: Updater) -> None:
         self._updater = updater
@@ -114,6 +117,7 @@ class HeldWeights(NewestWeights):
         require_own_memory(updater.parameters, stage)
         self._copies = copies
         self._held_back = held_back
+        self.stand_in = "older ones (hold)" if held_back else ""
         self._weights = distinct_in_memory(updater.parameters)
         self._layouts = layouts(self._weights)
         self._kept: dict[int, _Version] = {}  # by updates of the program

@@ -94,6 +94,10 @@ class InFlight:
         del self._batches[batch]
         return forwarded
 
+    def clear(self) -> None:
+        """Let all batches go, with their graphs."""
+        self._batches.clear()
+
     def state_dict(self) -> list[Tree]:
         """Return the packets of all batches, and the states of their forwards.
 

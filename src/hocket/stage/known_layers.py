@@ -1,8 +1,9 @@
 """Layers of whose forward it is known what it leaves alone.
 
 They are PyTorch's own, and those of a class that declares ``plain_forward = True``: its forward
-draws no random numbers, leaves its input as it is, runs no forward inside the backward, and
-reads its weights anew each time. What the layers inside it do, they have to declare themselves.
+draws no random numbers, leaves its input and its weights as they are, runs no forward inside
+the backward, and reads its weights anew each time. What the layers inside it do, they have to
+declare themselves.
 
 A stage takes precautions for layers of which nothing is known: it seeds random numbers, gives
 them a copy of their input, and looks out for a forward inside the backward. Each takes time in
@@ -65,6 +66,7 @@ class KnownLayers:
 
     Attributes:
         declared: Names of the classes that declare a plain forward.
+        checked: True once a forward has shown that a declaration is right; True without one.
         weight_places: Places of all weights, if it is known of all layers that they take their
             weights from there; none otherwise.
     """
@@ -74,6 +76,7 @@ class KnownLayers:
         sends_weights = isinstance(module, PartialModule) and module.shares_weights
         kinds = {type(layer) for layer in layers}
         self.declared = sorted(kind.__name__ for kind in kinds if declares_plain(kind))
+        self.checked = not self.declared
         self._known = all(map(_is_known, layers)) and not sends_weights
         self._plain = self._known and all(map(_is_plain, layers))
         self._hooks = [*hooks_of(module), *_HOOKS_OF_ALL]
@@ -169,5 +172,7 @@ def _is_sequence(kind: type[nn.Module]) -> bool:
 
 def _is_plain(layer: nn.Module) -> bool:
     kind = type(layer)
+    if getattr(layer, "max_norm", None) is not None:  # an embedding that edits its weight
+        return False
     listed = kind in PLAIN_LAYERS or kind in _NEVER_CALLED
     return listed or _is_sequence(kind) or declares_plain(kind)

@@ -7,7 +7,7 @@ with hooks on the tensors that autograd saves.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Protocol, TypeAlias
 
 import torch
@@ -16,12 +16,10 @@ from torch._C import DisableTorchFunction
 from torch.autograd.graph import saved_tensors_hooks
 
 from hocket.errors import CheckpointError, LinearizeError
-from hocket.methods.method import Statistics
 from hocket.stage.compatibility import check_graph
 from hocket.stage.forward_state import (
     ForwardState,
     RunLayers,
-    forward_without_buffer_updates,
     present_state,
     replaced_buffers,
     run_layers,
@@ -110,17 +108,36 @@ class KeptGraph(ABC):
         copies: Copies of the weights that graphs in flight share; None if they need none.
         editable: Returns an input that the layers may edit.
         keep_states: Keep the state of each forward, so that it can be repeated.
+        trained: Weights that have an optimizer, and so may change while they are frozen.
     """
 
     forbids_inner_forward = False
     recomputes = False
 
     def __init__(
-        self, copies: VersionCopies | None, editable: Editable, *, keep_states: bool
+        self,
+        copies: VersionCopies | None,
+        editable: Editable,
+        *,
+        keep_states: bool,
+        trained: Iterable[nn.Parameter] = (),
     ) -> None:
         self.copies = copies
         self._editable = editable
         self._keep_states = keep_states
+        self._trained = frozenset(trained)
+        self._module: nn.Module | None = None  # of the last forward
+        self._named: list[tuple[str, nn.Parameter]] = []
+
+    def _weights_of(self, module: nn.Module) -> dict[str, nn.Parameter]:
+        """Return the weights of a module that updates change, by name.
+
+        A frozen one is among them: it may be unfrozen before the backward, and an older
+        forward may see other numbers.
+        """
+        if module is not self._module:
+            self._module, self._named = module, list(module.named_parameters())
+        return {n: p for n, p in self._named if p.requires_grad or p in self._trained}
 
     def needs_gradient(self, module: nn.Module, leaves: Tree, output: Tree) -> list[bool]:
         """Return True if each tensor of the output has a graph.
@@ -134,7 +151,12 @@ class KeptGraph(ABC):
 
     def forward_state(self, module: nn.Module) -> ForwardState | None:
         """Return the buffers and the weights, in shared copies; None if no states are kept."""
-        return present_state(module, self.copies) if self._keep_states else None
+        if not self._keep_states:
+            return None
+        weights: dict[str, Tensor] = {}  # need not be kept if no update comes first
+        if self.copies is not None:
+            weights = {n: self.copies.whole(p) for n, p in self._weights_of(module).items()}
+        return present_state(module, weights)
 
     @abstractmethod
     def forward(self, module: nn.Module, leaves: Tree) -> tuple[Tree, KeptOutput]:
@@ -207,78 +229,6 @@ class PlainGraph(KeptGraph):
         return super().rebuild_output(module, leaves, state)
 
 
-class Recompute:
-    """Forwards the kept input again, at the current weights (FR, arXiv 1807.04511).
-
-    Args:
-        statistics: Passes that update BatchNorm's running statistics.
-        editable: Returns an input that the layers may edit.
-        run: Calls the layers.
-        keep_buffers: Forward again from the buffers of the first forward.
-    """
-
-    copies = None
-    forbids_inner_forward = False
-    recomputes = True
-
-    def __init__(
-        self,
-        statistics: Statistics,
-        editable: Editable = copy_tensors,
-        run: RunLayers = run_layers,
-        *,
-        keep_buffers: bool = False,
-    ) -> None:
-        self._statistics = statistics
-        self._editable = editable
-        self._run = run
-        self._keep_buffers = keep_buffers
-
-    def forward(self, module: nn.Module, leaves: Tree) -> tuple[Tree, KeptOutput]:
-        """Forward without a graph; the graph is built when the gradient has come."""
-        again = self.rebuild_output(module, leaves, self.forward_state(module))
-        with torch.no_grad():
-            output = self._run(module, self._editable(leaves))
-        return output, again
-
-    def needs_gradient(self, module: nn.Module, leaves: Tree, output: Tree) -> list[bool]:
-        """Forward once more, with a graph, and return whether each tensor has one.
-
-        Args:
-            module: Layers of the stage.
-            leaves: Input of the forward.
-            output: Output of the forward.
-        """
-        again = forward_without_buffer_updates(module, self._editable(leaves))
-        return [tensor.requires_grad for tensor in tensors(again)]
-
-    def forward_state(self, module: nn.Module) -> ForwardState:
-        """Return the buffers if they are kept; the weights are those of the backward."""
-        return present_state(module, None) if self._keep_buffers else ForwardState({}, {})
-
-    def rebuild_output(
-        self, module: nn.Module, leaves: Tree, state: ForwardState
-    ) -> KeptOutput:
-        """Return the output, for which the input will be forwarded again.
-
-        Args:
-            module: Layers of the stage.
-            leaves: Input of the forward.
-            state: Buffers to begin with; empty for the present ones.
-        """
-
-        def recompute() -> Tree:
-            inputs = self._editable(leaves)
-            if self._statistics == "both":
-                return self._run(module, inputs)
-            return forward_without_buffer_updates(module, inputs, self._run, state.buffers)
-
-        return KeptOutput(recompute)
-
-    def after_update(self) -> None:
-        """Do nothing: inputs do not depend on this stage's weights."""
-
-
 class SavedTensorHooks(KeptGraph):
     """Graph of the forward, with the weights of the forward (stash) or current ones (live).
 
@@ -293,6 +243,7 @@ class SavedTensorHooks(KeptGraph):
         stash: Differentiate at the weights of the forward.
         keep_states: Keep the state of each forward, so that it can be repeated.
         editable: Returns an input that the layers may edit.
+        trained: Weights that have an optimizer.
     """
 
     forbids_inner_forward = True
@@ -305,13 +256,12 @@ class SavedTensorHooks(KeptGraph):
         stash: bool,
         keep_states: bool = False,
         editable: Editable = copy_tensors,
+        trained: Iterable[nn.Parameter] = (),
     ) -> None:
-        super().__init__(VersionCopies(), editable, keep_states=keep_states)
+        super().__init__(VersionCopies(), editable, keep_states=keep_states, trained=trained)
         self._names = names
         self._stash = stash
         self._graph_checked = False
-        self._module: nn.Module | None = None  # that of the last forward
-        self._parameters: list[nn.Parameter] = []
 
     def forward(self, module: nn.Module, leaves: Tree) -> tuple[Tree, KeptOutput]:
         """Forward with a graph whose saved tensors went through the hooks.
@@ -334,9 +284,7 @@ class SavedTensorHooks(KeptGraph):
 
     def _hooks(self, module: nn.Module) -> saved_tensors_hooks:
         """Return a context manager in which the tensors that autograd saves pass the hooks."""
-        if module is not self._module:
-            self._module, self._parameters = module, list(module.parameters())
-        trained = [p for p in self._parameters if p.requires_grad]
+        trained = self._weights_of(module).values()
         weights = {p.untyped_storage().data_ptr(): p for p in trained}
         owned = {id(p): p for p in trained}
 

@@ -18,10 +18,10 @@ from hocket.stage.build_linearizer import build_linearizer
 from hocket.stage.compatibility import ForbidForward
 from hocket.stage.compiled import build_compiled
 from hocket.stage.corrected_weights import build_weights
-from hocket.stage.declared_layers import DeclaredLayers
 from hocket.stage.deferred_targets import DeferredTarget, DeferredTargets, learn_from_target
 from hocket.stage.exact_values import build_exact_values
 from hocket.stage.foreign_weights import ForeignWeights, drop_gradients
+from hocket.stage.forward_check import build_forward_check
 from hocket.stage.gradient_flow import GradientFlow, find_tables
 from hocket.stage.in_flight import ForwardedBatch, InFlight
 from hocket.stage.known_layers import KnownLayers
@@ -72,7 +72,7 @@ class Stage:
         # Of the last backward, for watchers; the update lets them go.
         self.gradients: list[Tensor | None] = []
         self._layers = KnownLayers(self.module)
-        self._declared = DeclaredLayers(self._layers, self.index)
+        self.updater, self.signal_updater, self.untrained = build_updaters(setup, parts)
         self.linearizer = build_linearizer(
             method.linearize,
             method.graph_delay(self.index, parts.count),
@@ -82,12 +82,13 @@ class Stage:
             layers=self._layers,
             compiled=build_compiled(setup, parts),
             names=parts.names,
+            trained=self.updater.parameters,
             flushes=method.flushes,
         )
-        self.updater, self.signal_updater, self.untrained = build_updaters(setup, parts)
         self.weights = build_weights(
             method, parts, self.updater, self.linearizer, self.in_flight
         )
+        self.forward_check = build_forward_check(setup, parts, self._layers, self.weights)
         self._weights = (*self.updater.parameters, *self.signal_updater.parameters)
         self._loss, self.ignored_target = setup.loss, ignored_index(setup.loss)
         self._signal_may_draw = signal.may_draw(setup.loss)
@@ -183,11 +184,13 @@ class Stage:
             return skip_forward(self, activation)
         leaves = graph_leaves(activation)
         forward_state = self.linearizer.forward_state(self.module)
+        if self.forward_check.edits_weights:
+            self.linearizer.after_update()
         self.check.save_buffers()
         inputs = tensors(leaves)
         with (
             self.passes.computing(batch, "forward", self._layers.draws),
-            self._declared.checking_forward(inputs),
+            self.forward_check.checking(leaves),
         ):
             output, kept = self.linearizer.forward(self.module, leaves)
         outputs = tensors(output)
@@ -312,7 +315,7 @@ class Stage:
             share: Part of the batch that this process has.
         """
         known = self._layers.plain and self._signal_layers.plain
-        plain = not self._guard or (known and self._declared.backward_is_checked)
+        plain = not self._guard or (known and self.forward_check.backward_is_checked)
         if any([weight.grad is not None for weight in self._weights]):
             drop_gradients(self._weights, self._names)
         looks = roots.loss is not None and self._foreign
@@ -321,7 +324,7 @@ class Stage:
         with self.passes.differentiating():
             guard = None if plain else self._guard
             back_propagate(roots, share, guard, self.loss_scale.factor)
-        self._declared.backward_is_checked = True
+        self.forward_check.backward_is_checked = True
         if looks:
             self._foreign.require_untouched(self.index)
 

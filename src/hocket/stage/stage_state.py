@@ -85,6 +85,8 @@ def _repeat_forward(stage: Stage, state: Tree) -> None:
     if activation.skipped:
         stage.in_flight.add(ForwardedBatch.skipped(activation, differentiable, version))
         return
+    if stage.forward_check.edits_weights:
+        stage.linearizer.after_update()
     forward_state, leaves = ForwardState(**state["past"]), graph_leaves(activation)
     with stage.passes.computing(activation.batch, "forward"):
         output = stage.linearizer.rebuild_output(stage.module, leaves, forward_state)

@@ -26,7 +26,7 @@ class VersionCopies:
         Args:
             weight: The weight (...).
         """
-        key = _version_key(weight)
+        key = version_key(weight)
         if key not in self._whole:
             self._whole[key] = self._copy(weight.detach(), key)
         return self._whole[key].detach()
@@ -40,7 +40,7 @@ class VersionCopies:
         """
         if _layout(tensor) == _layout(weight):
             return self.whole(weight)
-        return WeightView.like(tensor).within(self._memory(weight, _version_key(weight)))
+        return WeightView.like(tensor).within(self._memory(weight, version_key(weight)))
 
     def _copy(self, weight: Tensor, key: tuple[int, int]) -> Tensor:
         """Return a weight in a copy of its memory, which is made if there is none.
@@ -78,7 +78,7 @@ class VersionCopies:
         """
         for weight in weights:
             self.whole(weight)
-        return [self._copies[_version_key(weight)] for weight in weights]
+        return [self._copies[version_key(weight)] for weight in weights]
 
     @contextmanager
     def sharing(
@@ -91,7 +91,7 @@ class VersionCopies:
             copies: A copy of the memory of each weight.
         """
         own = self._copies, self._whole
-        self._copies = dict(zip(map(_version_key, weights), copies, strict=True))
+        self._copies = dict(zip(map(version_key, weights), copies, strict=True))
         self._whole = {}
         try:
             yield
@@ -105,7 +105,7 @@ def _layout(tensor: Tensor) -> tuple[object, ...]:
     return tensor.dtype, tensor.size(), tensor.stride(), tensor.storage_offset(), flags
 
 
-def _version_key(weight: Tensor) -> tuple[int, int]:
+def version_key(weight: Tensor) -> tuple[int, int]:
     """Return the place of a weight's memory, and its version.
 
     The version catches a change from outside, such as load_state_dict.

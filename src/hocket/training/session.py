@@ -203,7 +203,7 @@ class Session:
         try:
             events = engine.step(inputs, targets, epoch)
         except BaseException as error:
-            self.whole_ticks.end(error)
+            self.whole_ticks.end(error, self.engine.stages)
             raise
         if every > 1 and engine.tick_count // every > ticks // every:
             self.look()
@@ -263,7 +263,7 @@ class Session:
         try:
             events = self.engine.finish()
         except BaseException as error:
-            self.whole_ticks.end(error)
+            self.whole_ticks.end(error, self.engine.stages)
             raise
         self.look()
         return events
@@ -277,7 +277,7 @@ class Session:
         try:
             look([stage.late_check for stage in self.engine.stages])
         except NonFiniteError as error:
-            self.whole_ticks.end(error)
+            self.whole_ticks.end(error, self.engine.stages)
             raise
 
     def timeline(self) -> Timeline:

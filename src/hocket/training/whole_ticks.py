@@ -1,7 +1,10 @@
 """Ticks that an error has cut short, after which the stages are at different places."""
 
+from collections.abc import Sequence
+
 from hocket.errors import CheckpointError, HocketError, NonFiniteError
 from hocket.methods.method import Method
+from hocket.stage import Stage
 
 
 class WholeTicks:
@@ -18,8 +21,17 @@ class WholeTicks:
         self._cut_short = ""
         self._advice = "resume a new trainer from a checkpoint"
 
-    def end(self, error: BaseException) -> None:
-        """Take note of an error that has ended a tick; only the first one counts."""
+    def end(self, error: BaseException, stages: Sequence[Stage]) -> None:
+        """Take note of an error that has ended a tick; only the first one counts.
+
+        Args:
+            error: The error.
+            stages: Stages of this process. They let the batch of the tick go, if none is lost
+                with it.
+        """
+        if not self._holds_batches:
+            for stage in stages:
+                stage.in_flight.clear()
         if self._cut_short:
             return
         self._cut_short = f"a tick was cut short by {type(error).__name__}"

@@ -91,6 +91,19 @@ def test_late_gradients_are_those_of_hooks(name):
     assert not different(wanted, found)
 
 
+def test_no_gradient_is_computed_for_a_frozen_weight():
+    module, inputs = build()
+    linearizer = build_linearizer(
+        "stash", 1, "forward", layers=KnownLayers(module), trained=list(module.parameters())
+    )
+    module[2].requires_grad_(False)
+    for _ in range(2):
+        _, kept = linearizer.forward(module, inputs.clone().requires_grad_())
+    pairs = zip(kept._weights, kept._copies, strict=True)
+    learning = {id(weight): copy.requires_grad for weight, copy in pairs}
+    assert learning == {id(module[0].weight): True, id(module[2].weight): False}
+
+
 def copies_of(linearizer: SavedTensorHooks) -> list[int]:
     """Sizes of the copies of the present version."""
     return sorted(copy.nbytes() for copy in linearizer.copies._copies.values())

@@ -48,6 +48,7 @@ def test_a_batch_that_breaks_is_left_out_where_nothing_is_in_flight():
     trainer, wanted = trainer_of(mlp(2), BP()), trainer_of(mlp(2), BP())
     with pytest.raises(DataError, match="is out of bounds"):
         trainer.step(*broken)
+    assert not any(len(stage.in_flight) for stage in trainer.stages)
     stepped(trainer, batches)
     stepped(wanted, batches)
     assert not different(trainer.network.parameters(), wanted.network.parameters())

@@ -155,7 +155,9 @@ def test_the_command_serves_until_ctrl_c(tmp_path):
     with subprocess.Popen(words, stderr=subprocess.PIPE, text=True) as command:
         try:
             said = command.stderr.readline()
-            address = re.search(r"the report is at (http://127\.0\.0\.1:\d+/[\w-]{22}/) ", said)[1]
+            address = re.search(
+                r"the report is at (http://127\.0\.0\.1:\d+/[\w-]{22}/) ", said
+            )[1]
             with urllib.request.urlopen(address, timeout=60) as answer:
                 assert "bp" in answer.read().decode()
             command.send_signal(signal.SIGINT)

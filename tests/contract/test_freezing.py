@@ -1,0 +1,148 @@
+"""Weights that are frozen and unfrozen while batches are in flight.
+
+A frozen weight is one whose learning rate is zero, and a batch that is forwarded while it is
+frozen gives it no gradient. Layers of all kinds are frozen alike.
+"""
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from contract.small import LINEARIZE, different
+from hocket import Trainer
+from hocket.methods import METHODS
+from hocket.methods.registry import with_option
+
+GENERATOR = torch.Generator().manual_seed(1)
+BATCHES = [
+    (
+        torch.randn(4, 5, generator=GENERATOR, dtype=torch.float64),
+        torch.randint(3, (4,), generator=GENERATOR),
+    )
+    for _ in range(18)
+]
+UNFROZEN_AFTER = 11
+RATE = 0.05
+
+
+class Own(nn.Linear):
+    """A layer of which nothing is known, with a switch that detaches its weights."""
+
+    on = True
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        weight, bias = self.weight, self.bias
+        if not self.on:
+            weight, bias = weight.detach(), bias.detach()
+        return F.linear(inputs, weight, bias)
+
+
+class Declared(nn.Linear):
+    plain_forward = True
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return F.linear(inputs, self.weight, self.bias)
+
+
+def build(kind: type[nn.Linear]) -> list[nn.Module]:
+    torch.manual_seed(0)
+    built = [nn.Sequential(nn.Linear(5, 5), nn.Tanh(), kind(5, 5)) for _ in range(3)]
+    built[-1].append(nn.Linear(5, 3))
+    return [stage.double() for stage in built]
+
+
+def one_of_each_stage(modules: list[nn.Module]) -> list[nn.Module]:
+    return [module[2] for module in modules]
+
+
+def sgd(weights: list[nn.Parameter]) -> torch.optim.Optimizer:
+    groups = [{"params": [weight]} for weight in weights]
+    return torch.optim.SGD(groups, lr=RATE, weight_decay=0.01)
+
+
+def weights_of(modules: Iterable[nn.Module]) -> list[nn.Parameter]:
+    return [weight for module in modules for weight in module.parameters()]
+
+
+def freeze(trainer: Trainer, layers: list[nn.Module], *, frozen: bool) -> None:
+    for layer in layers:
+        layer.requires_grad_(not frozen)
+
+
+def switch(trainer: Trainer, layers: list[nn.Module], *, frozen: bool) -> None:
+    """Do to layers with a switch what freezing and unfreezing do."""
+    for layer in layers:
+        layer.on = not frozen
+    chosen = set(weights_of(layers))
+    for stage in trainer.stages:
+        for group in stage.updater.optimizer.param_groups:
+            if chosen & set(group["params"]):
+                group["lr"] = 0.0 if frozen else RATE
+
+
+def train(
+    method: str,
+    kind: type[nn.Linear],
+    frozen_after: int = 4,
+    *,
+    change: Callable[..., None] = freeze,
+    choose: Callable[[list[nn.Module]], list[nn.Module]] = one_of_each_stage,
+    **options: Any,
+) -> list[Tensor]:
+    """Train with some layers frozen for a while, and return the weights."""
+    modules = build(kind)
+    layers = choose(modules)
+    trainer = Trainer(modules, method=method, optimizer=sgd, **options)
+    for number, batch in enumerate(BATCHES):
+        trainer.step(*batch)
+        if number == frozen_after:
+            change(trainer, layers, frozen=True)
+            before = [weight.detach().clone() for weight in weights_of(layers)]
+        if number == UNFROZEN_AFTER:
+            assert not different(before, weights_of(layers))
+            change(trainer, layers, frozen=False)
+    trainer.finish()
+    assert len(different(before, weights_of(layers))) == len(before)
+    return [weight.detach() for weight in weights_of(modules)]
+
+
+LATE = ["ddg", "fdg", "pipedream", "adl:accumulate=2"]
+HELD = ["pipedream:hold=vertical", "adl:hold=vertical", "adl:accumulate=3,hold=double"]
+CASES = [
+    *METHODS,
+    *[with_option(name, "linearize", how) for name in LATE for how in LINEARIZE],
+    *HELD,
+    *["bp:accumulate=4", "gpipe:recompute=true", "paci:accumulate=3"],
+    *["pipedream-2bw:accumulate=3", "ddg:linearize=recompute+t2", "fdg+compensate", "ddg+t1"],
+]
+PREDICTED = ["ddg+predict(direction=last)", "ddg:linearize=live+predict(direction=last)"]
+
+
+@pytest.mark.parametrize("frozen_after", [4, 5])
+@pytest.mark.parametrize("method", CASES)
+def test_a_frozen_weight_is_one_whose_rate_is_zero(method, frozen_after):
+    wanted = train(method, Own, frozen_after, change=switch)
+    for kind in (Own, nn.Linear, Declared):
+        assert not different(wanted, train(method, kind, frozen_after)), kind
+
+
+@pytest.mark.parametrize("method", [*CASES, *PREDICTED])
+@pytest.mark.parametrize("stages", [[1], [0, 1]], ids=str)
+def test_a_training_goes_on_while_whole_stages_are_frozen(method, stages):
+    def choose(modules: list[nn.Module]) -> list[nn.Module]:
+        return [modules[stage] for stage in stages]
+
+    wanted = train(method, Own, choose=choose)
+    for kind in (nn.Linear, Declared):
+        assert not different(wanted, train(method, kind, choose=choose)), kind
+
+
+@pytest.mark.parametrize("method", ["fdg", *HELD, "fdg+compensate"])
+@pytest.mark.parametrize("kind", [Own, nn.Linear, Declared])
+def test_checkpoints_change_nothing_of_it(method, kind):
+    wanted = train(method, kind)
+    assert not different(wanted, train(method, kind, resumable=True))
