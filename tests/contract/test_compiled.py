@@ -19,7 +19,7 @@ from contract.small import CLASSES, LINEARIZE, LOCKSTEP, data, different, far, m
 from contract.worlds import Case, trained, trained_apart
 from hocket import Trainer
 from hocket.errors import LinearizeError, OptionError
-from hocket.methods import FDG
+from hocket.methods import BP, FDG
 from hocket.remedies import CompensateAdaptively, Predict
 
 AOT = "aot_eager"
@@ -186,7 +186,7 @@ def hooked(method: str) -> nn.Module:
         ),
         (
             partial(nn.Linear, 5, 5),
-            {"batchnorm": "shared"},
+            {"batchnorm": "shared", "replicas": 2},
             "batchnorm is 'shared', whose sums over the replicas cannot be compiled",
         ),
     ],
@@ -235,3 +235,38 @@ def test_live_refuses_a_weight_that_is_replaced():
     optimizer = partial(Replacing, lr=0.1)
     with pytest.raises(LinearizeError, match=r"the weight '0\.weight' was replaced by one in"):
         learned(nn.Linear(5, 5), linearize="live", optimizer=optimizer, compile=AOT)
+
+
+class Counts(nn.Module):
+    """A layer with a buffer that each forward changes, in place or not."""
+
+    def __init__(self, in_place: bool) -> None:
+        super().__init__()
+        self.in_place = in_place
+        self.register_buffer("seen", torch.tensor(0.5))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        if self.in_place:
+            self.seen.add_(1)
+        else:
+            self.seen = self.seen + 1
+        return inputs * self.seen.detach().tanh()
+
+
+@pytest.mark.parametrize("in_place", [True, False])
+def test_a_buffer_that_is_changed_in_place_is_refused(in_place):
+    def train(**options):
+        torch.manual_seed(3)
+        network = nn.Sequential(nn.Linear(6, 6), Counts(in_place), nn.Linear(6, 3))
+        with Trainer(network, stages=1, method=BP(), optimizer=sgd, **options) as trainer:
+            for _ in range(3):
+                trainer.step(torch.ones(4, 6), torch.zeros(4, dtype=torch.int64))
+        return network.state_dict()
+
+    if in_place:
+        with pytest.raises(LinearizeError, match=r"stage 0: .* buffer 1\.seen in place"):
+            train(compile="aot_eager")
+    else:
+        plain, compiled = train(), train(compile="aot_eager")
+        for name, value in plain.items():
+            torch.testing.assert_close(compiled[name], value)

@@ -75,10 +75,12 @@ class ForwardCheck:
             with self._check_declared(inputs), edits:
                 yield
         else:
-            if self._stand_in:
-                devices = {tensor.device for tensor in inputs}
+            buffers = own_float_buffers(self._compiled)
+            if self._stand_in or buffers:
+                devices, changed = {tensor.device for tensor in inputs}, WeightEdits(buffers)
                 with preserve_rng(devices), restore_state(self._compiled), edits:
                     self._compiled(copy_tensors(leaves))
+                _refuse_buffers(changed.names(), self._stage)
             self._refuse(edits)
             yield
         self._refuse(edits)
@@ -153,6 +155,31 @@ def build_forward_check(
         stand_in = "tensors of a compiled graph (compile)"
     compiled = parts.module if setup.compile else None
     return ForwardCheck(known, parts.index, weights, stand_in, compiled)
+
+
+def own_float_buffers(module: nn.Module) -> dict[str, Tensor]:
+    """Return the floating buffers of layers that are not PyTorch's, by name."""
+    return {
+        f"{path}.{name}".lstrip("."): buffer
+        for path, layer in module.named_modules()
+        if not type(layer).__module__.startswith("torch.nn.")
+        for name, buffer in layer.named_buffers(recurse=False)
+        if buffer.is_floating_point()
+    }
+
+
+def _refuse_buffers(names: Sequence[str], stage: int) -> None:
+    """Refuse buffers that a forward changes in place.
+
+    Raises:
+        LinearizeError: There are some; torch.compile itself computes them wrongly.
+    """
+    if names:
+        raise LinearizeError(
+            f"stage {stage}: a forward changes the buffer {list_names(names)} in place, which "
+            "torch.compile computes wrongly; assign a new tensor (self.mean = self.mean + x), "
+            "or train without compile"
+        )
 
 
 def _random_states(gpus: set[torch.device]) -> object:
