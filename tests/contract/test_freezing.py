@@ -146,3 +146,9 @@ def test_a_training_goes_on_while_whole_stages_are_frozen(method, stages):
 def test_checkpoints_change_nothing_of_it(method, kind):
     wanted = train(method, kind)
     assert not different(wanted, train(method, kind, resumable=True))
+
+
+@pytest.mark.parametrize("method", ["fdg", "ddg:linearize=live", "adl:accumulate=2"])
+def test_compiled_layers_are_frozen_as_others(method):
+    plain, compiled = train(method, Own), train(method, Own, compile="aot_eager")
+    torch.testing.assert_close(compiled, plain, rtol=1e-10, atol=1e-12)
