@@ -72,7 +72,7 @@ class CompiledLayers:
         if any(self._hooks):
             self._require_compilable()
         try:
-            with self._quiet_when_new(inputs):
+            with self._quiet_when_new(inputs, weights or {}):
                 output: Tree = self._compiled(module, weights or {}, inputs)
         except torch._dynamo.exc.FailOnRecompileLimitHit as error:
             raise OptionError(
@@ -87,14 +87,18 @@ class CompiledLayers:
             ) from error
         return output
 
-    def _quiet_when_new(self, inputs: Tree) -> AbstractContextManager[object]:
+    def _quiet_when_new(
+        self, inputs: Tree, weights: Mapping[str, Tensor]
+    ) -> AbstractContextManager[object]:
         """Return a context in which the compiler may look at gradients of what is no leaf.
 
         Args:
             inputs: Input of the layers, with tensors of shape (B, ...).
+            weights: What to compute with in the place of weights, some of them frozen.
         """
         shapes = tuple([tensor.shape for tensor in tensors(inputs)])
-        key = shapes, torch.is_grad_enabled(), self._module.training
+        learned = tuple([weight.requires_grad for weight in weights.values()])
+        key = shapes, learned, torch.is_grad_enabled(), self._module.training
         if key in self._seen:
             return _NOTHING
         self._seen.add(key)
