@@ -45,7 +45,8 @@ class CompiledLayers:
         self._module = module
         self._stage = stage
         self._hooks = hooks_of(module)
-        self._seen: set[object] = set()  # shapes and modes that have been compiled
+        self._weights = [*module.parameters()]
+        self._seen: set[object] = set()  # shapes, frozen weights and modes, as compiled
         self._require_compilable()
         backend, options = _backend(compiler, recomputes=recomputes)
         self._compiled = torch.compile(
@@ -72,7 +73,7 @@ class CompiledLayers:
         if any(self._hooks):
             self._require_compilable()
         try:
-            with self._quiet_when_new(inputs, weights or {}):
+            with self._quiet_when_new(inputs):
                 output: Tree = self._compiled(module, weights or {}, inputs)
         except torch._dynamo.exc.FailOnRecompileLimitHit as error:
             raise OptionError(
@@ -87,18 +88,15 @@ class CompiledLayers:
             ) from error
         return output
 
-    def _quiet_when_new(
-        self, inputs: Tree, weights: Mapping[str, Tensor]
-    ) -> AbstractContextManager[object]:
+    def _quiet_when_new(self, inputs: Tree) -> AbstractContextManager[object]:
         """Return a context in which the compiler may look at gradients of what is no leaf.
 
         Args:
             inputs: Input of the layers, with tensors of shape (B, ...).
-            weights: What to compute with in the place of weights, some of them frozen.
         """
         shapes = tuple([tensor.shape for tensor in tensors(inputs)])
-        learned = tuple([weight.requires_grad for weight in weights.values()])
-        key = shapes, learned, torch.is_grad_enabled(), self._module.training
+        frozen = tuple([not weight.requires_grad for weight in self._weights])
+        key = shapes, frozen, torch.is_grad_enabled(), self._module.training
         if key in self._seen:
             return _NOTHING
         self._seen.add(key)
