@@ -48,7 +48,12 @@ def stage_charts(groups: Sequence[Group]) -> list[Markup]:
     """Draw mean staleness and mean gradient error against the number of the stage."""
     return _with_points(
         line_chart(
-            title, "stage", _curves(groups, partial(_by_stage, name)), markers=True, whole=True
+            title,
+            "stage",
+            _curves(groups, partial(_by_stage, name)),
+            markers=True,
+            whole=True,
+            log="",
         )
         for name, title in STAGE_METRICS
     )
@@ -63,6 +68,7 @@ def gradient_errors(groups: Sequence[Group]) -> list[Markup]:
             f"cosine at stage {stage}",
             "batch",
             _curves(groups, partial(_cosines, stage, width)),
+            log="",
         )
         for stage in stages
     )

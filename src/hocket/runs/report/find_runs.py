@@ -10,6 +10,7 @@ from typing import Any
 
 from hocket.errors import HocketError, OptionError, RunFolderError
 from hocket.runs.config import RunConfig, parse_config
+from hocket.runs.report.rates import ReportedStudy, read_study
 from hocket.runs.report.reported_run import DAMAGED, BatchMetrics, ReportedRun, read_run
 from hocket.runs.sweeps.curve import Point
 from hocket.runs.sweeps.record import FILE, SweepRecord
@@ -25,10 +26,12 @@ class FoundRuns:
     Attributes:
         runs: The runs, each once, in the order in which they were named.
         left_out: One line for each path that cannot be reported.
+        studies: Studies that some of the runs are of.
     """
 
     runs: Sequence[ReportedRun]
     left_out: Sequence[str]
+    studies: Sequence[ReportedStudy] = ()
 
 
 def find_runs(paths: Sequence[Path]) -> FoundRuns:
@@ -41,10 +44,13 @@ def find_runs(paths: Sequence[Path]) -> FoundRuns:
     """
     runs: dict[Path, ReportedRun] = {}
     left_out: list[str] = []
+    studies: dict[Path, ReportedStudy] = {}
     for path in paths:
         for found in _read_path(path):
             if isinstance(found, ReportedRun):
                 runs.setdefault(found.folder.resolve(), found)
+            elif isinstance(found, ReportedStudy):
+                studies[found.folder] = found
             else:
                 left_out.append(found)
     if not runs:
@@ -55,11 +61,11 @@ def find_runs(paths: Sequence[Path]) -> FoundRuns:
         run if names[run.name] == 1 else dataclasses.replace(run, name=str(run.folder))
         for run in runs.values()
     ]
-    return FoundRuns(unique, tuple(dict.fromkeys(left_out)))
+    return FoundRuns(unique, tuple(dict.fromkeys(left_out)), tuple(studies.values()))
 
 
-def _read_path(path: Path) -> Iterator[ReportedRun | str]:
-    """Yield the runs below a path, and a reason for each that cannot be read."""
+def _read_path(path: Path) -> Iterator[ReportedRun | ReportedStudy | str]:
+    """Yield the runs and studies below a path, and a reason for each that cannot be read."""
     if not path.is_dir():
         problem = "is a file" if path.exists() else "does not exist"
         yield f"{str(path)!r} {problem}; give the folders of runs"
@@ -83,14 +89,15 @@ def _read_path(path: Path) -> Iterator[ReportedRun | str]:
         yield str(error)
 
 
-def _read_study(folder: Path) -> Iterator[ReportedRun | str]:
-    """Yield the runs of a study at the best learning rate of each row.
+def _read_study(folder: Path) -> Iterator[ReportedRun | ReportedStudy | str]:
+    """Yield a study, and its runs at the best learning rate of each row.
 
     Raises:
         RunFolderError: The record is damaged.
     """
     record = SweepRecord.read(folder)
     try:
+        yield read_study(record)
         for row in record.rows:
             for run in row["runs"]:
                 if is_chosen(row, run):
@@ -110,7 +117,7 @@ def _read_study(folder: Path) -> Iterator[ReportedRun | str]:
 
 def _read_study_run(
     folder: Path, row: dict[str, Any], run: dict[str, Any]
-) -> Iterator[ReportedRun | str]:
+) -> Iterator[ReportedRun | ReportedStudy | str]:
     """Yield a run from its folder or, if that is not here, from the record.
 
     Args:

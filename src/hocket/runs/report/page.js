@@ -46,9 +46,13 @@ document.getElementById("theme").addEventListener("click", () => {
 // Charts: the values of all groups at the pointer, read back from the drawn lines.
 function scale(text) {
   const [least, greatest, start, end] = text.split(" ").map(Number);
-  return (place) => least + (place - start) / (end - start) * (greatest - least);
+  const log = text.endsWith("log");
+  return (place) => {
+    const share = (place - start) / (end - start);
+    return log ? least * (greatest / least) ** share : least + share * (greatest - least);
+  };
 }
-const shorten = (value) => Number(value.toPrecision(4)).toLocaleString("en");
+const shorten = (value) => value.toLocaleString("en", { maximumSignificantDigits: 4 });
 for (const chart of all(".chart")) {
   const [toX, toY] = [scale(chart.dataset.x), scale(chart.dataset.y)];
   const output = chart.parentNode.querySelector("output");

@@ -4,12 +4,13 @@ import base64
 import hashlib
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from importlib.resources import files
 from pathlib import Path
 
 from hocket.errors import OptionError, RunFolderError
 from hocket.files import write_text_atomically
-from hocket.runs.report import curves, plans, programs, summaries
+from hocket.runs.report import curves, plans, programs, rates, summaries
 from hocket.runs.report.find_runs import FoundRuns
 from hocket.runs.report.groups import Group, compare_settings, group_runs
 from hocket.runs.report.line_chart import line_sample
@@ -66,7 +67,7 @@ def build_fitting_page(found: FoundRuns, version: str | None = None) -> tuple[st
     left_out = (*found.left_out, f"cannot show the run in {folder!r} ({reason})")
     if not runs:
         raise RunFolderError(f"there is no run to report: {'; '.join(left_out)}")
-    return build_fitting_page(FoundRuns(runs, left_out), version)
+    return build_fitting_page(replace(found, runs=runs, left_out=left_out), version)
 
 
 def _has_page(runs: Sequence[ReportedRun]) -> bool:
@@ -85,7 +86,7 @@ def build_page(found: FoundRuns, version: str | None = None) -> str:
             again once its server tells another; None for a page that stays.
     """
     groups = group_runs(found.runs)
-    count = f"{len(found.runs)} run{'s' if len(found.runs) > 1 else ''}"
+    title, subtitle = _titles(found)
     style, script = _read("page.css"), _read("page.js")
     if version is not None:
         script = Markup(script + _read("follow.js"))
@@ -103,7 +104,7 @@ def build_page(found: FoundRuns, version: str | None = None) -> str:
         element("meta", name="viewport", content="width=device-width, initial-scale=1"),
         element("meta", name="color-scheme", content="light dark"),
         element("meta", name="version", content=version) if version is not None else None,
-        element("title", f"Hocket: {count}"),
+        element("title", f"Hocket: {title}"),
         element("style", style),
     )
     ended = "hocket watch has ended, and this page stays as it is."
@@ -111,14 +112,26 @@ def build_page(found: FoundRuns, version: str | None = None) -> str:
     main = element(
         "main",
         note if version is not None else None,
-        _header(found, groups, count),
+        _header(found, groups, title, subtitle),
         list(_sections(found, groups)),
     )
     body = element("body", main, element("script", script))
     return f"<!DOCTYPE html>\n{element('html', head, body, lang='en')}\n"
 
 
-def _header(found: FoundRuns, groups: Sequence[Group], count: str) -> Markup:
+def _titles(found: FoundRuns) -> tuple[str, str]:
+    """Return the title, which is that of the studies if all runs are theirs, and a subtitle."""
+    count = f"{len(found.runs)} run{'s' if len(found.runs) > 1 else ''}"
+    folders = [study.folder for study in found.studies]
+    subjects = {f"{run.config.network} on {run.config.data}" for run in found.runs}
+    subtitle = subjects.pop() if len(subjects) == 1 else ""
+    if any(run.folder.resolve().parent.parent not in folders for run in found.runs):
+        return count, subtitle
+    title = ", ".join(study.name for study in found.studies)
+    return title, f"{count}, {subtitle}" if subtitle else count
+
+
+def _header(found: FoundRuns, groups: Sequence[Group], title: str, subtitle: str) -> Markup:
     """Build the title, notes on what is missing, and the legend, which hides groups."""
     data = sorted({run.config.data for run in found.runs})
     notes = [f"Left out: {reason}" for reason in found.left_out]
@@ -127,9 +140,6 @@ def _header(found: FoundRuns, groups: Sequence[Group], count: str) -> Markup:
         notes.append(
             f"The runs have different data ({names}): compare errors of equal data only."
         )
-    first = found.runs[0].config
-    same = len({run.config.network for run in found.runs}) == 1 and len(data) == 1
-    subtitle = f"{first.network} on {first.data}" if same else None
     legend = [
         element(
             "button",
@@ -144,7 +154,7 @@ def _header(found: FoundRuns, groups: Sequence[Group], count: str) -> Markup:
     return element(
         "header",
         element("button", "light / dark", type="button", id="theme"),
-        element("h1", count, element("small", subtitle) if subtitle else None),
+        element("h1", title, element("small", subtitle) if subtitle else None),
         [element("p", note, class_="note") for note in notes],
         element("nav", legend, class_="legend", aria_label="curves shown"),
     )
@@ -158,7 +168,8 @@ def _sections(found: FoundRuns, groups: Sequence[Group]) -> Iterator[Markup]:
     equal = [setting for setting in settings if not setting.differs]
     if differing:
         yield _section("Settings that differ", summaries.settings_table(groups, differing))
-    if charts := curves.learning_curves(groups):
+    rate_charts = rates.rate_charts(found.studies, groups)
+    if charts := [*curves.learning_curves(groups), *rate_charts]:
         text = (
             "A thick line is the mean over seeds, up to the end of the shortest run; thin "
             "lines are runs, and an area lies between their least and their greatest value."

@@ -62,6 +62,33 @@ def make_run(
     return folder
 
 
+def make_study(folder, rates=(0.01, 0.1, 1.0)):
+    """Make a study of two rows and two seeds, of which three runs diverged, and `fdg` with all.
+
+    Of the losses 2 to 5 of `bp`, the runs at the best rate have 0.5 on all examples.
+    """
+
+    def run(rate, seed, loss, **more):
+        return {"learning_rate": rate, "seed": seed, "hold_out": 0.1, "chosen": False,
+                "state": "finished" if loss else "diverged", "folder": f"runs/{rate}-{seed}",
+                "curve": [{"test_loss": 9.0}, {"test_loss": loss}], **more}  # fmt: skip
+
+    make_run(folder / "runs/best", method="bp", optimizer=f"SGD:lr={rates[0]}")
+    low, middle, high = rates
+    best = run(low, 0, 0.5, hold_out=0.0, chosen=True, folder="runs/best")
+    bp = [run(low, 0, 2.0), run(low, 1, 3.0), run(middle, 0, 3.0), run(middle, 1, 5.0),
+          run(high, 0, 4.0), run(high, 1, None), best]  # fmt: skip
+    means = [{"learning_rate": rate, "mean": mean, "diverged": 0}
+             for rate, mean in zip(rates, (2.5, 4.0, None), strict=True)]  # fmt: skip
+    lost = [{**each, "mean": None, "diverged": 1} for each in means[:2]]
+    fdg = [run(low, 0, None), run(low, 1, 6.0), run(middle, 0, None)]
+    rows = [{"row": "bp", "learning_rate": low, "runs": bp, "sweep": means},
+            {"row": "fdg", "learning_rate": None, "runs": fdg, "sweep": lost}]  # fmt: skip
+    settings = {"name": "a <study>", "select": "test_loss"}
+    (folder / "record.json").write_text(json.dumps({"settings": settings, "rows": rows}))
+    return folder
+
+
 def make_timeline(file, batches=40):
     """Write a timeline of two stages in which a batch takes 10 ms."""
     spans = []

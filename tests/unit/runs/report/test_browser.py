@@ -5,7 +5,7 @@ import pytest
 from hocket.runs.report.find_runs import find_runs
 from hocket.runs.report.page import write_report
 from unit.runs.report.browser import CHROMIUM, Browser
-from unit.runs.report.made_runs import make_run, make_timeline
+from unit.runs.report.made_runs import make_run, make_study, make_timeline
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium here")
 
@@ -110,6 +110,21 @@ def test_the_pointer_shows_values_and_the_legend_hides_a_group(page):
     hidden = page.run("[...document.querySelectorAll('.chart [data-group=\"1\"]')].map("
                       "group => getComputedStyle(group).display)")  # fmt: skip
     assert set(hidden) == {"none"}
+
+
+def test_the_pointer_reads_values_from_logarithmic_axes(browser, tmp_path):
+    study = make_study(tmp_path, rates=(0.0001, 0.0004, 0.01))
+    write_report(find_runs([study]), tmp_path / "study.html")
+    browser.open(tmp_path / "study.html")
+    chart = "document.querySelector('[data-name=\"learning rate\"]')"
+    browser.run(f"{chart}.scrollIntoView({{block: 'center'}})")
+    box = f"{chart}.getBoundingClientRect()"
+    browser.mouse(
+        "mouseMoved", *browser.run(f"[{box}.right - {box}.width / 2, {box}.top + 50]")
+    )
+    shown = browser.run(f"{chart}.parentNode.querySelector('output').innerText")
+    assert shown.split("\n") == ["learning rate 0.0004", "4 bp"]
+    assert browser.complaints == []
 
 
 @pytest.mark.parametrize("width", [400, 1200])

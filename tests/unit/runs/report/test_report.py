@@ -312,7 +312,8 @@ def test_a_study_is_shown_from_the_folders_of_its_runs_at_the_best_rates(tmp_pat
         {"row": "old", "learning_rate": 0.1, "runs": [old], "options": {"metod": "bp"}},
         {"row": "bp", "learning_rate": None, "runs": [], "sweep": [{"learning_rate": 0.1}]},
     ]
-    (tmp_path / "record.json").write_text(json.dumps({"rows": rows}))
+    settings = {"name": "few", "select": "test_loss"}
+    (tmp_path / "record.json").write_text(json.dumps({"settings": settings, "rows": rows}))
     found = find_runs([tmp_path])
     assert [run.name for run in found.runs] == ["a"]
     reasons = [
