@@ -1,4 +1,4 @@
-"""Copies of modules, which run without a trace in the network."""
+"""Copies of modules and of what they are given, which run without a trace in the network."""
 
 import copy
 from collections.abc import Callable, Sequence
@@ -19,6 +19,23 @@ def copy_modules(modules: Sequence[nn.Module]) -> list[nn.Module]:
     """
     with _CopiesWithoutGraph():
         return copy.deepcopy(list(modules))
+
+
+def copy_objects(arguments: Sequence[Any]) -> list[Any]:
+    """Copy what a module may fill, such as a cache, but neither tensors nor modules.
+
+    Args:
+        arguments: Leaves of the arguments of a call.
+
+    Returns:
+        The copies, or the arguments if one of them cannot be copied, such as a lock.
+    """
+    memo = {id(leaf): leaf for leaf in arguments if isinstance(leaf, Tensor | nn.Module)}
+    try:
+        with _CopiesWithoutGraph():
+            return copy.deepcopy(list(arguments), memo)
+    except Exception:
+        return list(arguments)
 
 
 class _CopiesWithoutGraph(TorchFunctionMode):
