@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.overrides import TorchFunctionMode
 
 
@@ -51,6 +52,6 @@ class _CopiesWithoutGraph(TorchFunctionMode):
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
-        if func is Tensor.__deepcopy__ and args[0].grad_fn is not None:
+        if func is Tensor.__deepcopy__ and (args[0].grad_fn or isinstance(args[0], FakeTensor)):
             return args[0].detach().clone()
         return func(*args, **(kwargs or {}))

@@ -129,7 +129,7 @@ def _infer_output(
         # It reads elements, or calls a kernel without an implementation for fake tensors.
         output, used = _run_on_numbers(module, leaves, spec, device)
     results, output_spec = flatten(output)
-    positions = _positions(used)
+    positions = {id(t): n for n, t in enumerate(used) if isinstance(t, Tensor)}
     builders = [_make_leaf_builder(result, positions.get(id(result))) for result in results]
     constant = all(isinstance(result, Tensor) or result is None for result in results)
     return (builders, output_spec), constant
@@ -182,18 +182,13 @@ def _describe_output(output: Any, used: list[Any]) -> Any:
         used: Leaves of the arguments, which may be in it.
     """
     leaves, spec = flatten(output)
-    positions = _positions(used)
+    positions = {id(leaf): position for position, leaf in enumerate(used)}
     return spec, [
         (leaf.dtype, tuple(leaf.shape))
         if isinstance(leaf, Tensor)
         else positions.get(id(leaf), repr(leaf))
         for leaf in leaves
     ]
-
-
-def _positions(leaves: list[Any]) -> dict[int, int]:
-    """Return the positions of leaves by their ids."""
-    return {id(leaf): position for position, leaf in enumerate(leaves)}
 
 
 def _run_apart(

@@ -207,6 +207,39 @@ def test_a_layer_that_is_left_out_leaves_a_cache_as_it_is(caplog):
     assert not caplog.records
 
 
+class Counter(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+
+    def forward(self, x, cache):
+        cache.keys[len(cache.keys)] = x
+        return self.layer(x) * len(cache.keys), cache
+
+
+class Counters(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList(Counter() for _ in range(3))
+
+    def forward(self, x):
+        cache = Cache()
+        for layer in self.layers:
+            x, cache = layer(x, cache)
+        return x
+
+
+def test_an_object_that_a_layer_changes_and_returns_is_passed_on_in_each_batch():
+    network = Counters()
+    stages = cut(network, stages=Plan(("layers.1", "layers.2")), sample=torch.randn(3, 4))
+    for _ in range(2):
+        x = torch.randn(3, 4)
+        expected = network(x)
+        for stage in stages:
+            x = stage(x)
+        assert torch.equal(x, expected)
+
+
 class Picky(nn.Module):
     """Module that takes only the numbers of the sample."""
 
