@@ -320,6 +320,10 @@ CASES = (
     Case("OPT" + CAUSAL, OPT, padded),
     # Mixtures of experts, and state spaces.
     Case("Mixtral" + CAUSAL, EXPERTS, padded),
+    Case("Mixtral" + CAUSAL, EXPERTS | {"use_cache": True}, padded),
+    Case("Mixtral" + CAUSAL, EXPERTS, tokens),
+    Case("Qwen3Moe" + CAUSAL, EXPERTS | {"use_cache": True}, masked),
+    Case("Qwen3Moe" + CAUSAL, EXPERTS | {"use_cache": True}, tokens),
     Case("Olmoe" + CAUSAL, EXPERTS, padded),
     Case("Mamba" + CAUSAL, MAMBA, tokens),
     Case("Mamba2" + CAUSAL, MAMBA2, padded),

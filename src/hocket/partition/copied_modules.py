@@ -1,10 +1,11 @@
-"""Copies of modules, which run without a trace in the network."""
+"""Copies of modules and of what they are given, which run without a trace in the network."""
 
 import copy
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.overrides import TorchFunctionMode
 
 
@@ -21,6 +22,23 @@ def copy_modules(modules: Sequence[nn.Module]) -> list[nn.Module]:
         return copy.deepcopy(list(modules))
 
 
+def copy_objects(arguments: Sequence[Any]) -> list[Any]:
+    """Copy what a module may fill, such as a cache, but neither tensors nor modules.
+
+    Args:
+        arguments: Leaves of the arguments of a call.
+
+    Returns:
+        The copies, or the arguments if one of them cannot be copied, such as a lock.
+    """
+    memo = {id(leaf): leaf for leaf in arguments if isinstance(leaf, Tensor | nn.Module)}
+    try:
+        with _CopiesWithoutGraph():
+            return copy.deepcopy(list(arguments), memo)
+    except Exception:
+        return list(arguments)
+
+
 class _CopiesWithoutGraph(TorchFunctionMode):
     """Torch function mode in which tensors with a graph are copied without it.
 
@@ -34,6 +52,6 @@ class _CopiesWithoutGraph(TorchFunctionMode):
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
-        if func is Tensor.__deepcopy__ and args[0].grad_fn is not None:
+        if func is Tensor.__deepcopy__ and (args[0].grad_fn or isinstance(args[0], FakeTensor)):
             return args[0].detach().clone()
         return func(*args, **(kwargs or {}))

@@ -1,12 +1,18 @@
 """Results of functions on PyTorch's meta device, where they have shapes and no numbers."""
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from hocket.partition.intercept import Function
-from hocket.partition.torch_functions import function_name, mutated_tensors
+from hocket.partition.torch_functions import (
+    RANDOM_FUNCTIONS,
+    function_name,
+    mutated_tensors,
+    reads_elements,
+)
 from hocket.tree import flatten, map_leaves, unflatten
 
 META = torch.device("meta")
@@ -86,23 +92,66 @@ def run_on_meta(
 
     Returns:
         The result on the meta device, and the operands that the function changes in place.
+
+    Raises:
+        RuntimeError: The function needs numbers.
     """
-    sizes = {id(t) for t in operands if not t.dim() and function_name(function) in _SIZED}
+    name = function_name(function)
+    sizes = {id(t) for t in operands if not t.dim() and name in _SIZED}
     meta = {id(t): t if t.is_meta or id(t) in sizes else t.to(META) for t in operands}
     versions = [(t, t._version) for t in meta.values()]
 
-    def replace(entry: Any) -> Any:
-        if isinstance(entry, Tensor):
-            return meta[id(entry)]
-        if isinstance(entry, slice):
-            return slice(replace(entry.start), replace(entry.stop), replace(entry.step))
-        return META if isinstance(entry, torch.device) else entry
+    def run(device: torch.device, tensors: dict[int, Tensor]) -> Any:
+        def replace(entry: Any) -> Any:
+            if isinstance(entry, Tensor):
+                return tensors[id(entry)]
+            if isinstance(entry, slice):
+                return slice(replace(entry.start), replace(entry.stop), replace(entry.step))
+            return device if isinstance(entry, torch.device) else entry
 
-    args, kwargs = map_leaves(replace, (args, kwargs))
-    with torch.no_grad(), META:
-        output = function(*args, **kwargs)
+        replaced_args, replaced_kwargs = map_leaves(replace, (args, kwargs))
+        with torch.no_grad(), device:
+            return function(*replaced_args, **replaced_kwargs)
+
+    try:
+        output = run(META, meta)
+    except RuntimeError as error:  # no kernel for meta tensors, or for this type of them
+        if name in RANDOM_FUNCTIONS or reads_elements(name, args, kwargs):
+            raise
+        try:
+            output = _run_on_numbers(run, meta)
+        except Exception:
+            raise error from None
     mutated = {id(t) for t in mutated_tensors(versions)}
     return output, [t for t in operands if id(meta[id(t)]) in mutated]
+
+
+def _run_on_numbers(
+    run: Callable[[torch.device, dict[int, Tensor]], Any], meta: dict[int, Tensor]
+) -> Any:
+    """Run a function on zeros and on ones, to find results that do not depend on them.
+
+    Args:
+        run: The function, called with the device of new tensors and with its operands.
+        meta: Its operands on the meta device, by any key.
+
+    Raises:
+        ValueError: There is more in the results than new tensors, or their shapes differ.
+    """
+    cpu, found = torch.device("cpu"), []
+    for number in (0, 1):
+        full = {key: torch.full_like(t, number, device=cpu) for key, t in meta.items()}
+        versions = [(t, t._version) for t in full.values()]
+        results, spec = flatten(run(cpu, full))
+        given = {t.untyped_storage().data_ptr() for t in full.values()}
+        if mutated_tensors(versions) or any(
+            type(r) is not Tensor or r.untyped_storage().data_ptr() in given for r in results
+        ):
+            raise ValueError
+        found.append((spec, [(r.shape, r.stride(), r.dtype) for r in results]))
+    if found[0] != found[1]:
+        raise ValueError
+    return unflatten([result.to(META) for result in results], spec)
 
 
 def _describe(leaf: Any, sized: bool) -> Any:

@@ -16,7 +16,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.func import functional_call
 
 from hocket.errors import CutError
-from hocket.partition.copied_modules import copy_modules
+from hocket.partition.copied_modules import copy_modules, copy_objects
 from hocket.partition.meta_functions import META, MetaFunctions
 from hocket.partition.recording import ForwardMode
 from hocket.restore import changeable_weights, preserve_numpy_and_python
@@ -121,14 +121,15 @@ def _infer_output(
             value.shape, value.stride(), dtype=value.dtype, device=device
         )
 
+    copies = copy_objects(leaves)
     try:
         with _silence(_FAKE_TENSOR_LOGGER), FakeTensorMode(allow_non_fake_inputs=True):
-            output, leaves = _run_apart(module, leaves, spec, make_fake)
+            output, used = _run_apart(module, copies, spec, make_fake)
     except Exception:
         # It reads elements, or calls a kernel without an implementation for fake tensors.
-        output, leaves = _run_on_numbers(module, leaves, spec, device)
+        output, used = _run_on_numbers(module, leaves, spec, device)
     results, output_spec = flatten(output)
-    positions = {id(t): n for n, t in enumerate(leaves) if isinstance(t, Tensor)}
+    positions = {id(t): n for n, t in enumerate(used) if isinstance(t, Tensor)}
     builders = [_make_leaf_builder(result, positions.get(id(result))) for result in results]
     constant = all(isinstance(result, Tensor) or result is None for result in results)
     return (builders, output_spec), constant
@@ -164,20 +165,28 @@ def _run_on_numbers(
         return torch.full(value.shape, number, dtype=value.dtype, device=device)
 
     with torch.random.fork_rng([device] if device.type == "cuda" else []):
-        (zeros, _), (ones, used) = (
-            _run_apart(module, leaves, spec, partial(make_full, number=number))
+        (zeros, first), (ones, used) = (
+            _run_apart(module, copy_objects(leaves), spec, partial(make_full, number=number))
             for number in (0, 1)
         )
-    if _describe_output(zeros) != _describe_output(ones):
+    if _describe_output(zeros, first) != _describe_output(ones, used):
         raise CutError("its structure or its shapes depend on numbers")
     return ones, used
 
 
-def _describe_output(output: Any) -> Any:
-    """Return all of an output that stages without its numbers rely on."""
+def _describe_output(output: Any, used: list[Any]) -> Any:
+    """Return all of an output that stages without its numbers rely on.
+
+    Args:
+        output: The output.
+        used: Leaves of the arguments, which may be in it.
+    """
     leaves, spec = flatten(output)
+    positions = {id(leaf): position for position, leaf in enumerate(used)}
     return spec, [
-        (leaf.dtype, tuple(leaf.shape)) if isinstance(leaf, Tensor) else repr(leaf)
+        (leaf.dtype, tuple(leaf.shape))
+        if isinstance(leaf, Tensor)
+        else positions.get(id(leaf), repr(leaf))
         for leaf in leaves
     ]
 

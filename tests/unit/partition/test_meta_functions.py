@@ -88,3 +88,35 @@ def test_equal_numbers_of_other_types_are_others(other):
     functions, ones = MetaFunctions(), torch.ones(2, dtype=torch.int64)
     results = [functions.run(torch.mul, (ones, n), {}, [ones])[0] for n in (1, other)]
     assert [r.dtype for r in results] == [(ones * n).dtype for n in (1, other)]
+
+
+def on_numbers_only(function):
+    """Return a function that has no kernel for meta tensors."""
+
+    def run(tensor):
+        if tensor.is_meta:
+            raise NotImplementedError("no kernel")
+        return function(tensor)
+
+    run.__name__ = function.__name__
+    return run
+
+
+def test_a_function_without_a_kernel_for_meta_tensors_runs_on_numbers_once(runs):
+    (first, changed), (second, _) = run_twice(on_numbers_only(torch.relu), (X.t(),), {})
+    assert len(runs) == 1
+    assert not changed
+    expected = [(Tensor, (4, 3), (1, 4), torch.float32, torch.device("meta"))]
+    assert describe(first) == describe(second) == expected
+
+
+def decided(tensor):
+    return torch.zeros(int(tensor.sum()) + 1)
+
+
+@pytest.mark.parametrize(
+    "function", [torch.unique, torch.rand_like, Tensor.t, Tensor.relu_, Tensor.dim, decided]
+)
+def test_results_that_depend_on_numbers_or_are_not_new_are_refused(function):
+    with pytest.raises(NotImplementedError, match="no kernel"):
+        run_twice(on_numbers_only(function), (X.clone(),), {})
