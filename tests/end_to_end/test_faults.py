@@ -164,6 +164,7 @@ import torch
 from hocket import Trainer
 
 batches = [(torch.ones(2, 2), torch.ones(2, dtype=torch.long))] * 3
+torch.manual_seed(0)
 for _ in range(2):
     modules = [torch.nn.Linear(2, 2) for _ in range(2)]
     with Trainer(modules, method="fdg", optimizer=torch.optim.SGD) as trainer:
@@ -196,6 +197,7 @@ def work():
     time.sleep(1000)
 
 atexit.register(lambda: done.is_set() or os._exit(3))  # called after what Hocket does there
+torch.manual_seed(0)
 modules = [torch.nn.Linear(2, 2) for _ in range(2)]
 with Trainer(modules, method="fdg", optimizer=torch.optim.SGD) as trainer:
     batch = torch.ones(2, 2), torch.ones(2, dtype=torch.long)

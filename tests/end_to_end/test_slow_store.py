@@ -28,6 +28,7 @@ class LongEnd:
         sleep(3)
 
 end = LongEnd()
+torch.manual_seed(0)
 trainer = hocket.Trainer(
     hocket.zoo.mlp(in_features=8, hidden=[16], num_classes=2),
     stages=2,

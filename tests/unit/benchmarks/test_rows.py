@@ -24,7 +24,7 @@ def test_rows_differ_in_label_and_file() -> None:
     ("text", "match"),
     [
         ("fgd", "did you mean 'fdg'"),
-        ("fdg:shrink", "write name:option=value"),
+        ("fdg:shrink", "cannot read 'shrink' in 'fdg:shrink'; write fdg:option=value"),
         ("fdg:shrnk=1", "option 'shrnk'"),
         ("fdg:linearize=sometimes", "sometimes"),
     ],

@@ -332,7 +332,7 @@ BAD = {
         "the network 'gpt' does not take the data 'digits', whose inputs have the shape "
         "(1, 8, 8) and which has 10 classes: layer 'embed' fails: Expected",
     ),
-    "no stages": ("--stages 0", "stages is 0; use a number of at least 1"),
+    "no stages": ("--stages 0", "stages is 0; use a number in [1, 1024]"),
     "more stages than layers": ("--stages 99", "cannot cut this network into 99 stages"),
     "layer of another network": ("--plan layer9", "cuts before layer 'layer9'"),
     "too few cuts": ("--plan hidden1 --stages 3", "makes 2 stages, but stages is 3"),

@@ -8,11 +8,11 @@ import sys
 from pathlib import Path
 
 import pytest
-from rich.console import Console
 
 import hocket
 from hocket.cli import output
 from hocket.cli.main import main
+from hocket.cli.output import print_tables
 from hocket.distributed import last_words
 from hocket.runs.summary import Summary
 from hocket.runs.tables import summary_tables
@@ -57,13 +57,14 @@ def test_a_folder_may_have_any_name(terminal, tmp_path, monkeypatch):
     assert "test error" in printed
 
 
-def test_on_a_narrow_terminal_no_number_of_a_result_is_cut():
+def test_on_a_narrow_terminal_no_number_of_a_result_is_cut(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "40")
     epochs = (EpochResult(0, 1.23456789, None, 1.0, 8, (0.0,), (0,)),)
     summary = Summary("finished", "", Path("runs/mine"), epochs, 12345.6, 98765.4, (), ())
-    console = Console(width=40, file=io.StringIO(), no_color=True)
-    console.print(summary_tables(summary)[0])
-    printed = console.file.getvalue()
+    print_tables(*summary_tables(summary))
+    printed = capsys.readouterr().out
     assert "1.2" in printed
+    assert "12345.6" in printed
     assert "…" not in printed
 
 
