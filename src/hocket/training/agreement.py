@@ -1,4 +1,4 @@
-"""What the processes of a training were given, compared before they train.
+"""Comparison of everything that the processes of a training were given, before they train.
 
 Each process builds its own network and trainer, so a script that was edited on one machine, or
 weights that one process has loaded, would train a mixture without a word.
