@@ -17,7 +17,7 @@ from torch import nn
 from benchmarks.harness.process_memory import held_mib
 from benchmarks.harness.record import Record
 from benchmarks.harness.settings import check_settings
-from hocket.distributed.launch import launch
+from hocket.distributed.launching.launch import launch
 from hocket.errors import HocketError, unknown_name
 from hocket.methods import parse_method
 from hocket.training.trainer import Trainer

@@ -18,7 +18,7 @@ from benchmarks.harness.pairs import TimedStep, time_block, time_pairs
 from benchmarks.harness.record import Record
 from benchmarks.harness.settings import check_settings
 from benchmarks.harness.workload import PLAIN, Workload
-from hocket.distributed.launch import launch
+from hocket.distributed.launching.launch import launch
 from hocket.errors import HocketError, OptionError, unknown_name
 from hocket.methods import parse_method
 from hocket.tree import map_tensors

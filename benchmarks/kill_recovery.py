@@ -20,9 +20,9 @@ from hocket import data as datasets
 from hocket import zoo
 from hocket.checkpoint import Checkpoints
 from hocket.checkpoint.directory import newest_first
-from hocket.distributed import identity
-from hocket.distributed.launch import launch
-from hocket.distributed.restart import RestartBudget, retry_after_loss
+from hocket.distributed.folder import identity
+from hocket.distributed.folder.restart import RestartBudget, retry_after_loss
+from hocket.distributed.launching.launch import launch
 from hocket.engine.event import Event, Watcher
 from hocket.errors import HocketError
 from hocket.methods import parse_method

@@ -31,10 +31,10 @@ from hocket.errors import unknown_name
 from hocket.methods import parse_method
 from hocket.options import Named
 from hocket.partition import Plan
+from hocket.partition.costs.link import ONE_MACHINE
+from hocket.partition.costs.profile import LayerCost
 from hocket.partition.cut_points import find_cut_points
 from hocket.partition.cutting import measure_layers
-from hocket.partition.link import ONE_MACHINE
-from hocket.partition.profile import LayerCost
 from hocket.planner.forecast import Forecast
 from hocket.planner.predict import cut_by_time, predict_all
 from hocket.planner.rehearsals import Candidate

@@ -14,7 +14,7 @@ from torch import Tensor, distributed, nn
 
 from benchmarks.harness.record import Record
 from benchmarks.harness.settings import check_settings, stage_problem
-from hocket.distributed.launch import launch
+from hocket.distributed.launching.launch import launch
 from hocket.engine.event import Event
 from hocket.errors import HocketError
 from hocket.methods import parse_method

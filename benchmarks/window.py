@@ -22,7 +22,7 @@ from benchmarks.peers.decoupled import Decoupled
 from hocket.methods import parse_method
 from hocket.options import Named
 from hocket.partition import Plan
-from hocket.partition.link import Link
+from hocket.partition.costs.link import Link
 from hocket.planner.forecast import Forecast
 from hocket.planner.predict import cut_by_time, hide_link, predict_all
 from hocket.planner.rehearsals import Candidate

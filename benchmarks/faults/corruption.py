@@ -19,8 +19,8 @@ from benchmarks.faults.job import FaultyJob, train_with_faults
 from hocket.checkpoint.directory import FORMAT, MANIFEST, newest_first, read_manifest
 from hocket.distributed import wire
 from hocket.errors import CheckpointError, TransitError
-from hocket.training.state import open_checkpoint
-from hocket.transport.sequence_check import SequenceCheck
+from hocket.training.checkpoints.state import open_checkpoint
+from hocket.transport.processes.sequence_check import SequenceCheck
 
 Row = dict[str, Any]
 FLIPPED = "checkpoint with another bit"

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from hocket.distributed.restart import RENDEZVOUS_LOST
+from hocket.distributed.folder.restart import RENDEZVOUS_LOST
 from hocket.errors import HangError, NonFiniteError, PeerLostError, TransitError
 
 Ending = Literal["goes on", "is started again", "ends"]

@@ -31,16 +31,16 @@ from benchmarks.faults.processes import children_of, parent_of, wake_command
 from benchmarks.faults.stranger import send_stranger
 from hocket.checkpoint import writer
 from hocket.checkpoint.directory import FileDigest
-from hocket.distributed import world
-from hocket.distributed.identity import current_identity
-from hocket.distributed.sockets import own_sockets
+from hocket.distributed.folder.identity import current_identity
+from hocket.distributed.network.sockets import own_sockets
+from hocket.distributed.world import world
 from hocket.engine import distributed, serial
 from hocket.engine.event import Event, Watcher
 from hocket.program import Action
 from hocket.runs import metrics_log
 from hocket.stage.report import ActionReport
 from hocket.stage.stage import Stage
-from hocket.transport.message import OutgoingMessage
+from hocket.transport.processes.message import OutgoingMessage
 
 T = TypeVar("T")
 PAUSE_S = 0.3

@@ -16,8 +16,8 @@ from benchmarks.faults.fault import Fault, format_schedule, parse_schedule
 from benchmarks.faults.injector import SLOW_S, Injector
 from hocket.checkpoint import Checkpoints
 from hocket.checkpoint.directory import newest_first
-from hocket.distributed.launch import launch
-from hocket.distributed.phases import TimeLimits
+from hocket.distributed.failures.phases import TimeLimits
+from hocket.distributed.launching.launch import launch
 from hocket.engine.event import Watcher
 from hocket.methods import parse_method
 from hocket.runs.metrics_log import MetricsLog

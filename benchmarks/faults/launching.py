@@ -13,10 +13,10 @@ from benchmarks.faults.fault import Fault
 from benchmarks.faults.injector import CLOSE_OUTPUT
 from benchmarks.faults.job import FaultyJob, launch_job
 from benchmarks.faults.notes import take_due
-from hocket.distributed import supervisor
-from hocket.distributed.fork_server import ForkedProcess, ForkServer
-from hocket.distributed.launch import launch
-from hocket.distributed.worker_main import WorkerSpec
+from hocket.distributed.launching import supervisor
+from hocket.distributed.launching.fork_server import ForkedProcess, ForkServer
+from hocket.distributed.launching.launch import launch
+from hocket.distributed.launching.worker_main import WorkerSpec
 
 START_S = 2.0
 """Seconds in which processes must be connected, in a launch of which one never is."""

@@ -3,8 +3,8 @@
 from dataclasses import replace
 
 from hocket.distributed import wire
-from hocket.transport.backend import Lane
-from hocket.transport.message import OutgoingMessage
+from hocket.transport.processes.backend import Lane
+from hocket.transport.processes.message import OutgoingMessage
 
 
 def damage_packet(message: OutgoingMessage, part: int = -1, bit: int = 0) -> OutgoingMessage:

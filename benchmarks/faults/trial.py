@@ -16,7 +16,7 @@ from benchmarks.faults.job import FaultyJob, train_with_faults
 from benchmarks.faults.launching import captured_output, run_launch, stopped_at_start
 from benchmarks.faults.notes import pending_faults, read_notes
 from benchmarks.faults.processes import all_processes
-from hocket.distributed.restart import RestartBudget, retry_after_loss
+from hocket.distributed.folder.restart import RestartBudget, retry_after_loss
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from benchmarks.harness.threads import torch_threads
 from benchmarks.harness.workload import Workload
 from hocket.errors import CutError
 from hocket.partition import Plan, layers_in_order
-from hocket.partition.profile import profile
+from hocket.partition.costs.profile import profile
 
 
 @dataclass(frozen=True)

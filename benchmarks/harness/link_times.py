@@ -16,7 +16,7 @@ from benchmarks.peers import Baseline
 from benchmarks.peers.decoupled import Decoupled
 from benchmarks.peers.local_updates import LocalUpdates
 from hocket.errors import OptionError
-from hocket.partition.link import Link
+from hocket.partition.costs.link import Link
 
 NO_LIMIT = "none"
 """Name of the loopback interface in place of a link."""

@@ -6,7 +6,7 @@ from typing import Any
 
 from benchmarks.harness.run_workload import RunWorkload
 from benchmarks.peers.local_updates import LocalReplicas, LocalUpdates
-from hocket.training.interrupt import Interrupt
+from hocket.training.fit.interrupt import Interrupt
 
 
 def train_replicas(

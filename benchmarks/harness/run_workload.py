@@ -26,7 +26,7 @@ from hocket.runs.build import (
 from hocket.runs.config import RunConfig
 from hocket.runs.sweeps.rows import choices
 from hocket.signals.losses import cross_entropy
-from hocket.stage.clipping import as_clipping
+from hocket.stage.update.clipping import as_clipping
 
 OF_ROW = {"method", "stages", "plan", "extra_delay", "codec"}
 """Choices of a run that a row has of its own."""

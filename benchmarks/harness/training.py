@@ -27,13 +27,13 @@ from hocket.data.batches import Batches
 from hocket.engine.event import Event, Watcher
 from hocket.errors import NonFiniteError
 from hocket.methods import parse_method
-from hocket.methods.stage_speeds import StageTiming
+from hocket.methods.simulated.stage_speeds import StageTiming
 from hocket.options import Named
 from hocket.runs.build import build_optimizer_factory
 from hocket.runs.config import RunConfig
 from hocket.runs.environment import source_digest
 from hocket.stage.stage import Stage
-from hocket.training.metrics import EpochResult, EvaluationResult
+from hocket.training.results.metrics import EpochResult, EvaluationResult
 from hocket.training.trainer import Trainer
 from hocket.transport.codecs import parse_codec
 

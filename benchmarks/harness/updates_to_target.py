@@ -20,7 +20,7 @@ from hocket.options import Named
 from hocket.runs.config import RunConfig, parse_config
 from hocket.runs.sweeps.study import Study
 from hocket.runs.sweeps.sweep import sweep
-from hocket.training.interrupt import Interrupt, stop_signals
+from hocket.training.fit.interrupt import Interrupt, stop_signals
 
 LOCAL = "replicas"
 """Folder of the results of replicas, besides that of the other trainings."""

@@ -19,7 +19,7 @@ from benchmarks.harness.nodes import Node
 from benchmarks.harness.process_memory import reset_peak
 from benchmarks.harness.workload import Workload
 from benchmarks.peers import Baseline, PreparedTraining
-from hocket.distributed.joined_worlds import shutdown
+from hocket.distributed.world.joined_worlds import shutdown
 from hocket.runs.peak_memory import peak_mib
 
 Query = Callable[[PreparedTraining], Any]

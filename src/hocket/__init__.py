@@ -7,6 +7,8 @@ PyTorch.
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from hocket.version import __version__ as __version__
+
 if TYPE_CHECKING:
     from hocket import data as data
     from hocket import zoo as zoo
@@ -31,10 +33,8 @@ if TYPE_CHECKING:
     from hocket.runs.sweeps.study import Study as Study
     from hocket.runs.sweeps.sweep import sweep as sweep
     from hocket.signals.losses import cross_entropy as cross_entropy
-    from hocket.training.metrics import EvaluationResult as EvaluationResult
+    from hocket.training.results.metrics import EvaluationResult as EvaluationResult
     from hocket.training.trainer import Trainer as Trainer
-
-__version__ = "0.1.0"
 
 _METHODS = (
     "ADL", "BP", "DDG", "DGL", "DNI", "DSP", "FDG", "FR", "PACI", "PipeDream", "PipeDream2BW",
@@ -42,7 +42,7 @@ _METHODS = (
 _MODULES = {
     **dict.fromkeys(_METHODS, "hocket.methods"),
     "Checkpoints": "hocket.checkpoint",
-    "EvaluationResult": "hocket.training.metrics",
+    "EvaluationResult": "hocket.training.results.metrics",
     "HocketError": "hocket.errors",
     "Method": "hocket.methods.method",
     "Plan": "hocket.partition",

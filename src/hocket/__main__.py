@@ -16,7 +16,7 @@ def main() -> int:
     # Before PyTorch is imported. Threads that spin while they wait make small networks several
     # times slower on a busy machine.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
-    from hocket.training.standard_stream import replace_missing_streams
+    from hocket.training.results.standard_stream import replace_missing_streams
 
     replace_missing_streams()
     try:

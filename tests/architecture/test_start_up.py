@@ -71,9 +71,9 @@ def test_help_and_version_import_nothing_that_computes(words, tmp_path):
     assert {m for m in modules if m.startswith("hocket.")} <= {
         "hocket.__main__", "hocket.files", "hocket.cli", "hocket.cli.main",
         "hocket.cli.output", "hocket.cli.train_help", "hocket.errors", "hocket.options",
-        "hocket.own_function",
+        "hocket.options.own_function",
         "hocket.runs", "hocket.runs.config", "hocket.runs.recipes", f"hocket.cli.{words[0]}",
-        "hocket.training", "hocket.training.standard_stream",
+        "hocket.training", "hocket.training.results.standard_stream",
     }  # fmt: skip
 
 

@@ -17,7 +17,7 @@ from torch import distributed
 
 from contract.small import conv, data, mlp, sgd
 from hocket import Trainer
-from hocket.distributed import joined_worlds
+from hocket.distributed.world import joined_worlds
 from hocket.errors import HocketError
 from hocket.methods import METHODS
 

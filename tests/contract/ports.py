@@ -16,22 +16,22 @@ from torch.distributed.distributed_c10d import _get_default_store
 
 from benchmarks.faults.packets import damage_packet, relabel_packet
 from contract.crossing import TENSORS, TREES
-from hocket.distributed.world import World
+from hocket.distributed.world.world import World
 from hocket.errors import HangError, PacketError
-from hocket.stage.outgoing import to_outgoing
+from hocket.stage.passes.outgoing import to_outgoing
 from hocket.timeline import Recorder
-from hocket.transport import shared_memory
-from hocket.transport.backends import Backends
-from hocket.transport.connection import Connection
-from hocket.transport.connection_ports import (
+from hocket.transport.mailbox import Edge
+from hocket.transport.packet import Activation, Gradient
+from hocket.transport.processes import shared_memory
+from hocket.transport.processes.backends import Backends
+from hocket.transport.processes.connection import Connection
+from hocket.transport.processes.connection_ports import (
     ConnectionToNext,
     ConnectionToPrevious,
     Lookahead,
 )
-from hocket.transport.mailbox import Edge
-from hocket.transport.message import OutgoingMessage
-from hocket.transport.packet import Activation, Gradient
-from hocket.transport.shared_memory import SharedMemoryBackend
+from hocket.transport.processes.message import OutgoingMessage
+from hocket.transport.processes.shared_memory import SharedMemoryBackend
 from hocket.tree import tensors
 
 CAPACITY = 4

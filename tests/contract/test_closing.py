@@ -22,7 +22,7 @@ from contract.closing import (
 )
 from contract.small import mlp
 from hocket import Trainer
-from hocket.distributed.launch import launch
+from hocket.distributed.launching.launch import launch
 from hocket.methods import METHODS
 
 in_a_world = pytest.mark.xdist_group("closing")

@@ -22,7 +22,7 @@ from contract.test_ports import CONNECTIONS, in_two_processes
 from hocket import Trainer
 from hocket.errors import NonFiniteError, OptionError, PacketError
 from hocket.methods import BP, METHODS
-from hocket.stage.outgoing import to_outgoing
+from hocket.stage.passes.outgoing import to_outgoing
 from hocket.transport.codecs import VQ, Cast, Exact, Integers
 from hocket.transport.encoded import EncodedPort
 from hocket.transport.mailbox import Edge

@@ -15,9 +15,9 @@ from hocket import Checkpoints, Trainer
 from hocket.checkpoint.directory import newest_first
 from hocket.errors import OptionError
 from hocket.methods import ADL, BP, DGL, METHODS, GPipe, OneFOneB, build_method
-from hocket.methods.extra_delay import with_extra_delay
 from hocket.methods.method import Method
-from hocket.methods.staleness_profile import with_staleness
+from hocket.methods.simulated.extra_delay import with_extra_delay
+from hocket.methods.simulated.staleness_profile import with_staleness
 from hocket.planner.simulate import StageTimes, simulate, tick_s
 from hocket.planner.window import law_tick_s, least_extra_delay
 from hocket.remedies import T1

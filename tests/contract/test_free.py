@@ -11,7 +11,7 @@ from hocket.checkpoint.directory import newest_first
 from hocket.engine.async_clock import EventClock
 from hocket.errors import OptionError
 from hocket.methods import DGL, FDG, DGLAsync
-from hocket.methods.stage_speeds import StageSpeeds
+from hocket.methods.simulated.stage_speeds import StageSpeeds
 from hocket.transport.codecs import VQ
 from reference import dgl_async
 

@@ -18,10 +18,10 @@ from hocket import Trainer
 from hocket.errors import NonFiniteError
 from hocket.methods import FDG, METHODS, method_options
 from hocket.remedies import REMEDIES
-from hocket.stage.accumulate import largest_values
-from hocket.stage.late_check import LateCheck
-from hocket.stage.network_names import NetworkNames
-from hocket.training.upload import Upload, WithoutGraph
+from hocket.stage.finite.late_check import LateCheck
+from hocket.stage.layers.network_names import NetworkNames
+from hocket.stage.update.accumulate import largest_values
+from hocket.training.session.upload import Upload, WithoutGraph
 from unit.stage.test_accumulate import VALUES
 
 DEVICE = "cuda"

@@ -11,7 +11,7 @@ from hocket.errors import NonFiniteError, OptionError
 from hocket.methods import METHODS, as_method, method_options
 from hocket.remedies import CompensateAdaptively, Predict, SpikeCompensation, StalenessRate
 from hocket.stage import setup
-from hocket.stage.loss_scale import DynamicScale, NoScale
+from hocket.stage.update.loss_scale import DynamicScale, NoScale
 
 PREDICTING = ("dni", "cdni")
 WAYS = {

@@ -9,7 +9,7 @@ from torch.nn import functional as F
 from hocket import BP, FDG, Plan, Trainer, cross_entropy, cut, zoo
 from hocket.partition.cut_points import find_cut_points
 from hocket.partition.cutting import balanced_cut_points
-from hocket.partition.partial_module import build_partial_modules
+from hocket.partition.parts.partial_module import build_partial_modules
 from hocket.partition.verify import verify_stages
 from hocket.tree import Tree
 

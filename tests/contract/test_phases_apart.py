@@ -19,9 +19,9 @@ from benchmarks.faults.processes import wake_command
 from contract.small import data, different, mlp, sgd
 from hocket import Checkpoints, Trainer
 from hocket.checkpoint import writer
-from hocket.distributed.launch import launch
-from hocket.distributed.phases import Phase
-from hocket.distributed.statuses import STATUS_REQUEST_KEY
+from hocket.distributed.failures.phases import Phase
+from hocket.distributed.failures.statuses import STATUS_REQUEST_KEY
+from hocket.distributed.launching.launch import launch
 from hocket.methods import FDG
 
 TIMEOUT_S = 0.5

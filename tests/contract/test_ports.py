@@ -10,8 +10,8 @@ import pytest
 
 from contract import ports
 from contract.ports import activation, contents, gradient
-from hocket.distributed.launch import launch
-from hocket.transport.connection import IN_FLIGHT
+from hocket.distributed.launching.launch import launch
+from hocket.transport.processes.connection import IN_FLIGHT
 
 pytestmark = pytest.mark.xdist_group("ports")
 

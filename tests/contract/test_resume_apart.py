@@ -13,7 +13,7 @@ from contract.small import LOCKSTEP
 from contract.worlds import Case, Left, trained
 from hocket import Checkpoints
 from hocket.checkpoint.directory import checkpoint_name
-from hocket.distributed.launch import launch
+from hocket.distributed.launching.launch import launch
 from hocket.methods import METHODS
 from hocket.program import Program, enter
 

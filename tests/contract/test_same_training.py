@@ -14,11 +14,11 @@ from torch.optim.lr_scheduler import SequentialLR, StepLR
 
 import hocket
 from hocket import Plan, Trainer
-from hocket.distributed.launch import launch
+from hocket.distributed.launching.launch import launch
 from hocket.errors import WorldError
 from hocket.runs.config import RunConfig
 from hocket.runs.train import train
-from hocket.training import agreement
+from hocket.training.session import agreement
 
 
 def data(count):
@@ -127,7 +127,7 @@ def trained(given):
     length = {name: given.pop(name, None) for name in ("epochs", "updates", "validation")}
     network, told = given.pop("network"), given.pop("version", hocket.__version__)
     trainer, message = Trainer(network, **given), None
-    with patch.object(agreement, "version", return_value=told), trainer:
+    with patch.object(agreement, "__version__", told), trainer:
         try:
             trainer.fit(data(5), progress=False, **length)
         except WorldError as error:

@@ -16,13 +16,13 @@ from contract.small import conv, data, everything, mlp, sgd, skips, wide
 from contract.spoiled import brittle
 from hocket import Checkpoints, Trainer
 from hocket.checkpoint.directory import read_manifest
-from hocket.distributed.launch import launch
+from hocket.distributed.launching.launch import launch
 from hocket.methods import METHODS
-from hocket.methods.staleness_profile import with_staleness
+from hocket.methods.simulated.staleness_profile import with_staleness
 from hocket.remedies import Remedy
 from hocket.training.callback import Callback
-from hocket.training.metrics import EpochResult
-from hocket.transport import backends
+from hocket.training.results.metrics import EpochResult
+from hocket.transport.processes import backends
 
 NETS = {"mlp": mlp, "conv": conv}
 MORE_NETS = NETS | {

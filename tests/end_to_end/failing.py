@@ -16,11 +16,11 @@ from torch import distributed, nn
 
 from benchmarks.faults.packets import damage_packet
 from hocket import Trainer
-from hocket.distributed import process_groups
+from hocket.distributed.world import process_groups
 from hocket.errors import NonFiniteError, PeerFailedError
 from hocket.methods import DGLAsync
-from hocket.transport.message import OutgoingMessage
-from hocket.transport.reconnecting import ReconnectingLink
+from hocket.transport.processes.message import OutgoingMessage
+from hocket.transport.processes.reconnecting import ReconnectingLink
 from unit.distributed.launched import socket_addresses
 
 FAULTY_BATCH = 4

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import hocket
-from hocket.stage.known_layers import KnownLayers
+from hocket.stage.layers.known_layers import KnownLayers
 from unit.runs.sweeps.in_process import pretend_runs, run_here
 
 DOCS = Path(__file__).parents[2] / "docs"

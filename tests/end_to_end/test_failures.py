@@ -18,7 +18,7 @@ import torch
 import hocket
 from end_to_end import failing
 from hocket.cli.main import main
-from hocket.distributed.launch import launch
+from hocket.distributed.launching.launch import launch
 from hocket.errors import HangError, PeerLostError, TransitError
 from unit.distributed.launched import NamedPipe, forked_processes, listening_addresses
 

@@ -107,7 +107,7 @@ import torch
 
 from benchmarks.faults.job import FaultyJob, run_faulty_job
 from hocket import Trainer
-from hocket.distributed.restart import torchrun_restart_count
+from hocket.distributed.folder.restart import torchrun_restart_count
 
 job, folder, attempt = FaultyJob.from_json(sys.argv[1]), sys.argv[2], torchrun_restart_count()
 batches = [(torch.ones(2, 2), torch.ones(2, dtype=torch.long))] * 3

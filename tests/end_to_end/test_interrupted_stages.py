@@ -11,7 +11,7 @@ from torch import distributed, nn
 
 from contract.small import sgd
 from hocket import Checkpoints, Plan, Trainer
-from hocket.distributed.launch import launch
+from hocket.distributed.launching.launch import launch
 from hocket.training.callback import Callback
 
 BATCHES = 30

@@ -5,7 +5,7 @@ import os
 
 import pytest
 
-from hocket.distributed.launch import launch, run_script
+from hocket.distributed.launching.launch import launch, run_script
 from unit.distributed.launched import NamedPipe
 
 SCRIPT = """

@@ -8,7 +8,7 @@ import time
 import pytest
 
 from end_to_end.namespaces import environment
-from hocket.distributed.store_client import STORE_TIMEOUT_S
+from hocket.distributed.failures.store_client import STORE_TIMEOUT_S
 
 STORE = """
 import time

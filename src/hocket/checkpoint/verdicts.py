@@ -11,8 +11,8 @@ from pathlib import Path
 from queue import SimpleQueue
 
 from hocket.checkpoint.directory import unfinished_path
-from hocket.distributed.flags import StoreFlags
-from hocket.distributed.solo_world import SoloFlags
+from hocket.distributed.world.flags import StoreFlags
+from hocket.distributed.world.solo_world import SoloFlags
 from hocket.errors import HocketError
 
 POLL_S = 0.02

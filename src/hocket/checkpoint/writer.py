@@ -25,9 +25,9 @@ from hocket.checkpoint.directory import (
 )
 from hocket.checkpoint.serialize import pack
 from hocket.checkpoint.verdicts import Verdicts, complete_flag, given_up_flag
-from hocket.distributed.phases import RunningClock
-from hocket.distributed.solo_world import SoloWorld
-from hocket.distributed.world import World
+from hocket.distributed.failures.phases import RunningClock
+from hocket.distributed.world.solo_world import SoloWorld
+from hocket.distributed.world.world import World
 from hocket.errors import CheckpointError, OptionError, format_problems, warn
 from hocket.options import wrong_choice
 

@@ -55,7 +55,7 @@ def draw_command(
             f"first is {first}, but there is no timeline; add --timeline or drop --first"
         )
     from hocket.methods import parse_method
-    from hocket.methods.staleness_profile import parse_staleness, with_staleness
+    from hocket.methods.simulated.staleness_profile import parse_staleness, with_staleness
     from hocket.program import format_program, unroll
 
     parsed = parse_method(method := method or "fdg")

@@ -21,7 +21,7 @@ def launch_command(script: Path, /, *words: str, processes: int, threads: int = 
     """
     if not script.is_file():
         raise OptionError(f"there is no script {str(script)!r}; name a Python file")
-    from hocket.distributed.launch import CHECKPOINT_GRACE_S, launch, run_script
+    from hocket.distributed.launching.launch import CHECKPOINT_GRACE_S, launch, run_script
 
     return launch(
         run_script,

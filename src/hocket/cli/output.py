@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from hocket.errors import HocketError, PeerFailedError
-from hocket.training.standard_stream import plain_console
+from hocket.training.results.standard_stream import plain_console
 
 console = plain_console("stdout")
 messages = plain_console("stderr")
@@ -80,9 +80,10 @@ def end_with_error(error: HocketError) -> int:
     Of several processes only the first to fail prints. A process that others train with is
     ended here: threads that wait for packets would hold it.
     """
-    if "hocket.distributed.joined_worlds" not in sys.modules:  # no other process knows this one
+    # Without a world, no other process knows this one.
+    if "hocket.distributed.world.joined_worlds" not in sys.modules:
         return print_error(error)
-    from hocket.distributed import joined_worlds
+    from hocket.distributed.world import joined_worlds
 
     first = joined_worlds.report_failure(error)
     if not first:

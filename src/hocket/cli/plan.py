@@ -78,8 +78,8 @@ def plan_command(
     names = split_methods(methods)
     _check(stages, names, threads, plan_out, picture)
     names = _distinct(names)
+    from hocket.partition.costs.link import ONE_MACHINE, Link
     from hocket.partition.cutting import check_memory_limit
-    from hocket.partition.link import ONE_MACHINE, Link
     from hocket.partition.plan import Plan, network_signature
     from hocket.planner.predict import cut_by_time, predict_all
 

@@ -30,7 +30,7 @@ def sweep_command(
         method: The same for a method or a remedy; give each.
         data: The same for a data set.
     """
-    from hocket.distributed.deferred_compiler import defer_compiler
+    from hocket.distributed.launching.deferred_compiler import defer_compiler
     from hocket.runs.sweeps.report import results_table
     from hocket.runs.sweeps.study import Study
     from hocket.runs.sweeps.sweep import sweep

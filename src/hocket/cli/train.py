@@ -55,8 +55,8 @@ def train_command(
             raise OptionError(
                 f"a resumed run has its own folder and choices; drop {', '.join(conflicts)}"
             )
-    from hocket.distributed.deferred_compiler import defer_compiler
-    from hocket.distributed.restart import environment_number
+    from hocket.distributed.folder.restart import environment_number
+    from hocket.distributed.launching.deferred_compiler import defer_compiler
     from hocket.runs.build import note_on_plan
     from hocket.runs.start import start_training
 
@@ -83,8 +83,8 @@ class PrintedReport:
         """Print what a training in this process ended with, and return the exit code."""
         if isinstance(result, HocketError):
             return end_with_error(result)
-        from hocket.distributed import joined_worlds
-        from hocket.distributed.restart import environment_number
+        from hocket.distributed.folder.restart import environment_number
+        from hocket.distributed.world import joined_worlds
         from hocket.runs.own_code import named_code
         from hocket.runs.tables import summary_tables
 

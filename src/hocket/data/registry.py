@@ -18,7 +18,7 @@ from hocket.data.synthetic import synthetic
 from hocket.data.text import text
 from hocket.errors import OptionError, format_problems
 from hocket.options import argument_hints, wrong_options
-from hocket.own_function import load_own
+from hocket.options.own_function import load_own
 
 DATA: Mapping[str, Callable[..., Data]] = MappingProxyType(
     {

@@ -4,7 +4,7 @@ import heapq
 from random import Random
 from typing import Any
 
-from hocket.methods.stage_speeds import StageSpeeds
+from hocket.methods.simulated.stage_speeds import StageSpeeds
 
 
 class EventClock:

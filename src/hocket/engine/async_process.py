@@ -7,17 +7,17 @@ link takes. No process waits for another, so the order of turns depends on the m
 import time
 from collections.abc import Iterable, Iterator, Sequence
 
-from hocket.distributed.phases import Status
-from hocket.distributed.waits import Wait
-from hocket.distributed.world import World
+from hocket.distributed.failures.phases import Status
+from hocket.distributed.failures.waits import Wait
+from hocket.distributed.world.world import World
 from hocket.engine.async_stage import AsyncStage
 from hocket.engine.engine import Batch
 from hocket.engine.event import Event
 from hocket.engine.lookahead import NO_BATCH, BatchAnnouncer, predict_stage
 from hocket.errors import HocketError
-from hocket.stage.prediction import Prediction
+from hocket.stage.passes.prediction import Prediction
 from hocket.stage.stage import Stage
-from hocket.transport.reconnecting import ReconnectingLink
+from hocket.transport.processes.reconnecting import ReconnectingLink
 from hocket.transport.replay_buffer import ReplayBuffer
 from hocket.transport.source import Source
 from hocket.tree import Tree

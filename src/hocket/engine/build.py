@@ -6,9 +6,12 @@ from typing import cast
 
 from torch import nn
 
-from hocket.distributed.solo_world import SoloWorld
-from hocket.distributed.sync_batchnorm import require_replaceable_forwards, share_statistics
-from hocket.distributed.world import World
+from hocket.distributed.replicas.sync_batchnorm import (
+    require_replaceable_forwards,
+    share_statistics,
+)
+from hocket.distributed.world.solo_world import SoloWorld
+from hocket.distributed.world.world import World
 from hocket.engine.async_process import AsyncProcess
 from hocket.engine.async_simulated import AsyncSimulation
 from hocket.engine.async_stage import AsyncStage
@@ -21,25 +24,25 @@ from hocket.engine.serial import SerialEngine
 from hocket.engine.stage_streams import StageStreams, on_streams
 from hocket.errors import HocketError, OptionError
 from hocket.methods.replay import Replay
-from hocket.methods.stage_speeds import equal_speeds
-from hocket.stage.network_names import NetworkNames
+from hocket.methods.simulated.stage_speeds import equal_speeds
+from hocket.stage.layers.network_names import NetworkNames
 from hocket.stage.parts import StageParts
 from hocket.stage.setup import Setup
 from hocket.timeline import Recorder
 from hocket.transport import replay_buffer
-from hocket.transport.backend import Backend
-from hocket.transport.backends import Backends, HostBackend
-from hocket.transport.connection import Connection, messages_ahead
-from hocket.transport.connection_ports import (
-    ConnectionToNext,
-    ConnectionToPrevious,
-    Lookahead,
-)
 from hocket.transport.dropping_port import DroppingPort
 from hocket.transport.mailbox import Edge, NoNextStage
 from hocket.transport.packet import Activation
 from hocket.transport.port import ToNext, ToPrevious
-from hocket.transport.reconnecting import ReconnectingLink
+from hocket.transport.processes.backend import Backend
+from hocket.transport.processes.backends import Backends, HostBackend
+from hocket.transport.processes.connection import Connection, messages_ahead
+from hocket.transport.processes.connection_ports import (
+    ConnectionToNext,
+    ConnectionToPrevious,
+    Lookahead,
+)
+from hocket.transport.processes.reconnecting import ReconnectingLink
 from hocket.transport.replay_buffer import ReplayBuffer
 from hocket.transport.source import Source
 from hocket.transport.stats import SendStats

@@ -8,24 +8,24 @@ from itertools import chain
 import torch
 from torch import nn
 
-from hocket.distributed.gradient_sync import GradientSync
-from hocket.distributed.world import World
+from hocket.distributed.replicas.gradient_sync import GradientSync
+from hocket.distributed.world.world import World
 from hocket.errors import OptionError, warn
 from hocket.methods.method import Method
-from hocket.partition.partial_module import PartialModule
+from hocket.partition.parts.partial_module import PartialModule
 from hocket.partition.sequential import is_sequential, layers_in_order
 from hocket.restore import dry_run
 from hocket.signals import Objective
 from hocket.signals.signal import LaterLayers, Signal
-from hocket.stage.back_propagate import load_backward
-from hocket.stage.compatibility import check_compatible
+from hocket.stage.layers.compatibility import check_compatible
 from hocket.stage.parts import StageParts
-from hocket.stage.rng import seeded_rng
+from hocket.stage.passes.back_propagate import load_backward
+from hocket.stage.passes.rng import seeded_rng
 from hocket.stage.setup import Setup
 from hocket.stage.stage import Stage
-from hocket.transport.backends import Backends
 from hocket.transport.codecs import Exact
 from hocket.transport.encoded import EncodedPort
+from hocket.transport.processes.backends import Backends
 from hocket.tree import Tree, copy_tensors
 
 

@@ -6,7 +6,7 @@ and waits only where an action needs a packet that is not there yet.
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from hocket.distributed.world import World
+from hocket.distributed.world.world import World
 from hocket.engine.engine import Batch, WithoutGoal
 from hocket.engine.event import Event, Watcher
 from hocket.engine.execute import execute
@@ -15,10 +15,10 @@ from hocket.errors import DataError
 from hocket.methods.method import Method
 from hocket.program import Action, StageSchedule, drain, enter
 from hocket.signals.losses import count_targets
-from hocket.stage.prediction import Prediction
+from hocket.stage.passes.prediction import Prediction
 from hocket.stage.stage import Stage
-from hocket.transport.connection import Connection
-from hocket.transport.connection_ports import Lookahead
+from hocket.transport.processes.connection import Connection
+from hocket.transport.processes.connection_ports import Lookahead
 from hocket.transport.source import Source
 from hocket.tree import Tree, count_samples, take_samples, tensors
 

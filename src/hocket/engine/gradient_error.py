@@ -20,7 +20,7 @@ from hocket.errors import OptionError
 from hocket.methods.method import Method
 from hocket.options import require_functions
 from hocket.program import Action, Tick
-from hocket.stage.forward_only import forward_again
+from hocket.stage.passes.forward_only import forward_again
 from hocket.stage.stage import Stage
 from hocket.tree import Tree, map_tensors
 

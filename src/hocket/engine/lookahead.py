@@ -8,11 +8,11 @@ from typing import TypeAlias
 from torch import Tensor
 
 from hocket.engine.engine import Batch
-from hocket.stage.forward_only import predict_batch
-from hocket.stage.prediction import Prediction
+from hocket.stage.passes.forward_only import predict_batch
+from hocket.stage.passes.prediction import Prediction
 from hocket.stage.stage import Stage
-from hocket.transport.connection import Connection
-from hocket.transport.connection_ports import Lookahead
+from hocket.transport.processes.connection import Connection
+from hocket.transport.processes.connection_ports import Lookahead
 from hocket.tree import Tree, copy_tensors
 
 NO_BATCH: Batch = (None, None)

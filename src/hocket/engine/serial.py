@@ -12,8 +12,8 @@ from hocket.engine.gradient_error import GradientErrorMeter
 from hocket.engine.stage_streams import StageStreams
 from hocket.methods.method import Method
 from hocket.program import Program, Tick, drain, enter
-from hocket.stage.forward_only import predict_batch
-from hocket.stage.prediction import Prediction
+from hocket.stage.passes.forward_only import predict_batch
+from hocket.stage.passes.prediction import Prediction
 from hocket.stage.stage import Stage
 from hocket.transport.source import Source
 from hocket.tree import Tree

@@ -7,7 +7,7 @@ from typing import Any
 from hocket.errors import OptionError, format_problems
 from hocket.methods.method import Method
 from hocket.options import Named, argument_hints, wrong_options
-from hocket.own_function import load_own
+from hocket.options.own_function import load_own
 from hocket.remedies.registry import (
     merge_tables,
     normalize_remedy,

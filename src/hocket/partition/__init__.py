@@ -4,7 +4,7 @@ from hocket.partition.cutting import balanced_plan as balanced_plan
 from hocket.partition.cutting import cut as cut
 from hocket.partition.cutting import divide as divide
 from hocket.partition.plan import Plan as Plan
-from hocket.partition.recorder import call_network as call_network
+from hocket.partition.recording.recorder import call_network as call_network
 from hocket.partition.sequential import build_stages as build_stages
 from hocket.partition.sequential import cuts_between_layers as cuts_between_layers
 from hocket.partition.sequential import is_sequential as is_sequential

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from torch import nn
 
-from hocket.partition.recording import ForwardMode, ValueKey
+from hocket.partition.recording.recording import ForwardMode, ValueKey
 from hocket.tree import Tree, tensors
 
 

@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from hocket.errors import CutError
 from hocket.modes import restore_modes
 from hocket.partition.cut_graph import CutGraph, CutPoint, batch_size
-from hocket.partition.record_modes import record_modes
-from hocket.partition.recording import (
+from hocket.partition.recording.record_modes import record_modes
+from hocket.partition.recording.recording import (
     EVALUATION,
     TRAINING,
     Call,
@@ -23,8 +23,8 @@ from hocket.partition.recording import (
     Value,
     ValueKey,
 )
+from hocket.partition.recording.torch_functions import is_discrete
 from hocket.partition.shared_weights import SharedWeights, find_crossing_weights
-from hocket.partition.torch_functions import is_discrete
 from hocket.partition.unfit_network import recording_error, require_uncompiled
 from hocket.tree import Tree, map_tensors, tensors
 

@@ -9,31 +9,31 @@ from torch import nn
 
 from hocket.errors import CutError, OptionError, format_problems, warn
 from hocket.options import check_choice
-from hocket.partition.balance import balance
-from hocket.partition.cut_graph import CutGraph
-from hocket.partition.cut_points import find_cut_points
-from hocket.partition.flops import (
+from hocket.partition.costs.balance import balance
+from hocket.partition.costs.flops import (
     OPERATIONS_PER_ELEMENT_SENT,
     count_flops,
     count_flops_between,
 )
+from hocket.partition.costs.link import ONE_MACHINE, Link
+from hocket.partition.costs.profile import LayerCost, profile
+from hocket.partition.costs.unevenness import (
+    excluded_places,
+    format_refusal,
+    warn_if_uneven,
+    warn_if_uneven_layers,
+)
+from hocket.partition.cut_graph import CutGraph
+from hocket.partition.cut_points import find_cut_points
 from hocket.partition.inputs import as_inputs
-from hocket.partition.link import ONE_MACHINE, Link
-from hocket.partition.partial_module import build_partial_modules
+from hocket.partition.parts.partial_module import build_partial_modules
 from hocket.partition.plan import Plan
-from hocket.partition.profile import LayerCost, profile
 from hocket.partition.sequential import (
     build_stages,
     cuts_between_layers,
     is_sequential,
     layers_in_order,
     require_separate,
-)
-from hocket.partition.unevenness import (
-    excluded_places,
-    format_refusal,
-    warn_if_uneven,
-    warn_if_uneven_layers,
 )
 from hocket.partition.verify import verify_stages
 from hocket.tree import Tree

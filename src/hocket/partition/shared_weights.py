@@ -11,7 +11,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
-from hocket.partition.recording import Call, Recording
+from hocket.partition.recording.recording import Call, Recording
 
 
 class SharedWeights:

@@ -5,7 +5,7 @@ from torch import nn
 
 from hocket.errors import CutError, SampleError
 from hocket.modes import restore_modes
-from hocket.partition.recorder import call_network, devices_of
+from hocket.partition.recording.recorder import call_network, devices_of
 from hocket.restore import preserve_rng, restore_state
 from hocket.tree import Tree, copy_tensors, tensors
 

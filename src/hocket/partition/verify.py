@@ -15,7 +15,7 @@ from torch._subclasses import FakeTensor
 
 from hocket.errors import CutError, format_problems, warn
 from hocket.modes import evaluation_mode, training_mode
-from hocket.partition.recorder import call_network, devices_of
+from hocket.partition.recording.recorder import call_network, devices_of
 from hocket.partition.unfit_network import sample_error
 from hocket.restore import preserve_rng, restore_state
 from hocket.tree import Tree, as_leaf, copy_tensors, is_inexact, map_tensors, tensors

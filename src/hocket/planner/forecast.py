@@ -6,14 +6,14 @@ from dataclasses import astuple, dataclass, replace
 
 from hocket.errors import OptionError
 from hocket.methods import GPipe
-from hocket.methods.extra_delay import with_extra_delay
 from hocket.methods.method import Method
-from hocket.partition.link import Link
+from hocket.methods.simulated.extra_delay import with_extra_delay
+from hocket.partition.costs.link import Link
 from hocket.planner.rehearsals import Candidate
 from hocket.planner.rehearse import StageProfile
 from hocket.planner.simulate import StageTimes, contended_times, tick_s
 from hocket.planner.window import TOLERANCE, least_extra_delay
-from hocket.transport.connection import LEAST_AHEAD, messages_ahead
+from hocket.transport.processes.connection import LEAST_AHEAD, messages_ahead
 
 MIB = 2**20
 MICRO_BATCHES = (1, 2, 4, 8, 16, 32)

@@ -10,12 +10,12 @@ from hocket.errors import CutError, format_problems, warn
 from hocket.methods import parse_method
 from hocket.methods.method import Method
 from hocket.methods.registry import forwards_first
+from hocket.partition.costs.link import ONE_MACHINE, Link
+from hocket.partition.costs.profile import LayerCost, merge_costs
+from hocket.partition.costs.unevenness import warn_if_uneven
 from hocket.partition.cut_points import find_cut_points
 from hocket.partition.cutting import fastest_cut, measure_layers, require_enough_layers
-from hocket.partition.link import ONE_MACHINE, Link
-from hocket.partition.profile import LayerCost, merge_costs
-from hocket.partition.recording import TRAINING
-from hocket.partition.unevenness import warn_if_uneven
+from hocket.partition.recording.recording import TRAINING
 from hocket.planner.forecast import Forecast, StageProfiles, forecast
 from hocket.planner.rehearsals import (
     Candidate,

@@ -11,11 +11,11 @@ from typing import TypeAlias
 import torch
 from torch import distributed, nn
 
-from hocket.distributed.launch import launch
+from hocket.distributed.launching.launch import launch
 from hocket.errors import HocketError
 from hocket.methods import parse_method
-from hocket.methods.extra_delay import with_extra_delay
 from hocket.methods.method import Method
+from hocket.methods.simulated.extra_delay import with_extra_delay
 from hocket.partition import Plan, divide
 from hocket.planner.rehearse import StageProfile, rehearse
 from hocket.signals.losses import cross_entropy

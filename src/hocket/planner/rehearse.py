@@ -14,8 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from hocket.engine.build_stage import build_signals, build_stage
-from hocket.partition.copied_modules import copy_modules
-from hocket.partition.profile import synchronized_clock
+from hocket.partition.costs.profile import synchronized_clock
+from hocket.partition.parts.copied_modules import copy_modules
 from hocket.planner.simulate import Jitter
 from hocket.planner.tensor_memory import LiveTensorMemory
 from hocket.program import Action, Kind, StageSchedule, dependency, enter

@@ -120,7 +120,7 @@ def tick_s(
         jitter: Jitter of each stage; None for constant durations.
 
     >>> from hocket.methods import BP, FDG
-    >>> from hocket.methods.extra_delay import with_extra_delay
+    >>> from hocket.methods.simulated.extra_delay import with_extra_delay
     >>> stage = StageTimes(forward_s=1.0, backward_s=2.0, update_s=0.0, packet_s=0.25)
     >>> [tick_s(method, [stage] * 2) for method in (BP(), FDG(), with_extra_delay(FDG(), 1))]
     [6.5, 3.25, 3.0]

@@ -17,17 +17,17 @@ from hocket.data import Data
 from hocket.errors import OptionError, format_problems, unknown_name
 from hocket.files import read_json
 from hocket.methods import parse_method
-from hocket.methods.extra_delay import parse_extra_delay, with_extra_delay
 from hocket.methods.method import Method
-from hocket.methods.staleness_profile import parse_staleness, with_staleness
+from hocket.methods.simulated.extra_delay import parse_extra_delay, with_extra_delay
+from hocket.methods.simulated.staleness_profile import parse_staleness, with_staleness
+from hocket.optim.factory import OptimizerFactory, SchedulerFactory
+from hocket.optim.muon import MuonAdamW, muon
+from hocket.optim.rotated_adam import RotatedAdam, rotated_adam
 from hocket.options import Named, wrong_options
-from hocket.own_function import load_own
+from hocket.options.own_function import load_own
 from hocket.partition import Plan
 from hocket.runs.config import RunConfig
 from hocket.signals.losses import Loss, cross_entropy
-from hocket.stage.muon import MuonAdamW, muon
-from hocket.stage.optimizer_factory import OptimizerFactory, SchedulerFactory
-from hocket.stage.rotated_adam import RotatedAdam, rotated_adam
 from hocket.training.budget import Budget
 
 T = TypeVar("T")

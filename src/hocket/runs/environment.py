@@ -4,11 +4,12 @@ import hashlib
 import os
 import platform
 import subprocess
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import torch
+
+from hocket.version import __version__
 
 PACKAGE = Path(__file__).resolve().parents[1]
 """Folder of the package hocket."""
@@ -28,14 +29,10 @@ def environment(threads: int) -> dict[str, Any]:
 
 def versions() -> dict[str, str]:
     """Return the versions of Python, PyTorch and Hocket."""
-    try:
-        hocket_version = metadata.version("hocket")
-    except metadata.PackageNotFoundError:
-        hocket_version = "not installed"
     return {
         "python": platform.python_version(),
         "torch": str(torch.__version__),
-        "hocket": hocket_version,
+        "hocket": __version__,
     }
 
 

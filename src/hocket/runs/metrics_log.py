@@ -17,9 +17,9 @@ from hocket.files import open_to_append, read_lines
 from hocket.runs.config import plain_values
 from hocket.runs.run_dir import cannot_write
 from hocket.stage.stage import Stage
-from hocket.training.metrics import EpochResult, EvaluationResult
-from hocket.training.rows import axis, event_row, scalars
-from hocket.training.tracker import Trackers
+from hocket.training.callbacks.tracker import Trackers
+from hocket.training.results.metrics import EpochResult, EvaluationResult
+from hocket.training.results.rows import axis, event_row, scalars
 
 
 class MetricsLog:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from hocket.own_function import OwnFunction
+from hocket.options.own_function import OwnFunction
 from hocket.remedies.registry import split_remedies
 
 OPTIONS = ("method", "network", "data")

@@ -7,14 +7,14 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Protocol
 
-from hocket.distributed import identity
-from hocket.distributed.launch import CHECKPOINT_GRACE_S, launch
-from hocket.distributed.restart import (
+from hocket.distributed.folder import identity
+from hocket.distributed.folder.restart import (
     RestartBudget,
     retry_after_loss,
     torchrun_max_restarts,
     torchrun_restart_count,
 )
+from hocket.distributed.launching.launch import CHECKPOINT_GRACE_S, launch
 from hocket.errors import CheckpointError, HocketError, OptionError, RunFolderError
 from hocket.methods import parse_method
 from hocket.runs.config import RunConfig, check_same_run

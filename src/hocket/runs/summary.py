@@ -11,7 +11,7 @@ from torch import nn
 from hocket.methods.method import Method
 from hocket.runs.peak_memory import peak_mib
 from hocket.timeline.span import Totals
-from hocket.training.metrics import EpochResult, EvaluationResult
+from hocket.training.results.metrics import EpochResult, EvaluationResult
 from hocket.training.trainer import Trainer
 from hocket.transport.stats import ReceiveStats
 

@@ -5,9 +5,9 @@ from typing import Any, Protocol
 
 from hocket.errors import OptionError, format_problems
 from hocket.options import wrong_choice
-from hocket.training.mlflow_tracker import MLflow, require_mlflow
-from hocket.training.tracker import Tracker
-from hocket.training.wandb_tracker import WandB, require_wandb
+from hocket.training.callbacks.mlflow_tracker import MLflow, require_mlflow
+from hocket.training.callbacks.tracker import Tracker
+from hocket.training.callbacks.wandb_tracker import WandB, require_wandb
 
 
 class BuildTracker(Protocol):

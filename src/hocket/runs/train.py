@@ -11,8 +11,8 @@ from typing import Any
 import torch
 
 from hocket.data import Data
-from hocket.distributed import identity
-from hocket.distributed.restart import environment_number
+from hocket.distributed.folder import identity
+from hocket.distributed.folder.restart import environment_number
 from hocket.engine.event import Event
 from hocket.engine.gradient_error import GradientError
 from hocket.errors import (
@@ -64,11 +64,11 @@ from hocket.runs.training_run import TrainingRun
 from hocket.signals.losses import cross_entropy
 from hocket.stage.stage import Stage
 from hocket.timeline import Timeline
-from hocket.training.agreement import require_alike
 from hocket.training.budget import COUNTS_OWN_UPDATES
-from hocket.training.progress_bar import activity, print_line
-from hocket.training.state import ResumePoint
-from hocket.training.tracker import Trackers
+from hocket.training.callbacks.tracker import Trackers
+from hocket.training.checkpoints.state import ResumePoint
+from hocket.training.results.progress_bar import activity, print_line
+from hocket.training.session.agreement import require_alike
 from hocket.training.trainer import Trainer
 from hocket.transport.codecs import parse_codec
 

@@ -15,7 +15,7 @@ from torch import nn
 
 from hocket.checkpoint import Checkpoints
 from hocket.data import Data
-from hocket.distributed.joined_worlds import report_failure
+from hocket.distributed.world.joined_worlds import report_failure
 from hocket.errors import NonFiniteError, OptionError, warn
 from hocket.methods.method import Method
 from hocket.runs.build import build_budget
@@ -31,11 +31,11 @@ from hocket.runs.summary import (
     summarize_stages,
 )
 from hocket.timeline import Timeline
-from hocket.training.averaged_weights import AveragedWeights
-from hocket.training.best_weights import BestWeights
-from hocket.training.early_stopping import EarlyStopping
-from hocket.training.interrupt import Interrupt, heard, stop_signals
-from hocket.training.metrics import EpochResult, EvaluationResult
+from hocket.training.callbacks.averaged_weights import AveragedWeights
+from hocket.training.callbacks.best_weights import BestWeights
+from hocket.training.callbacks.early_stopping import EarlyStopping
+from hocket.training.fit.interrupt import Interrupt, heard, stop_signals
+from hocket.training.results.metrics import EpochResult, EvaluationResult
 from hocket.training.trainer import Trainer
 from hocket.training.weights_file import remove_other_formats, save_weights
 

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from hocket.errors import CheckpointError, PacketError
-from hocket.stage.forward_state import ForwardState
-from hocket.stage.linearize import KeptOutput
+from hocket.stage.linearize.linearize import KeptOutput
+from hocket.stage.memory.forward_state import ForwardState
 from hocket.transport.packet import Activation
 from hocket.tree import Tree
 

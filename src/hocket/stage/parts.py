@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 from torch import nn
 
 from hocket.signals.signal import Signal
-from hocket.stage.network_names import NetworkNames
-from hocket.stage.optimizer import BuildReduction
+from hocket.stage.layers.network_names import NetworkNames
+from hocket.stage.update.updater import BuildReduction
 from hocket.timeline import Recorder
 from hocket.transport.port import ToNext, ToPrevious
 from hocket.transport.stats import ReceiveStats, SendStats

@@ -7,18 +7,18 @@ import torch
 
 from hocket.errors import OptionError, format_problems, without_effect
 from hocket.methods.method import Method
-from hocket.methods.stage_speeds import StageSpeeds
-from hocket.options import NEEDED, RANGES, out_of_range, require_functions, wrong_fields
-from hocket.signals.losses import Loss, cross_entropy
-from hocket.stage.clipping import Clipping
-from hocket.stage.loss_scale import DynamicScale, LossScale, NoScale
-from hocket.stage.nonfinite import OnNaN
-from hocket.stage.optimizer import SchedulerUnit
-from hocket.stage.optimizer_factory import (
+from hocket.methods.simulated.stage_speeds import StageSpeeds
+from hocket.optim.factory import (
     OptimizerFactory,
     SchedulerFactory,
     check_factories,
 )
+from hocket.options import NEEDED, RANGES, out_of_range, require_functions, wrong_fields
+from hocket.signals.losses import Loss, cross_entropy
+from hocket.stage.finite.nonfinite import OnNaN
+from hocket.stage.update.clipping import Clipping
+from hocket.stage.update.loss_scale import DynamicScale, LossScale, NoScale
+from hocket.stage.update.updater import SchedulerUnit
 from hocket.transport.codecs import Codec, Exact
 
 Precision = Literal["fp32", "bf16", "fp16"]

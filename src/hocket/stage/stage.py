@@ -13,29 +13,33 @@ from torch import Tensor
 from hocket.program import Action
 from hocket.signals.losses import count_averaged, ignored_index
 from hocket.signals.signal import BackwardRoots, SignalInput, expects_answer
-from hocket.stage.back_propagate import back_propagate, graph_leaves, require_graph
-from hocket.stage.build_linearizer import build_linearizer
-from hocket.stage.compatibility import ForbidForward
-from hocket.stage.compiled import build_compiled
-from hocket.stage.corrected_weights import build_weights
-from hocket.stage.deferred_targets import DeferredTarget, DeferredTargets, learn_from_target
-from hocket.stage.exact_values import build_exact_values
-from hocket.stage.foreign_weights import ForeignWeights, drop_gradients
-from hocket.stage.forward_check import build_forward_check
-from hocket.stage.gradient_flow import GradientFlow, find_tables
+from hocket.stage.finite.late_check import LateCheck, look
+from hocket.stage.finite.nonfinite import NonFiniteCheck
 from hocket.stage.in_flight import ForwardedBatch, InFlight
-from hocket.stage.known_layers import KnownLayers
-from hocket.stage.late_check import LateCheck, look
-from hocket.stage.module_tensors import ModuleTensors
-from hocket.stage.nonfinite import NonFiniteCheck
-from hocket.stage.outgoing import to_outgoing
+from hocket.stage.layers.compatibility import ForbidForward
+from hocket.stage.layers.gradient_flow import GradientFlow, find_tables
+from hocket.stage.layers.known_layers import KnownLayers
+from hocket.stage.layers.module_tensors import ModuleTensors
+from hocket.stage.linearize.build import build_linearizer
+from hocket.stage.linearize.compiled import build_compiled
 from hocket.stage.parts import StageParts
-from hocket.stage.passes import Passes
+from hocket.stage.passes.back_propagate import back_propagate, graph_leaves, require_graph
+from hocket.stage.passes.deferred_targets import (
+    DeferredTarget,
+    DeferredTargets,
+    learn_from_target,
+)
+from hocket.stage.passes.exact_values import build_exact_values
+from hocket.stage.passes.forward_check import build_forward_check
+from hocket.stage.passes.module_calls import Passes
+from hocket.stage.passes.outgoing import to_outgoing
+from hocket.stage.passes.skip import skip_backward, skip_forward
 from hocket.stage.report import ActionReport, Number
 from hocket.stage.setup import Setup
-from hocket.stage.skipping import skip_backward, skip_forward
-from hocket.stage.stage_state import read_state, state_mismatches, write_state
+from hocket.stage.state import read_state, state_mismatches, write_state
+from hocket.stage.update.foreign_weights import ForeignWeights, drop_gradients
 from hocket.stage.updaters import build_updaters
+from hocket.stage.weights.corrected import build_weights
 from hocket.transport.packet import Activation, Gradient
 from hocket.tree import (
     Tree,

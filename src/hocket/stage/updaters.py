@@ -3,12 +3,12 @@
 from collections.abc import Sequence
 
 from hocket.methods.method import Reduce
+from hocket.optim.factory import NamedParameters, build_optimizer, build_scheduler
 from hocket.remedies.remedy import Remedy, Weights, post_remedies
-from hocket.stage.optimizer import Updater
-from hocket.stage.optimizer_factory import NamedParameters, build_optimizer, build_scheduler
 from hocket.stage.parts import StageParts
 from hocket.stage.setup import Setup
-from hocket.stage.untrained import UntrainedWeights
+from hocket.stage.update.untrained import UntrainedWeights
+from hocket.stage.update.updater import Updater
 
 
 def build_updaters(

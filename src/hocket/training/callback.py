@@ -10,9 +10,9 @@ from torch import Tensor
 
 from hocket.engine.event import Event
 from hocket.errors import OptionError
-from hocket.stage.forward_state import named_tensors
+from hocket.stage.memory.forward_state import named_tensors
 from hocket.stage.stage import Stage
-from hocket.training.metrics import EpochResult, EvaluationResult
+from hocket.training.results.metrics import EpochResult, EvaluationResult
 
 if TYPE_CHECKING:
     from hocket.training.trainer import Trainer

@@ -15,8 +15,8 @@ from hocket.data.loader_state import (
 from hocket.errors import DataError, warn
 from hocket.training.budget import Budget
 from hocket.training.callback import CallbackList
-from hocket.training.metrics import EpochResult, EvaluationResult, TrainingMeter
-from hocket.training.progress_bar import Newest
+from hocket.training.results.metrics import EpochResult, EvaluationResult, TrainingMeter
+from hocket.training.results.progress_bar import Newest
 
 
 class FitState:

@@ -11,41 +11,41 @@ import torch
 from torch import nn
 
 from hocket.checkpoint import Checkpoints
-from hocket.distributed.device import assign_device
-from hocket.distributed.phases import Phase
+from hocket.distributed.failures.phases import Phase
+from hocket.distributed.network.device import assign_device
 from hocket.engine.engine import Engine
 from hocket.engine.event import Event, Watcher
 from hocket.engine.gradient_error import GradientErrorListener, build_error_meter
 from hocket.errors import HocketError, OptionError, warn
 from hocket.methods import FDG, as_method
 from hocket.methods.method import Method
-from hocket.methods.stage_speeds import StageTiming, build_stage_speeds
+from hocket.methods.simulated.stage_speeds import StageTiming, build_stage_speeds
+from hocket.optim.factory import OptimizerFactory, SchedulerFactory
 from hocket.options import require_list
 from hocket.partition import Plan
 from hocket.partition.inputs import as_tree
 from hocket.signals.losses import Loss, cross_entropy
-from hocket.stage.clipping import as_clipping
-from hocket.stage.nonfinite import OnNaN
-from hocket.stage.optimizer import SchedulerUnit
-from hocket.stage.optimizer_factory import OptimizerFactory, SchedulerFactory
+from hocket.stage.finite.nonfinite import OnNaN
 from hocket.stage.setup import BatchNorm, Broadcast, Compiler, Precision, Setup
 from hocket.stage.stage import Stage
+from hocket.stage.update.clipping import as_clipping
+from hocket.stage.update.updater import SchedulerUnit
 from hocket.timeline import Timeline
-from hocket.training.batches import SplitBatch, length_of
 from hocket.training.budget import Budget
 from hocket.training.callback import Callback
-from hocket.training.cut_network import Stages, count_stages, find_device
-from hocket.training.evaluation import measure, predict
-from hocket.training.fit import fit
-from hocket.training.fit_plan import FitRequest, opened
+from hocket.training.checkpoints.resume import resume_from, saving
+from hocket.training.checkpoints.state import ResumePoint
+from hocket.training.fit.evaluation import measure, predict
+from hocket.training.fit.fit import fit
+from hocket.training.fit.fit_plan import FitRequest, opened
+from hocket.training.fit.interrupt import ctrl_c_held_back
 from hocket.training.fit_state import FitState
-from hocket.training.interrupt import ctrl_c_held_back
-from hocket.training.metrics import EpochResult, EvaluationResult
-from hocket.training.own_metrics import Metric
-from hocket.training.resume import resume_from, saving
-from hocket.training.session import Session
-from hocket.training.session_life import SessionLife
-from hocket.training.state import ResumePoint
+from hocket.training.results.metrics import EpochResult, EvaluationResult
+from hocket.training.results.own_metrics import Metric
+from hocket.training.session.batches import SplitBatch, length_of
+from hocket.training.session.cut_network import Stages, count_stages, find_device
+from hocket.training.session.session import Session
+from hocket.training.session.session_life import SessionLife
 from hocket.transport.codecs import Codec, Exact, as_codec
 from hocket.tree import Tree, count_samples
 

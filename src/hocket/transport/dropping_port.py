@@ -5,7 +5,7 @@ from dataclasses import replace
 from hocket.timeline import Recorder
 from hocket.transport.forward_only_port import ForwardOnlyPort
 from hocket.transport.packet import Activation
-from hocket.transport.reconnecting import ReconnectingLink
+from hocket.transport.processes.reconnecting import ReconnectingLink
 from hocket.transport.stats import SendStats
 
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from benchmarks.harness.balance import Balancer, balance_pipeline
 from benchmarks.peers.pipeline import one_per_process, round_robin, v_shape
 from hocket.partition import Plan
-from hocket.partition.balance import balance
+from hocket.partition.costs.balance import balance
 from unit.benchmarks.small_workloads import exact
 
 COSTS = st.lists(st.integers(0, 20).map(float), min_size=6, max_size=8)

@@ -16,8 +16,8 @@ from hocket import Checkpoints, Trainer
 from hocket.checkpoint import writer
 from hocket.checkpoint.directory import Manifest, checkpoint_name, newest_first
 from hocket.checkpoint.verdicts import Verdicts
-from hocket.distributed import phases
-from hocket.distributed.flags import StoreFlags
+from hocket.distributed.failures import phases
+from hocket.distributed.world.flags import StoreFlags
 from hocket.errors import CheckpointError, HocketError, OptionError
 from hocket.methods import BP, FDG
 

@@ -13,10 +13,10 @@ import hocket
 from hocket.cli import output
 from hocket.cli.main import main
 from hocket.cli.output import print_tables
-from hocket.distributed import last_words
+from hocket.distributed.folder import last_words
 from hocket.runs.summary import Summary
 from hocket.runs.tables import summary_tables
-from hocket.training.metrics import EpochResult
+from hocket.training.results.metrics import EpochResult
 
 QUICK = ("--network", "mlp:hidden=[16,16]", "--epochs", "1", "--run-dir", "mine")
 

@@ -19,8 +19,9 @@ import torch
 from torch import distributed
 
 from hocket.cli.output import end_with_error
-from hocket.distributed import joined_worlds, worker_main
-from hocket.distributed import launch as launch_module
+from hocket.distributed.launching import launch as launch_module
+from hocket.distributed.launching import worker_main
+from hocket.distributed.world import joined_worlds
 
 
 class PeerFailure(Exception):

@@ -8,7 +8,7 @@ import pytest
 TRAINS = """
 import sys
 import torch
-from hocket.distributed.deferred_compiler import defer_compiler
+from hocket.distributed.launching.deferred_compiler import defer_compiler
 
 defer_compiler()
 stand_in = sys.modules["torch._dynamo"]

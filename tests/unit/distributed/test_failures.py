@@ -10,11 +10,12 @@ from queue import Empty, Queue
 import pytest
 from torch.distributed import HashStore
 
-from hocket.distributed import failures, phases, statuses, store_client, waits
-from hocket.distributed.failures import FailureDetector
-from hocket.distributed.first_failure import FAILURE_KEY
-from hocket.distributed.phases import Phase, Status, TimeLimits
-from hocket.distributed.statuses import STATUS_REQUEST_KEY
+from hocket.distributed.failures import detector as failures
+from hocket.distributed.failures import phases, statuses, store_client, waits
+from hocket.distributed.failures.detector import FailureDetector
+from hocket.distributed.failures.first_failure import FAILURE_KEY
+from hocket.distributed.failures.phases import Phase, Status, TimeLimits
+from hocket.distributed.failures.statuses import STATUS_REQUEST_KEY
 from hocket.errors import HangError, HocketError, PeerFailedError, PeerLostError
 
 NAMES = ["stage 0", "stage 1", "stage 2"]

@@ -5,10 +5,10 @@ import threading
 import pytest
 from torch.distributed import HashStore
 
-from hocket.distributed import flags as module
-from hocket.distributed import store_client
-from hocket.distributed.failures import FailureDetector
-from hocket.distributed.flags import StoreFlags
+from hocket.distributed.failures import store_client
+from hocket.distributed.failures.detector import FailureDetector
+from hocket.distributed.world import flags as module
+from hocket.distributed.world.flags import StoreFlags
 from hocket.errors import HangError
 
 

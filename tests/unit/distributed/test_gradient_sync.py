@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import nn
 
-from hocket.distributed import gradient_sync
-from hocket.distributed.gradient_sync import GradientSync, build_buckets
+from hocket.distributed.replicas import gradient_sync
+from hocket.distributed.replicas.gradient_sync import GradientSync, build_buckets
 
 
 def parameters(*sizes, dtype=torch.float32):

@@ -23,14 +23,14 @@ import pytest
 import hocket
 from benchmarks.faults.processes import children_of
 from hocket.cli.main import main
-from hocket.distributed import fork_server, supervisor
-from hocket.distributed import launch as launch_module
-from hocket.distributed.fork_server import ForkServer
-from hocket.distributed.launch import launch
-from hocket.distributed.launch_folder import LaunchFolder
-from hocket.distributed.restart import describe_loss
-from hocket.distributed.supervisor import Supervisor
-from hocket.distributed.worker_main import PEER_FAILED
+from hocket.distributed.folder.launch_folder import LaunchFolder
+from hocket.distributed.folder.restart import describe_loss
+from hocket.distributed.launching import fork_server, supervisor
+from hocket.distributed.launching import launch as launch_module
+from hocket.distributed.launching.fork_server import ForkServer
+from hocket.distributed.launching.launch import launch
+from hocket.distributed.launching.supervisor import Supervisor
+from hocket.distributed.launching.worker_main import PEER_FAILED
 from hocket.errors import HangError, OptionError, PeerLostError
 from unit.distributed import launched
 
@@ -617,7 +617,7 @@ def test_a_signal_to_the_whole_group_leaves_time_to_save_and_modules_are_importe
         assert launcher.wait(timeout=120) == 143
     rows = (folder / "err").read_text().splitlines()
     imported = [row.split("|")[-1].strip() for row in rows]
-    for module in ("torch", "hocket.distributed.worker_main", "cyclopts"):
+    for module in ("torch", "hocket.distributed.launching.worker_main", "cyclopts"):
         assert imported.count(module) == 2, "in the launcher and in the server, not in workers"
 
 

@@ -5,7 +5,7 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from hocket.distributed.launch_folder import LaunchFolder
+from hocket.distributed.folder.launch_folder import LaunchFolder
 
 
 def test_what_two_processes_have_seen_at_the_same_time_is_not_mixed(tmp_path, monkeypatch):

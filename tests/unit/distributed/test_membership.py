@@ -7,11 +7,11 @@ import pytest
 import torch
 from torch.distributed import HashStore, Store
 
-from hocket.distributed import membership as module
-from hocket.distributed.failures import FailureDetector
-from hocket.distributed.identity import ProcessIdentity
-from hocket.distributed.membership import Membership
-from hocket.distributed.rejoin_files import RejoinMarkers
+from hocket.distributed.failures.detector import FailureDetector
+from hocket.distributed.folder.identity import ProcessIdentity
+from hocket.distributed.folder.rejoin_files import RejoinMarkers
+from hocket.distributed.world import membership as module
+from hocket.distributed.world.membership import Membership
 from hocket.errors import PeerLostError
 
 NAMES = ["stage 0", "stage 1"]

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from hocket.distributed import network_interface
+from hocket.distributed.network import network_interface
 from hocket.errors import WorldError
 
 ONE_MACHINE = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}

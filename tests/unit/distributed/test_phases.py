@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from hocket.distributed.phases import (
+from hocket.distributed.failures.phases import (
     CurrentActivity,
     Phase,
     RunningClock,

@@ -11,7 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from hocket.distributed.process_state import GLOO_THREADS, is_at_work, leave_gloo, process_state
+from hocket.distributed.folder.process_state import (
+    GLOO_THREADS,
+    is_at_work,
+    leave_gloo,
+    process_state,
+)
 
 PR_SET_NAME = 15
 

@@ -6,10 +6,10 @@ from types import SimpleNamespace
 import pytest
 from torch.distributed import HashStore
 
-from hocket.distributed import joined_worlds
-from hocket.distributed.failures import FailureDetector
-from hocket.distributed.first_failure import FAILURE_KEY
-from hocket.distributed.identity import ProcessIdentity
+from hocket.distributed.failures.detector import FailureDetector
+from hocket.distributed.failures.first_failure import FAILURE_KEY
+from hocket.distributed.folder.identity import ProcessIdentity
+from hocket.distributed.world import joined_worlds
 from hocket.errors import HangError, PeerFailedError, WorldError
 
 

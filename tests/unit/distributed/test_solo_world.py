@@ -5,8 +5,8 @@ import math
 import torch
 from torch import nn
 
-from hocket.distributed.solo_world import SoloWorld
-from hocket.distributed.world import World
+from hocket.distributed.world.solo_world import SoloWorld
+from hocket.distributed.world.world import World
 
 
 def test_everything_in_a_solo_world_is_in_a_world_too():

@@ -18,8 +18,8 @@ import torch
 from torch.distributed import HashStore
 from torch.distributed.distributed_c10d import PrefixStore, ProcessGroupGloo
 
-from hocket.distributed.sockets import own_sockets
-from hocket.distributed.strangers import form_behind_closed_door
+from hocket.distributed.network.sockets import own_sockets
+from hocket.distributed.network.strangers import form_behind_closed_door
 from hocket.errors import HangError, PeerLostError
 
 pytestmark = pytest.mark.skipif(

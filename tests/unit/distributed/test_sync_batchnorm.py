@@ -12,8 +12,8 @@ from torch.nn.functional import cross_entropy
 
 from contract.small import sgd
 from hocket import cut
-from hocket.distributed import sync_batchnorm
-from hocket.distributed.sync_batchnorm import (
+from hocket.distributed.replicas import sync_batchnorm
+from hocket.distributed.replicas.sync_batchnorm import (
     SharedForward,
     require_replaceable_forwards,
     share_statistics,
@@ -22,7 +22,7 @@ from hocket.distributed.sync_batchnorm import (
 from hocket.engine.build import EngineParts, build_distributed
 from hocket.errors import OptionError
 from hocket.methods import FDG
-from hocket.stage.network_names import NetworkNames
+from hocket.stage.layers.network_names import NetworkNames
 from hocket.stage.setup import Setup
 
 

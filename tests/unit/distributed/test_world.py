@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from hocket.distributed import joined_worlds
-from hocket.distributed.launch import launch
-from hocket.distributed.solo_world import SoloWorld
+from hocket.distributed.launching.launch import launch
+from hocket.distributed.world import joined_worlds
+from hocket.distributed.world.solo_world import SoloWorld
 from unit.distributed import world_worker
 
 pytestmark = pytest.mark.xdist_group("world_worker")

@@ -10,9 +10,9 @@ from torch import distributed, nn
 from torch.distributed import PrefixStore
 from torch.distributed.distributed_c10d import _get_default_store
 
-from hocket.distributed import gradient_sync
-from hocket.distributed.gradient_sync import GradientSync
-from hocket.distributed.world import World
+from hocket.distributed.replicas import gradient_sync
+from hocket.distributed.replicas.gradient_sync import GradientSync
+from hocket.distributed.world.world import World
 from hocket.errors import WorldError
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from hocket.engine.async_clock import EventClock
 from hocket.errors import OptionError
-from hocket.methods.stage_speeds import StageSpeeds, equal_speeds
+from hocket.methods.simulated.stage_speeds import StageSpeeds, equal_speeds
 
 
 def turns(pace, count):

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from hocket.engine.lookahead import BatchAnnouncer
-from hocket.transport.connection_ports import Lookahead
+from hocket.transport.processes.connection_ports import Lookahead
 
 
 def reusing(count):

@@ -11,10 +11,10 @@ from torch import nn
 from hocket import Plan, cut
 from hocket.errors import CutError, OptionError
 from hocket.partition import cutting
-from hocket.partition.balance import balance
+from hocket.partition.costs.balance import balance
+from hocket.partition.costs.link import Link
+from hocket.partition.costs.profile import LayerCost
 from hocket.partition.cutting import fastest_cut
-from hocket.partition.link import Link
-from hocket.partition.profile import LayerCost
 from hocket.planner.predict import cut_by_time
 from unit.partition.networks import Block, skips
 

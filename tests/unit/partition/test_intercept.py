@@ -11,7 +11,7 @@ from torch import nn
 from torch.overrides import TorchFunctionMode
 
 from hocket import Plan, cut
-from hocket.partition.intercept import call_intercepted, call_whole, intercept
+from hocket.partition.recording.intercept import call_intercepted, call_whole, intercept
 from unit.partition.networks import run_stages
 
 SAMPLE = torch.ones(2, 4)

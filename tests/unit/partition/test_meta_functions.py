@@ -5,9 +5,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from hocket.partition import meta_functions
-from hocket.partition.meta_functions import MetaFunctions, run_on_meta
-from hocket.partition.torch_functions import tensor_leaves
+from hocket.partition.parts import meta_functions
+from hocket.partition.parts.meta_functions import MetaFunctions, run_on_meta
+from hocket.partition.recording.torch_functions import tensor_leaves
 
 X, Y, SCALAR = torch.zeros(3, 4), torch.zeros(4), torch.tensor(6)
 CALLS = {

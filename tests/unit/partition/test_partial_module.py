@@ -12,7 +12,7 @@ from hocket import Plan, Trainer, cut
 from hocket.methods import BP, DDG, FDG, FR
 from hocket.partition import divide
 from hocket.partition.cut_points import find_cut_points
-from hocket.partition.partial_module import build_partial_modules
+from hocket.partition.parts.partial_module import build_partial_modules
 from hocket.partition.verify import verify_stages
 from hocket.tree import map_tensors, tensors
 from unit.partition.networks import NETWORKS, Block, Skips, glued, run_stages, skips, words

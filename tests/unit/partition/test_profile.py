@@ -9,10 +9,10 @@ from torch import nn
 
 from hocket import cut, zoo
 from hocket.partition import layers_in_order
-from hocket.partition.copied_modules import copy_modules
+from hocket.partition.costs.profile import profile
 from hocket.partition.cut_points import find_cut_points
 from hocket.partition.cutting import measure_layers
-from hocket.partition.profile import profile
+from hocket.partition.parts.copied_modules import copy_modules
 
 
 class Two(nn.Module):

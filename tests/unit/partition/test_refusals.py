@@ -11,7 +11,7 @@ from torch import nn
 from hocket import Plan, Trainer, cut
 from hocket.errors import CutError, DataError
 from hocket.partition.cut_points import find_cut_points
-from hocket.partition.partial_module import build_partial_modules
+from hocket.partition.parts.partial_module import build_partial_modules
 from hocket.partition.verify import verify_stages
 from unit.partition.networks import Glued, Skips, Two, run_stages, skips
 

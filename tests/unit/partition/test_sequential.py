@@ -9,7 +9,7 @@ from hocket import Plan, Trainer
 from hocket.errors import CutError
 from hocket.methods import FDG
 from hocket.partition import balanced_plan, build_stages, divide, layers_in_order
-from hocket.partition.flops import OPERATIONS_PER_ELEMENT, count_flops
+from hocket.partition.costs.flops import OPERATIONS_PER_ELEMENT, count_flops
 from hocket.partition.sequential import require_separate
 
 

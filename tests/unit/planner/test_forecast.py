@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from hocket.errors import OptionError
-from hocket.partition.link import Link
+from hocket.partition.costs.link import Link
 from hocket.planner.forecast import MIB, StageProfiles, choose_best, forecast
 from hocket.planner.predict import hide_link
 from hocket.planner.rehearsals import Candidate

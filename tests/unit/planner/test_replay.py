@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from hocket.errors import DataError
 from hocket.methods import ADL, BP, DDG, DGL, DNI, DSP, FDG, FR
-from hocket.methods.extra_delay import with_extra_delay
+from hocket.methods.simulated.extra_delay import with_extra_delay
 from hocket.planner.replay import replay_timeline
 from hocket.program import Action, dependency, unroll
 from hocket.timeline import Span, Timeline

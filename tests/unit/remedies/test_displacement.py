@@ -9,9 +9,9 @@ from lion_pytorch import Lion
 from torch import Tensor, nn
 from torch.optim import SGD, Adam, AdamW, Muon, NAdam
 
+from hocket.optim.muon import MuonAdamW
 from hocket.remedies import Post, Predict, Weights
 from hocket.remedies.displacement import StepsAhead, displacements_of, has_momentum
-from hocket.stage.muon import MuonAdamW
 
 MOMENTUM = [
     partial(SGD, lr=0.1, momentum=0.9),

@@ -24,8 +24,8 @@ from hocket.runs.metrics_log import (
     tensorboard_writer,
 )
 from hocket.runs.train import train
-from hocket.training.metrics import EvaluationResult
-from hocket.training.rows import scalars
+from hocket.training.results.metrics import EvaluationResult
+from hocket.training.results.rows import scalars
 
 BATCHES = [(torch.ones(2, 3), torch.tensor([0, 1]))] * 6
 

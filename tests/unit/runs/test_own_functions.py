@@ -9,7 +9,7 @@ from torch import nn
 from hocket import data
 from hocket.errors import OptionError
 from hocket.options import Named
-from hocket.own_function import OwnFunction
+from hocket.options.own_function import OwnFunction
 from hocket.runs.build import build_network
 from hocket.runs.config import RunConfig
 

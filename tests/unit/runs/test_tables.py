@@ -22,7 +22,7 @@ from hocket.runs.tables import (
     remedy_table,
     summary_tables,
 )
-from hocket.training.metrics import EpochResult, EvaluationResult
+from hocket.training.results.metrics import EpochResult, EvaluationResult
 from hocket.transport.stats import ReceiveStats
 
 

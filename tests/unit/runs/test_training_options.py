@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from contract.small import bits
-from hocket.distributed.launch import launch
+from hocket.distributed.launching.launch import launch
 from hocket.errors import DataError, OptionError
 from hocket.runs.config import RunConfig
 from hocket.runs.train import train

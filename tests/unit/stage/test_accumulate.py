@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from hocket.stage.accumulate import GradientAccumulator, largest_values
+from hocket.stage.update.accumulate import GradientAccumulator, largest_values
 
 VALUES = {
     "negative": torch.tensor([[1.0, -3.0], [2.0, 0.5]]),

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from hocket.errors import PacketError
-from hocket.stage.back_propagate import graph_leaves
+from hocket.stage.passes.back_propagate import graph_leaves
 from hocket.transport.packet import Activation
 
 
@@ -29,7 +29,7 @@ def test_an_activation_that_does_not_tell_of_each_tensor_is_refused(flags):
 TRAINING = """
 import sys
 import torch, hocket
-from hocket.distributed.deferred_compiler import defer_compiler
+from hocket.distributed.launching.deferred_compiler import defer_compiler
 
 defer_compiler()  # as the command line does
 torch.manual_seed(0)

@@ -13,8 +13,8 @@ from contract.small import data, different, mlp, sgd, train
 from hocket import Trainer
 from hocket.errors import LinearizeError, OptionError
 from hocket.methods import FDG
-from hocket.stage.compatibility import check_compatible
-from hocket.stage.network_names import NetworkNames
+from hocket.stage.layers.compatibility import check_compatible
+from hocket.stage.layers.network_names import NetworkNames
 
 
 class Cell(nn.Module):

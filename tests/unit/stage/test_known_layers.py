@@ -9,7 +9,7 @@ from torch.nn.modules.module import register_module_forward_hook
 
 from contract.small import sgd
 from hocket import Plan, Trainer, cut
-from hocket.stage.known_layers import PLAIN_LAYERS, KnownLayers
+from hocket.stage.layers.known_layers import PLAIN_LAYERS, KnownLayers
 from hocket.zoo.layer import Layer
 from hocket.zoo.residual import PadShortcut, Residual, basic_body
 from hocket.zoo.wide_resnet import PreActivation

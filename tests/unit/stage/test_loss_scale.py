@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from hocket.stage import loss_scale
-from hocket.stage.loss_scale import DynamicScale, NoScale
+from hocket.stage.update import loss_scale
+from hocket.stage.update.loss_scale import DynamicScale, NoScale
 
 
 def test_the_constants_are_those_of_torchs_scaler():

@@ -12,9 +12,9 @@ from contract.small import different
 from hocket import Trainer, zoo
 from hocket.errors import OptionError
 from hocket.methods import FDG
+from hocket.optim.muon import MuonAdamW, hidden_matrices, muon
 from hocket.runs.build import build_optimizer_factory
 from hocket.runs.config import RunConfig
-from hocket.stage.muon import MuonAdamW, hidden_matrices, muon
 from unit.stage.small_gpt import gpt, texts
 
 

@@ -21,8 +21,8 @@ from hocket import Checkpoints, Trainer
 from hocket.checkpoint.directory import checkpoint_name
 from hocket.errors import CheckpointError, OptionError
 from hocket.methods import ADL, BP, DDG, FDG, FR, METHODS
-from hocket.stage.accumulate import GradientAccumulator, total_norm
-from hocket.stage.optimizer import Updater
+from hocket.stage.update.accumulate import GradientAccumulator, total_norm
+from hocket.stage.update.updater import Updater
 
 OPTIMIZERS = {
     name: kind

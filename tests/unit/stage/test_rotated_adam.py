@@ -13,10 +13,10 @@ from contract.small import different, far
 from hocket import Trainer
 from hocket.errors import OptionError
 from hocket.methods import FDG
+from hocket.optim.rotated_adam import RotatedAdam, rotated_adam
 from hocket.remedies import Predict
 from hocket.runs.build import build_optimizer_factory
 from hocket.runs.config import RunConfig
-from hocket.stage.rotated_adam import RotatedAdam, rotated_adam
 from reference import rotated_adam as reference
 from unit.stage.small_gpt import gpt, texts
 

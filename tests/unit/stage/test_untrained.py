@@ -9,7 +9,7 @@ from torch import nn
 from contract.small import data, different, mlp, sgd
 from hocket import FDG, Trainer, cross_entropy
 from hocket.errors import OptionError
-from hocket.stage.untrained import describe_names
+from hocket.stage.update.untrained import describe_names
 
 BATCHES = data(mlp, 6)
 

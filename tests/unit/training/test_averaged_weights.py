@@ -8,8 +8,8 @@ from contract.small import bits, conv, data, mlp, sgd
 from hocket import Checkpoints, Plan, Trainer
 from hocket.errors import OptionError
 from hocket.methods import FDG
-from hocket.training.averaged_weights import AveragedWeights
 from hocket.training.callback import Callback
+from hocket.training.callbacks.averaged_weights import AveragedWeights
 
 BATCHES = data(mlp, 5)
 DECAY = 0.75

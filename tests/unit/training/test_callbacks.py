@@ -15,10 +15,10 @@ from hocket.checkpoint import writer
 from hocket.checkpoint.directory import read_manifest
 from hocket.errors import CheckpointError, OptionError
 from hocket.methods import FDG
-from hocket.training.best_weights import BestWeights
 from hocket.training.callback import Callback
-from hocket.training.early_stopping import EarlyStopping
-from hocket.training.metrics import EpochResult, EvaluationResult
+from hocket.training.callbacks.best_weights import BestWeights
+from hocket.training.callbacks.early_stopping import EarlyStopping
+from hocket.training.results.metrics import EpochResult, EvaluationResult
 
 BATCHES = data(mlp, 4)
 

@@ -12,8 +12,8 @@ from torch.utils.data import DataLoader, TensorDataset
 from hocket import Checkpoints, Trainer
 from hocket.checkpoint.directory import checkpoint_name
 from hocket.errors import CheckpointError, DataError, OptionError
-from hocket.training.changed_choices import loss_settings
 from hocket.training.fit_state import FitState
+from hocket.training.session.changed_choices import loss_settings
 
 INPUTS, TARGETS = torch.randn(24, 4), torch.randint(0, 3, (24,))
 

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from hocket.training import trainer
-from hocket.training.cut_network import CutNetwork
+from hocket.training.session.cut_network import CutNetwork
 from hocket.training.trainer import _device_here
 
 

@@ -10,7 +10,7 @@ from torchmetrics.classification import MulticlassAccuracy
 import hocket
 from contract.small import data, different, mlp, sgd
 from hocket import Trainer
-from hocket.distributed.launch import launch
+from hocket.distributed.launching.launch import launch
 from hocket.errors import DataError
 
 BATCHES = data(mlp, 3)

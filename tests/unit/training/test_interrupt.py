@@ -11,8 +11,8 @@ from torch.distributed import HashStore
 from contract.small import data, mlp, sgd
 from hocket import Checkpoints, Trainer
 from hocket.methods import METHODS
-from hocket.training.interrupt import AHEAD, Interrupt, stop_signals
-from hocket.training.interrupt import heard as heard_signals
+from hocket.training.fit.interrupt import AHEAD, Interrupt, stop_signals
+from hocket.training.fit.interrupt import heard as heard_signals
 
 
 @pytest.fixture(autouse=True)
@@ -255,7 +255,7 @@ def test_sigterm_without_checkpoints_ends_between_two_ticks():
 
 def test_among_several_processes_a_second_signal_does_nothing(heard, monkeypatch):
     """A launcher passes on a signal that has reached all processes of its job."""
-    monkeypatch.setattr("hocket.training.interrupt.current_identity", object)
+    monkeypatch.setattr("hocket.training.fit.interrupt.current_identity", object)
     with Interrupt() as interrupt:
         signal.raise_signal(signal.SIGINT)
         signal.raise_signal(signal.SIGINT)

@@ -10,11 +10,11 @@ from hocket.engine.event import Event
 from hocket.errors import DataError, NonFiniteError
 from hocket.methods import BP
 from hocket.program import Action
-from hocket.stage.prediction import Prediction
+from hocket.stage.passes.prediction import Prediction
 from hocket.stage.report import ActionReport
-from hocket.training import metrics
-from hocket.training.metrics import EvaluationMeter, TrainingMeter
-from hocket.training.own_metrics import OwnMetrics
+from hocket.training.results import metrics
+from hocket.training.results.metrics import EvaluationMeter, TrainingMeter
+from hocket.training.results.own_metrics import OwnMetrics
 from hocket.tree import count_batch
 
 

@@ -6,8 +6,8 @@ from types import ModuleType, SimpleNamespace
 import pytest
 
 from hocket.errors import OptionError
-from hocket.training import mlflow_tracker
-from hocket.training.mlflow_tracker import MLflow
+from hocket.training.callbacks import mlflow_tracker
+from hocket.training.callbacks.mlflow_tracker import MLflow
 
 
 def backward(batch):

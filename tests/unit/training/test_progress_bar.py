@@ -2,9 +2,9 @@
 
 import pytest
 
-from hocket.training import progress_bar as progress_bar_module
-from hocket.training.metrics import EvaluationResult
-from hocket.training.progress_bar import EndedEpoch, Newest, activity, progress_bar
+from hocket.training.results import progress_bar as progress_bar_module
+from hocket.training.results.metrics import EvaluationResult
+from hocket.training.results.progress_bar import EndedEpoch, Newest, activity, progress_bar
 
 
 def shown(capsys, *, wanted):

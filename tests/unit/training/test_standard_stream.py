@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from hocket.training.progress_bar import EndedEpoch, Newest, progress_bar
-from hocket.training.standard_stream import (
+from hocket.training.results.progress_bar import EndedEpoch, Newest, progress_bar
+from hocket.training.results.standard_stream import (
     StandardStream,
     plain_console,
     replace_missing_streams,

@@ -9,8 +9,8 @@ from torch import nn
 from hocket import FDG, Trainer
 from hocket.errors import OptionError
 from hocket.runs.metrics_log import MetricsLog
-from hocket.training.tracker import Trackers
-from hocket.training.tracking import Tracking
+from hocket.training.callbacks.tracker import Trackers
+from hocket.training.callbacks.tracking import Tracking
 
 BATCHES = [(torch.ones(2, 3), torch.tensor([0, 1]))] * 6
 

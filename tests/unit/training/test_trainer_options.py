@@ -15,7 +15,7 @@ from contract.small import conv, data, different, mlp, sgd, train
 from hocket import Trainer
 from hocket.errors import DataError, HocketError, OptionError
 from hocket.methods import ADL, BP, DGL, FDG, build_method, parse_method
-from hocket.stage.scale_free import SCALE_FREE
+from hocket.stage.update.scale_free import SCALE_FREE
 
 
 def test_an_unknown_precision_is_refused():

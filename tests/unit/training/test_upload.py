@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from hocket.training.upload import Upload, WithoutGraph
+from hocket.training.session.upload import Upload, WithoutGraph
 
 CPU = torch.device("cpu")
 

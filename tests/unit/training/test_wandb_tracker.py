@@ -6,7 +6,7 @@ from types import ModuleType
 import pytest
 
 from hocket.errors import OptionError
-from hocket.training.wandb_tracker import WandB
+from hocket.training.callbacks.wandb_tracker import WandB
 
 BACKWARD = {"tick": 9, "stage": 1, "batch": 7, "loss": 0.5, "gradient_norm": 2.0, "epoch": 0}
 

@@ -5,7 +5,7 @@ from collections import deque
 import torch
 
 from hocket.distributed import wire
-from hocket.transport.backend import Lane
+from hocket.transport.processes.backend import Lane
 
 
 class Lanes:

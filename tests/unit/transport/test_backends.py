@@ -5,8 +5,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from hocket.transport import backends
-from hocket.transport.backends import Backends, gpu_backend_name
+from hocket.transport.processes import backends
+from hocket.transport.processes.backends import Backends, gpu_backend_name
 
 
 def test_cpus_have_no_direct_backend():

@@ -14,13 +14,13 @@ import torch
 from hocket.distributed import wire
 from hocket.errors import PacketError, TransitError
 from hocket.timeline import Recorder
-from hocket.transport.connection import Connection
-from hocket.transport.connection_ports import (
+from hocket.transport.packet import Activation, Gradient
+from hocket.transport.processes.connection import Connection
+from hocket.transport.processes.connection_ports import (
     ConnectionToNext,
     ConnectionToPrevious,
     Lookahead,
 )
-from hocket.transport.packet import Activation, Gradient
 
 TWO = torch.arange(2.0)
 

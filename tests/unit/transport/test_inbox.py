@@ -5,7 +5,7 @@ import threading
 import pytest
 
 from hocket.errors import TransitError
-from hocket.transport.inbox import Inbox
+from hocket.transport.processes.inbox import Inbox
 
 SOON = 10.0  # seconds, which nothing here takes
 AT_ONCE = 0.05

@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from hocket.transport.outbox import Outbox
+from hocket.transport.processes.outbox import Outbox
 
 SOON = 10.0  # seconds, which nothing here takes
 AT_ONCE = 0.05

@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hocket.distributed import wire
-from hocket.transport.backend import Lane
-from hocket.transport.posted_receives import ExpectedLayouts, PostedReceives
+from hocket.transport.processes.backend import Lane
+from hocket.transport.processes.posted_receives import ExpectedLayouts, PostedReceives
 from unit.transport.lanes import Lanes
 
 

@@ -4,7 +4,7 @@ import threading
 from types import SimpleNamespace
 from unittest.mock import Mock
 
-from hocket.transport.reconnecting import ReconnectingLink
+from hocket.transport.processes.reconnecting import ReconnectingLink
 
 
 def build_link(kind=ReconnectingLink, connection=None):

@@ -5,7 +5,7 @@ import torch
 
 from hocket.distributed import wire
 from hocket.errors import TransitError
-from hocket.transport.sequence_check import SequenceCheck
+from hocket.transport.processes.sequence_check import SequenceCheck
 
 
 @pytest.fixture

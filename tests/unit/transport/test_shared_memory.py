@@ -13,9 +13,14 @@ from hypothesis import strategies as st
 
 from hocket.distributed import wire
 from hocket.errors import PacketError, TransitError
-from hocket.transport import shared_memory
-from hocket.transport.backend import Lane
-from hocket.transport.shared_memory import LEAST_BYTES, NOTE, Offer, SharedMemoryBackend
+from hocket.transport.processes import shared_memory
+from hocket.transport.processes.backend import Lane
+from hocket.transport.processes.shared_memory import (
+    LEAST_BYTES,
+    NOTE,
+    Offer,
+    SharedMemoryBackend,
+)
 from unit.transport.lanes import Lanes
 
 LARGE = LEAST_BYTES // 4

@@ -24,7 +24,7 @@ from hocket.runs.run_dir import require_weights_format
 from hocket.runs.sweeps.rows import RATES, Row, Run, as_list, expand
 from hocket.runs.sweeps.target import Target, check_metric
 from hocket.runs.trackers import parse_trackers
-from hocket.stage.clipping import as_clipping
+from hocket.stage.update.clipping import as_clipping
 from hocket.transport.codecs import parse_codec
 
 MOST_RUNS = 10_000

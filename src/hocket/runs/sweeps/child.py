@@ -10,7 +10,7 @@ import traceback
 from collections.abc import Sequence
 from pathlib import Path
 
-from hocket.distributed.deferred_compiler import defer_compiler
+from hocket.distributed.launching.deferred_compiler import defer_compiler
 from hocket.errors import HocketError, NonFiniteError, RunFolderError
 from hocket.runs.config import RunConfig, parse_config
 from hocket.runs.run_dir import lock_run_dir

@@ -5,7 +5,7 @@ from collections.abc import Hashable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from hocket.distributed.launch import usable_cores
+from hocket.distributed.launching.launch import usable_cores
 from hocket.errors import OptionError, RunFolderError, warn
 from hocket.runs.run_dir import lock_run_dir
 from hocket.runs.sweeps.kept_runs import KeptRuns
@@ -23,7 +23,7 @@ from hocket.runs.sweeps.results import RowResults, RunOutcome, read_outcome
 from hocket.runs.sweeps.rows import Run
 from hocket.runs.sweeps.run_folder import check_is_run
 from hocket.runs.sweeps.study import Study
-from hocket.training.interrupt import Interrupt, stop_signals
+from hocket.training.fit.interrupt import Interrupt, stop_signals
 
 RUNS = "runs"
 """Folder of the run folders in that of a study."""

@@ -15,7 +15,7 @@ from hocket.runs.skipped_batches import EXIT_CODE, RestoreRequest
 from hocket.runs.summary import Summary
 from hocket.runs.sweeps import child
 from hocket.runs.sweeps.run_folder import RunResult, read_result
-from hocket.training.metrics import EpochResult
+from hocket.training.results.metrics import EpochResult
 
 
 def summary(state, number=0):

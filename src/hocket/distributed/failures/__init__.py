@@ -1,0 +1,1 @@
+"""Detection of processes that have died or hang."""

@@ -1,0 +1,405 @@
+"""Failure detection: every process learns which process failed or hangs first, and why.
+
+When a process dies its neighbours see a closed connection, and their own neighbours then see
+them die: the first message is seldom the cause. A process that fails therefore records why in
+a store that all processes can read, before it ends. The first record is the cause, and every
+other process ends with its text. A process that has waited for too long asks all others for
+their current activity, follows the chain of waits, and names the process at its end, unless
+that one is within the time limit of its phase: then it waits on, and asks again later.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from functools import partial
+from typing import TypeVar
+
+from torch.distributed.distributed_c10d import Store
+
+from hocket.distributed.failures.first_failure import (
+    FAILURE_KEY,
+    describe_failure,
+    is_marked,
+    mark,
+    record_first_failure,
+)
+from hocket.distributed.failures.phases import (
+    CurrentActivity,
+    LimitName,
+    Phase,
+    RunningClock,
+    Status,
+    TimeLimits,
+    judge,
+    others,
+)
+from hocket.distributed.failures.statuses import STATUS_REQUEST_KEY, Statuses
+from hocket.distributed.failures.store_client import (
+    STORE_TIMEOUT_S,
+    StoreClient,
+    StoreThread,
+    read_key,
+)
+from hocket.distributed.failures.waits import Finish, Wait, finish_call, finish_operation
+from hocket.errors import HangError, HocketError, PeerFailedError, PeerLostError, warn
+
+T = TypeVar("T")
+RECORD_TIMEOUT_S = 2.5
+"""Seconds in which a failure must be recorded, also by a store that is slow at the moment.
+
+A process that gives up reports a failure of its own, which is seldom the cause; one that waits
+longer is killed by the launcher.
+"""
+EXITED = (
+    "it has already left the training; call fit, evaluate and everything else that needs all "
+    "stages in all processes"
+)
+
+
+class FailureDetector:
+    """Records and reports failures and hangs of the processes of one training.
+
+    Args:
+        store: Store that all processes of the training read and write.
+        names: Name of the process of each rank, such as ``stage 1``.
+        rank: Rank of this process.
+        timeout_s: Seconds that an action of another process may keep this one waiting.
+        slow_timeout_s: The same for a phase that is no training step.
+        is_silent: Tells by its rank if a process that does not answer is not at work either.
+        find_lost: Returns the launcher's message about a process that has died, or None.
+
+    Attributes:
+        limits: Limits of the phases.
+        slice_s: Seconds after which a wait has to look again.
+        has_ended: True once this process has reported an error of the training.
+        operations: Number of common operations of all processes that this one has begun.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        names: list[str],
+        rank: int,
+        timeout_s: float,
+        slow_timeout_s: float = 1800.0,
+        *,
+        is_silent: Callable[[int], bool] = lambda rank: True,
+        find_lost: Callable[[], str | None] = lambda: None,
+    ) -> None:
+        self.limits = TimeLimits(timeout_s, slow_timeout_s)
+        self._store = StoreClient(store)
+        self._own_store = store  # for the thread that nobody waits for
+        self._names = names
+        self._rank = rank
+        self._is_silent = is_silent
+        self._find_lost = find_lost
+        # How often to look for status requests and failures.
+        self._poll_s = min(1.0, timeout_s / 16)
+        self.slice_s = self._poll_s / 2
+        self._clock = RunningClock(2 * self._poll_s)
+        self._activity = CurrentActivity(
+            self._clock, Status(Phase.STARTING, limit="slow_timeout_s", idle=True)
+        )
+        self.operations = 0
+        self._closed = threading.Event()
+        self._was_first = False
+        self.has_ended, self._mark = False, object()
+        self._silent_since_s: float | None = None  # when the store did not answer
+        self._known_failure: str | None = None
+        self._listeners: list[Callable[[HocketError], None]] = []
+        self._statuses = Statuses(self._store, rank, len(names), self._clock, self._poll_s)
+        self._thread = StoreThread(self._poll, "hocket-failure-detector")
+        self._thread.start()
+
+    @property
+    def timeout_s(self) -> float:
+        """Seconds that an action of a process may keep another one waiting."""
+        return self.limits.timeout_s
+
+    @property
+    def running_s(self) -> float:
+        """Seconds for which this process has run; they stand still while it is suspended."""
+        return self._clock.seconds
+
+    def set_activity(self, activity: str, *, slow: bool = False, idle: bool = False) -> None:
+        """Set the activity that this process reports from now on.
+
+        Args:
+            activity: Text for error messages, such as ``executing F1.4``.
+            slow: True for an activity that is no action of a training step.
+            idle: True for the code of the caller.
+        """
+        limit: LimitName = "slow_timeout_s" if slow else "timeout_s"
+        self._activity.begin(Status(activity, limit=limit, idle=idle))
+
+    def in_phase(self, phase: Phase) -> AbstractContextManager[None]:
+        """Return a context manager for a phase that is no training step."""
+        return self._activity.during(Status(phase, limit="slow_timeout_s"))
+
+    @contextmanager
+    def waiting_for(self, activity: str, ranks: Sequence[int], awaited: str) -> Iterator[Wait]:
+        """Context manager for a wait for other processes.
+
+        Args:
+            activity: Text by which others tell what this process is doing.
+            ranks: Ranks of the processes that it waits for.
+            awaited: Text for the error, such as ``gradient 3 from stage 1``.
+        """
+        status = Status(activity, tuple(ranks))
+        with self._activity.during(status):
+            yield Wait(self, status, awaited)
+
+    @contextmanager
+    def collective(self, activity: str, ranks: Sequence[int]) -> Iterator[Finish]:
+        """Context manager for operations of several processes.
+
+        It gives a function that waits until an operation is done.
+
+        Args:
+            activity: Text for messages, the same in all of them.
+            ranks: Ranks of all processes that take part.
+
+        Raises:
+            HocketError: A process has failed, hangs or is gone.
+        """
+        awaited = f"all processes to take part in {activity}"
+        self.operations += (common := len(ranks) == len(self._names))
+        status = Status(activity, others(ranks, self._rank))
+        try:
+            with self._activity.during(status):
+                wait = Wait(self, status, awaited, self.operations if common else 0)
+                yield partial(finish_operation, wait)
+        except HocketError:
+            raise
+        except RuntimeError as error:
+            raise self.peer_lost(None, str(error)) from None
+
+    def connect(self, form: Callable[[], T]) -> T:
+        """Return the process groups that a function forms, which all processes call.
+
+        Raises:
+            HocketError: A process has failed, hangs or does not answer.
+        """
+        everyone = others(range(len(self._names)), self._rank)
+        with self.in_phase(Phase.CONNECTING):
+            wait = Wait(self, Status(Phase.CONNECTING, everyone), "all processes to connect")
+            return finish_call(wait, form)
+
+    def add_listener(self, listener: Callable[[HocketError], None]) -> None:
+        """Call a function, in another thread, once any process has recorded a failure."""
+        self._listeners.append(listener)
+
+    def announce_exit(self) -> None:
+        """Record that this process has left the training."""
+        self._store.set(f"exited/{self._rank}", str(self.operations))
+
+    def close(self) -> None:
+        """Stop the thread that answers status requests and passes failures on."""
+        self._closed.set()
+        self._thread.join(STORE_TIMEOUT_S)
+
+    def wait_for_all(
+        self, barrier: str = "start", purpose: str = "build their Trainer"
+    ) -> None:
+        """Wait until all processes have reached a barrier.
+
+        Args:
+            barrier: Name of the barrier.
+            purpose: The action of the processes there, for the error message.
+
+        Raises:
+            PeerFailedError: One of them has failed instead.
+            HangError: One of them hangs.
+        """
+        arrived = False
+        missing = list(range(len(self._names)))
+        awaited = f"all processes to {purpose}"
+        with self.waiting_for(
+            f"waiting for {awaited}", others(missing, self._rank), awaited
+        ) as wait:
+            while True:
+                arrived = arrived or self._store.set(f"arrived/{barrier}/{self._rank}", "yes")
+                missing = [
+                    r for r in missing if self._store.get(f"arrived/{barrier}/{r}") is None
+                ]
+                # Nobody is connected to a process that dies before the others have met it.
+                if (first := self._store.get(FAILURE_KEY) or self._find_lost()) is not None:
+                    raise PeerFailedError(first)
+                if not missing:
+                    return
+                wait.look()
+                time.sleep(0.01)
+
+    def all_arrived(self, barrier: str) -> bool:
+        """Return True if all processes have reached a barrier."""
+        return all(
+            self._store.get(f"arrived/{barrier}/{rank}") for rank in range(len(self._names))
+        )
+
+    def withdraw(self, barrier: str) -> None:
+        """Delete the record that an earlier process of this rank has reached a barrier."""
+        self._store.ask(lambda store: store.delete_key(f"arrived/{barrier}/{self._rank}"))
+
+    def has_ended_by(self, error: BaseException) -> bool:
+        """Return True for the error that was reported first, and for what follows from it."""
+        return is_marked(error, self._mark)
+
+    def report(self, error: BaseException) -> bool:
+        """Record why this process ends; return True if it is the first that failed."""
+        if not self.has_ended:
+            mark(error, self._mark)
+        self.has_ended = True
+        if not isinstance(error, PeerFailedError):
+            self._record(describe_failure(self._names[self._rank], error))
+        return self._was_first
+
+    def peer_lost(self, rank: int | None, reason: str) -> HocketError:
+        """Return the error to raise when the connection to another process has closed.
+
+        Args:
+            rank: Rank of the other process; None if it is not known.
+            reason: Message of the connection.
+        """
+        end = time.monotonic() + STORE_TIMEOUT_S
+        while (first := self._store.get(FAILURE_KEY)) is None and time.monotonic() < end:
+            time.sleep(0.05)
+        if first is not None:
+            return PeerFailedError(first)
+        peer = "another process" if rank is None else self._names[rank]
+        why = "it did not say why: it was killed, or its machine or network failed"
+        for candidate in range(len(self._names)) if rank is None else [rank]:
+            if self._store.get(f"exited/{candidate}") is not None:
+                peer, why = self._names[candidate], EXITED
+        message = (
+            f"the connection to {peer} is gone, and {why} ({self._names[self._rank]} was "
+            f"{self._activity.now.activity})"
+        )
+        error = self._failure(PeerLostError, message)
+        if isinstance(error, PeerLostError):
+            error.add_note(f"(the connection said: {reason})")
+        return error
+
+    def require_present(self, waiting: Status, awaited: str, number: int) -> None:
+        """Refuse to wait for a process that has left before a common operation.
+
+        Args:
+            waiting: The wait.
+            awaited: Text for the error.
+            number: Number of the operation.
+
+        Raises:
+            PeerLostError: One has left.
+        """
+        for rank in waiting.waits_for:
+            if int(self._store.get(f"exited/{rank}") or number) < number:
+                waits = f"{self._names[self._rank]} waits for {awaited}; {self._names[rank]}"
+                raise self._failure(PeerLostError, f"{waits} is not there any more: {EXITED}")
+
+    def tell_of_idle(self, waiting: Status, awaited: str) -> None:
+        """Warn if the process waited for runs the code of its caller."""
+        end = judge(self._rank, waiting, self._statuses.request() or {}, self.limits)
+        if end.status is not None and end.status.idle:
+            doing = f"{self._names[end.rank]} is {end.status.activity}"
+            warn(
+                f"{self._names[self._rank]} waits for {awaited}; {doing}, and has to make the "
+                "same call"
+            )
+
+    def raise_if_failed(self) -> None:
+        """Raise the first failure if this process knows of one by now.
+
+        Raises:
+            PeerFailedError: A process has failed.
+        """
+        if self._known_failure is not None:
+            raise PeerFailedError(self._known_failure)
+
+    def examine(self, waiting: Status, awaited: str, waited_s: float) -> float:
+        """Find out why a wait takes long.
+
+        Args:
+            waiting: The wait.
+            awaited: Text for the error, such as ``gradient 3 from stage 1``.
+            waited_s: Seconds that this process has waited.
+
+        Returns:
+            Seconds after which to ask again, if no process hangs.
+
+        Raises:
+            PeerFailedError: A process has failed.
+            HangError: A process hangs, or does not answer.
+        """
+        statuses = self._statuses.request()
+        if (first := self._store.get(FAILURE_KEY)) is not None:
+            raise PeerFailedError(first)
+        if statuses is None and self._silence_of_store_s() < self.limits.timeout_s:
+            return self._poll_s  # the others may well have answered
+        self._silent_since_s, statuses = None, statuses or {}
+        verdict = judge(self._rank, waiting, statuses, self.limits)
+        name, status = self._names[verdict.rank], verdict.status
+        limit: LimitName = "timeout_s"
+        if self._store.get(f"exited/{verdict.rank}") is not None:
+            cause = f"{name} is not there any more: {EXITED}"
+        elif status is None:
+            if not self._is_silent(verdict.rank) and waited_s < self.limits.slow_timeout_s:
+                return self.limits.timeout_s  # it holds the interpreter, as it reads data
+            cause = f"{name} does not answer: it is stopped, or cut off"
+        elif verdict.left_s > 0:
+            return min(verdict.left_s, self.limits.timeout_s)
+        else:
+            cause = f"{name} has been {status.activity} for {status.seconds:.0f} s"
+            limit = status.limit
+        raise self.timed_out(waited_s, f"{awaited}; {cause}", limit)
+
+    def timed_out(
+        self, waited_s: float, awaited: str, limit: LimitName = "slow_timeout_s"
+    ) -> HocketError:
+        """Return the error to raise when this process has waited for too long.
+
+        Args:
+            waited_s: Seconds that this process has waited.
+            awaited: Text for the error, such as ``stage 1 to come back``.
+            limit: Option that limits the wait.
+        """
+        message = (
+            f"{self._names[self._rank]} waited {waited_s:.0f} s for {awaited}; if nothing "
+            f"hangs, increase {limit} ({self.limits.of(limit):g})"
+        )
+        return self._failure(HangError, message)
+
+    def _silence_of_store_s(self) -> float:
+        """Return the seconds since the store first did not answer."""
+        self._silent_since_s = self._silent_since_s or self.running_s
+        return self.running_s - self._silent_since_s
+
+    def _poll(self) -> None:
+        """Answer requests for the status of this process, and pass on the first failure."""
+        while not self._closed.wait(self._poll_s):
+            try:
+                # In this thread, without a limit of time: nobody waits for it.
+                requested = int(read_key(self._own_store, STATUS_REQUEST_KEY) or 0)
+                first = read_key(self._own_store, FAILURE_KEY)
+            except RuntimeError:
+                return
+            self._statuses.answer(requested, self._activity.now)  # and the clock is read
+            if first is not None:
+                self._known_failure = first
+                for listener in self._listeners:
+                    listener(PeerFailedError(first))
+
+    def _failure(self, kind: type[HocketError], message: str) -> HocketError:
+        """Return an error of a kind, or the first failure if another one was recorded."""
+        first = self._record(message)
+        return kind(message) if self._was_first else PeerFailedError(first)
+
+    def _record(self, message: str) -> str:
+        """Record a failure unless another one was recorded before; return the first one."""
+        if self._was_first:
+            return message
+        recorded = self._store.insist(
+            lambda store: record_first_failure(store, message), RECORD_TIMEOUT_S
+        )
+        first = recorded or self._known_failure or message
+        self._was_first = first == message
+        return first

@@ -1,0 +1,1 @@
+"""The folder through which a launcher and its processes communicate."""

@@ -1,0 +1,1 @@
+"""Start and supervision of the processes of one machine."""

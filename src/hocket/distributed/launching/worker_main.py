@@ -1,0 +1,188 @@
+"""Main function of a launched process, from its first line to its exit code."""
+
+import atexit
+import os
+import pickle
+import signal
+import sys
+import traceback
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from types import FrameType
+from typing import NoReturn
+
+import torch
+from torch import distributed
+from torch.distributed.distributed_c10d import PrefixStore
+
+from hocket.distributed.folder import identity
+from hocket.distributed.folder.last_words import flush_files, flush_streams, write_last_words
+from hocket.distributed.folder.launch_folder import LaunchFolder
+from hocket.distributed.folder.rejoin_files import RejoinMarkers
+from hocket.distributed.network.strangers import form_behind_closed_door
+from hocket.distributed.world import joined_worlds
+from hocket.errors import PeerFailedError, PeerLostError
+
+# Exit code of a process that ends only because another one failed.
+PEER_FAILED = PeerFailedError.exit_code
+# Blocked while a process starts, and handled once it is ready for them.
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+@dataclass(frozen=True)
+class WorkerSpec:
+    """Settings of one launched process.
+
+    Attributes:
+        rank: Rank of the process.
+        processes: Number of processes.
+        threads: Number of threads that PyTorch may use in it.
+        folder: Folder of the launch; nobody else may write there.
+        interface: Name of the network interface over which the processes talk.
+        timeout_s: Seconds that an operation of the world's default group waits.
+        environment: Environment variables.
+        directory: Working directory.
+        module_path: ``sys.path``.
+        arguments: ``sys.argv``.
+        work: The pickled function and its arguments.
+        incarnation: Number of the restart that begins this process alone; 0 for none.
+        can_rejoin: Whether a killed process may be replaced.
+    """
+
+    rank: int
+    processes: int
+    threads: int
+    folder: str
+    interface: str
+    timeout_s: float
+    environment: Mapping[str, str]
+    directory: str
+    module_path: Sequence[str]
+    arguments: Sequence[str]
+    work: bytes
+    incarnation: int = 0
+    can_rejoin: bool = False
+
+
+def worker_main(spec: WorkerSpec) -> NoReturn:
+    """Join the world, run the work, and end this process with its exit code."""
+    code, in_order = _run_work(spec)
+    if in_order:
+        # As at the end of a Python program: it ends the workers of loaders, for example.
+        atexit._run_exitfuncs()
+    flush_streams()
+    flush_files()
+    # Not sys.exit: a thread that is blocked in a receive would keep the process alive.
+    os._exit(code & 0xFF)
+
+
+def _run_work(spec: WorkerSpec) -> tuple[int, bool]:
+    """Join the world and run the work.
+
+    Returns:
+        The exit code, and True if the work came to its end or exited itself.
+    """
+    try:
+        # The first process ends the training in good order for all.
+        handles = spec.rank == 0
+        signal.signal(signal.SIGINT, _interrupt_once if handles else signal.SIG_IGN)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
+        _set_up(spec)
+        folder = LaunchFolder(spec.folder)
+        folder.mark_started(spec.rank)
+        try:
+            _join(spec, folder)
+        except RuntimeError as error:
+            # Another process may know better, and the launcher whether one has died.
+            if folder.symptom is None:
+                folder.report_symptom(
+                    f"hocket: process {spec.rank} of {spec.processes} could not connect to the "
+                    f"others: {error}\n"
+                )
+            return PeerLostError.exit_code, False
+        folder.mark_joined(spec.rank)
+        work, arguments = pickle.loads(spec.work)
+        code = work(*arguments)
+        if not code:
+            joined_worlds.shutdown()
+        sys.exit(code)
+    except SystemExit as end:
+        if not end.code:
+            return 0, True
+        joined_worlds.report_failure(end)
+        if isinstance(end.code, int):
+            return end.code, True
+        write_last_words(f"{end.code}\n")
+        return 1, True
+    except KeyboardInterrupt as error:
+        joined_worlds.report_failure(error)
+        return 128 + signal.SIGINT, False
+    except BaseException as error:
+        code = int(getattr(type(error), "exit_code", 1))
+        if not joined_worlds.report_failure(error) or code == PEER_FAILED:
+            return PEER_FAILED, False
+        trace = "".join(traceback.format_exception(error))
+        joined_worlds.print_failure(
+            error, f"process {spec.rank} of {spec.processes} failed:\n{trace}"
+        )
+        return code, False
+
+
+def _interrupt_once(number: int, frame: FrameType | None) -> NoReturn:
+    """End the work; the launcher passes on a Ctrl-C that has reached this process before."""
+    signal.signal(number, signal.SIG_IGN)
+    signal.default_int_handler(number, frame)
+
+
+def _set_up(spec: WorkerSpec) -> None:
+    """Make this process like one that was started in the place of the launcher."""
+    os.chdir(spec.directory)
+    sys.path[:] = spec.module_path
+    sys.argv[:] = spec.arguments
+    os.environ.clear()
+    os.environ.update(spec.environment)
+    os.environ |= {
+        "RANK": str(spec.rank),
+        "WORLD_SIZE": str(spec.processes),
+        "LOCAL_RANK": str(spec.rank),
+        "LOCAL_WORLD_SIZE": str(spec.processes),
+        "GLOO_SOCKET_IFNAME": spec.interface,
+    }
+    torch.set_num_threads(spec.threads)
+
+
+def _join(spec: WorkerSpec, folder: LaunchFolder) -> None:
+    """Set the identity of this process, and initialize the process group.
+
+    Raises:
+        RuntimeError: The store or another process cannot be reached.
+    """
+    shared = identity.open_store(folder)
+    markers = RejoinMarkers(spec.folder, spec.processes) if spec.can_rejoin else None
+    identity.set_identity(
+        identity.ProcessIdentity(
+            spec.rank, spec.processes, shared, spec.incarnation, markers, folder
+        )
+    )
+    if spec.incarnation:
+        return  # a process group cannot take a process in
+    # A TCP store would listen on every interface and let anybody write.
+    store = distributed.FileStore(  # type: ignore[attr-defined]  # exported conditionally
+        str(folder.path / "store"), spec.processes
+    )
+    form_behind_closed_door(
+        lambda: distributed.init_process_group(
+            "gloo",
+            store=store,
+            rank=spec.rank,
+            world_size=spec.processes,
+            timeout=timedelta(seconds=spec.timeout_s),
+        ),
+        PrefixStore("door", store),
+        rank=spec.rank,
+        size=spec.processes,
+        timeout_s=spec.timeout_s,
+    )
+    # A process that ends at once would break connections that others still make to it.
+    distributed.barrier()

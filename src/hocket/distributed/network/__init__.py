@@ -1,0 +1,1 @@
+"""Addresses, sockets and devices of this machine."""

@@ -1,0 +1,1 @@
+"""Sums over the replicas of a stage."""

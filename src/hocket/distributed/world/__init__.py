@@ -1,0 +1,1 @@
+"""The processes of one training: joining, leaving, replacing one."""

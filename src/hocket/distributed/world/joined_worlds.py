@@ -1,0 +1,254 @@
+"""Worlds that this process has joined, and its way out of all of them."""
+
+import atexit
+import os
+import sys
+import threading
+import traceback
+from dataclasses import dataclass, field
+from types import TracebackType
+from weakref import WeakValueDictionary
+
+from torch import distributed
+from torch.distributed.distributed_c10d import PrefixStore, Store, default_pg_timeout
+from torch.distributed.rendezvous import rendezvous
+
+from hocket.distributed.failures.first_failure import (
+    describe_failure,
+    is_marked,
+    mark,
+    record_first_failure,
+)
+from hocket.distributed.failures.store_client import ask_store, connect_again, leave_store
+from hocket.distributed.folder.identity import ProcessIdentity, current_identity
+from hocket.distributed.folder.last_words import flush_files, flush_streams, write_last_words
+from hocket.distributed.folder.process_state import leave_gloo
+from hocket.distributed.folder.restart import environment_number, torchrun_restart_count
+from hocket.distributed.network import network_interface
+from hocket.distributed.network.strangers import form_behind_closed_door
+from hocket.distributed.world.solo_world import SoloWorld
+from hocket.distributed.world.world import World, close_abandoned_worlds
+from hocket.errors import HangError, PeerFailedError, PeerLostError, WorldError
+
+EXIT_TIMEOUT_S = 30.0
+"""Seconds that a process waits at its end for threads that are in a library."""
+
+
+@dataclass
+class _Joined:
+    """Worlds of this process.
+
+    Attributes:
+        count: Number of worlds that it has begun to join; the same in all processes.
+        groups: Number of default groups that were formed for them.
+        worlds: Those that are in use, by number.
+    """
+
+    count: int = 0
+    groups: int = 0
+    worlds: WeakValueDictionary[int, World] = field(default_factory=WeakValueDictionary)
+
+
+_joined = _Joined()
+_VERDICTS = (object(), object())
+"""Marks of errors that were told: of one that was no first failure, and of one that was."""
+
+
+def join_world(
+    stages: int, replicas: int, timeout_s: float, slow_timeout_s: float
+) -> World | SoloWorld:
+    """Join the processes of this training; alone, this process gets a `SoloWorld`.
+
+    The processes that torchrun or ``hocket launch`` has started form a world; a default group
+    that the caller has initialized is used as it is.
+
+    Args:
+        stages: Number of stages, K.
+        replicas: Number of processes that share the batches of a stage, R.
+        timeout_s: Seconds that an action of a process may keep another one waiting.
+        slow_timeout_s: The same for a phase that is no training step.
+
+    Raises:
+        WorldError: There are not K times R processes, or they cannot meet.
+    """
+    if current_identity() is None:
+        if environment_number("WORLD_SIZE", 1) == 1:
+            return SoloWorld()
+        network_interface.choose_interface()
+        store, rank, size = _meet()
+        # torchrun keeps its store when it restarts its processes, with the addresses of those
+        # that are gone; and so it does when the caller has destroyed a group.
+        fresh = PrefixStore(f"attempt {torchrun_restart_count()}/{_joined.groups}", store)
+        _joined.groups += 1
+        # With torch's own time-out: a process that takes long to start does not hang.
+        form_behind_closed_door(
+            lambda: distributed.init_process_group(
+                "gloo", store=fresh, rank=rank, world_size=size
+            ),
+            PrefixStore("door", fresh),
+            rank=rank,
+            size=size,
+            timeout_s=default_pg_timeout.total_seconds(),
+        )
+    identity = current_identity()
+    if identity is None or identity.size == 1:
+        return SoloWorld()
+    if not _joined.count:
+        atexit.register(_leave_before_exit)
+        sys.excepthook = _report_uncaught
+        name = "hocket-closer"
+        threading.Thread(target=close_abandoned_worlds, name=name, daemon=True).start()
+    store = connect_again(_next_store(identity))  # torch waits in its own while groups form
+    _joined.count += 1
+    try:
+        world = World(stages, replicas, timeout_s, store, identity, slow_timeout_s)
+    except BaseException as error:
+        mark(error, _VERDICTS[_tell_those_that_join(store, identity, error)])
+        raise
+    _joined.worlds[_joined.count] = world
+    return world
+
+
+def _tell_those_that_join(
+    store: Store, identity: ProcessIdentity, error: BaseException
+) -> bool:
+    """Tell the others in the store of a world why this process does not join it.
+
+    Returns:
+        True if it is the first that failed there.
+    """
+    if isinstance(error, PeerFailedError):
+        return False
+    if isinstance(error, (HangError, PeerLostError)):
+        return True  # the world has recorded it: a later one would be a PeerFailedError
+    return _is_first(store, identity, error)
+
+
+def _is_first(store: Store, identity: ProcessIdentity, error: BaseException) -> bool:
+    """Record an error in the store of a world; return True if no other one was there."""
+    message = describe_failure(f"process {identity.rank}", error)
+    first, _ = ask_store(lambda: record_first_failure(store, message))
+    return first in (None, message)
+
+
+def _meet() -> tuple[Store, int, int]:
+    """Return the store that the environment names, and this process's rank among how many.
+
+    Raises:
+        WorldError: The environment names none, or nobody answers there.
+    """
+    try:
+        store, rank, size = next(rendezvous("env://"))
+    except (ValueError, RuntimeError) as error:
+        names = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+        given = ", ".join(f"{name}={os.environ.get(name, '(not set)')}" for name in names)
+        raise WorldError(
+            f"the processes cannot meet ({given}): {error}; start them by torchrun, by hocket "
+            "launch, or with all four variables and a free port"
+        ) from error
+    return store, rank, size
+
+
+def shutdown() -> None:
+    """Leave all worlds that this process has joined, in good order."""
+    for _, world in sorted(_joined.worlds.items(), reverse=True):
+        world.close()
+
+
+def _leave_before_exit() -> None:
+    """Leave all worlds, their stores and their groups, before the interpreter ends."""
+    shutdown()
+    leave_store(EXIT_TIMEOUT_S)
+    leave_gloo(EXIT_TIMEOUT_S)
+
+
+def is_main() -> bool:
+    """Return True in the process that should print and write files."""
+    identity = current_identity()
+    return identity is None or identity.rank == 0
+
+
+def report_failure(error: BaseException) -> bool:
+    """Tell the others why this process ends; return True if it is the first that failed."""
+    if isinstance(error, PeerFailedError):
+        return False
+    for first, verdict in enumerate(_VERDICTS):
+        if is_marked(error, verdict):
+            return bool(first)
+    first = _tell_all(error)
+    mark(error, _VERDICTS[first])
+    return first
+
+
+def _tell_all(error: BaseException) -> bool:
+    """Tell those that train with this process, and those that wait for it.
+
+    Returns:
+        True if this process is the first that failed.
+    """
+    worlds = [
+        world
+        for _, world in sorted(_joined.worlds.items())
+        # Not those of a training that has ended before, in good order or by a caught error.
+        if world.failures.has_ended_by(error) or not (world.left or world.failures.has_ended)
+    ]
+    firsts = [world.failures.report(error) for world in worlds]
+    # The newest world decides. Who was first there tells those that wait in the next one.
+    if firsts and not firsts[-1]:
+        return False
+    identity = current_identity()
+    if identity is None:
+        return True
+    # Others may wait for this process to join the next world.
+    return _is_first(_next_store(identity), identity, error)
+
+
+def report_symptom(error: BaseException, text: str) -> bool:
+    """Leave the text of an error to the launcher if another process may know its cause.
+
+    Returns:
+        False if there is no launcher, or the error is a cause: the text is to be printed here.
+    """
+    identity = current_identity()
+    if identity is None or identity.launch_folder is None:
+        return False
+    if not isinstance(error, (PeerLostError, HangError)):
+        return False
+    identity.launch_folder.report_symptom(text)
+    return True
+
+
+def print_failure(error: BaseException, text: str) -> None:
+    """Print why this process ends, here or, for a symptom, by the launcher."""
+    if not report_symptom(error, text):
+        write_last_words(text)
+
+
+def exit_process(code: int) -> None:
+    """End this process with an exit code if it has joined a world; otherwise do nothing.
+
+    sys.exit would not do: threads that wait for packets would keep the process alive.
+    """
+    if not _joined.count:
+        return
+    flush_streams()
+    flush_files()
+    os._exit(code)
+
+
+def _next_store(identity: ProcessIdentity) -> Store:
+    """Return the store of the next training, which holds no failures of earlier ones."""
+    return PrefixStore(f"hocket/{_joined.count}", identity.store)
+
+
+def _report_uncaught(
+    kind: type[BaseException], error: BaseException, trace: TracebackType | None
+) -> None:
+    """Report an uncaught error to the other processes, print it, and end this process."""
+    if report_failure(error):
+        text = "".join(traceback.format_exception(error))
+        code = int(getattr(kind, "exit_code", 1))
+    else:
+        text, code = "".join(traceback.format_exception_only(error)), PeerFailedError.exit_code
+    print_failure(error, text)
+    exit_process(130 if isinstance(error, KeyboardInterrupt) else code)

@@ -1,0 +1,152 @@
+"""Elastic phase: the processes need no common process group, and a killed one may rejoin.
+
+During the phase the processes find out about each other through the store. A process group
+cannot take a process in, so two neighbours form a new group of two when one of them has
+rejoined, and at the end of the phase all processes form a new group of all.
+"""
+
+import threading
+from datetime import timedelta
+from functools import partial
+from typing import Any, TypeAlias
+
+from torch.distributed.distributed_c10d import PrefixStore, ProcessGroupGloo, Store
+
+from hocket.distributed.failures.detector import FailureDetector
+from hocket.distributed.folder.identity import KEY_TIMEOUT_S, ProcessIdentity
+from hocket.distributed.network.strangers import form_behind_closed_door
+from hocket.errors import PeerLostError
+
+Group: TypeAlias = Any
+"""A process group; torch names no public type for it."""
+PAIR_TIMEOUT_S = KEY_TIMEOUT_S / 5
+"""Gloo waits five times its time-out for the connection that a killed process never makes."""
+
+
+class Membership:
+    """Membership of one process in the elastic phases of a training.
+
+    Args:
+        identity: Identity of this process.
+        store: Store of the world.
+        failures: Failure detector of the world.
+        name: Name of this process.
+
+    Attributes:
+        phase: Number of the current or last elastic phase, counted from 1; 0 before the first.
+        detached: True during an elastic phase.
+
+    Raises:
+        PeerLostError: This process was restarted, and the others have already ended the phase.
+    """
+
+    def __init__(
+        self, identity: ProcessIdentity, store: Store, failures: FailureDetector, name: str
+    ) -> None:
+        self.phase = 0
+        self.detached = False
+        self._identity = identity
+        self._store = store
+        self._failures = failures
+        self._next_tries: dict[str, int] = {}  # of groups of two, by name
+        self._forming = threading.Lock()
+        if not identity.incarnation:
+            return
+        if failures.all_arrived(_barrier(1)):
+            error = PeerLostError(
+                f"{name} was started again alone, but all stages had already finished their "
+                "last tick, and none can be replaced from then on; start the whole job again, "
+                "from its last checkpoints"
+            )
+            failures.report(error)
+            raise error
+        failures.withdraw(_barrier(1))
+        store.set(f"incarnation/{identity.rank}", str(identity.incarnation))
+
+    def detach(self) -> None:
+        """Begin an elastic phase: from now on this process needs no common process group."""
+        self.phase += 1
+        self.detached = True
+        if self._identity.rejoin_markers is not None:
+            self._identity.rejoin_markers.mark_detached(self._identity.rank)
+
+    def reunite(self, timeout_s: float) -> Group | None:
+        """End the elastic phase when all processes do.
+
+        Args:
+            timeout_s: Time-out of an operation of the new group, in seconds.
+
+        Returns:
+            A new group of all processes if one of them has rejoined in this phase, None
+            otherwise.
+
+        Raises:
+            HocketError: A process has failed, or does not arrive.
+        """
+        self._failures.wait_for_all(_barrier(self.phase), "finish their last tick")
+        self.detached = False
+        if self._identity.rejoin_markers is not None:
+            self._identity.rejoin_markers.mark_reunited()
+        latest = max(map(self.incarnation, range(self._identity.size)))
+        if not latest or self.phase > 1:  # in which no process can rejoin
+            return None
+        rank, size = self._identity.rank, self._identity.size
+        form = partial(self._group, f"all/{latest}", rank, size, timeout_s)
+        return self._failures.connect(form)
+
+    @property
+    def may_rejoin(self) -> bool:
+        """True if a process that is gone may be replaced."""
+        markers = self._identity.rejoin_markers
+        return self.detached and markers is not None and not markers.unrecoverable
+
+    def incarnation(self, rank: int) -> int:
+        """Return the number of the restart that began the process of a rank; 0 for none."""
+        return self._store_number(f"incarnation/{rank}", 0)
+
+    def _store_number(self, key: str, default: int) -> int:
+        """Return the number that the store has for a key, or the default if it has none."""
+        return int(self._store.get(key)) if self._store.check([key]) else default
+
+    def pair_group(self, rank: int) -> Group | None:
+        """Form a group with another process.
+
+        A call after one that has failed, or whose group was lost, tries again.
+
+        Returns:
+            The group; None if neither of the two has rejoined, or if the other one is not
+            ready for this try.
+
+        Raises:
+            RuntimeError: The other process was killed meanwhile, or was too slow.
+            HangError: The same, a little later.
+            PeerLostError: A stranger has connected.
+        """
+        low, high = sorted((self._identity.rank, rank))
+        incarnations = self.incarnation(low), self.incarnation(high)
+        name = f"pair/{low}-{high}/{incarnations[0]}-{incarnations[1]}"
+        if incarnations == (0, 0):
+            return None
+        # Each process tells which try it is ready for; the one that has done fewer skips some.
+        theirs = self._store_number(f"{name}/{rank}", -1)
+        number = max(self._next_tries.get(name, 0), theirs)
+        self._store.set(f"{name}/{self._identity.rank}", str(number))
+        if theirs < number:
+            return None
+        self._next_tries[name] = number + 1
+        place = int(self._identity.rank == high)
+        return self._group(f"{name}/try {number}", place, 2, PAIR_TIMEOUT_S)
+
+    def _group(self, name: str, rank: int, size: int, timeout_s: float) -> Group:
+        store, timeout = PrefixStore(name, self._store), timedelta(seconds=timeout_s)
+        form = partial(ProcessGroupGloo, store, rank, size, timeout)
+        door = PrefixStore("door", store)
+        # The door would take the connections of another group that forms now for a stranger's.
+        with self._forming:
+            return form_behind_closed_door(
+                form, door, rank=rank, size=size, timeout_s=5 * timeout_s
+            )
+
+
+def _barrier(phase: int) -> str:
+    return f"end of elastic phase {phase}"

@@ -1,0 +1,108 @@
+"""World of a single process: the interface of `World` without communication."""
+
+import math
+from collections.abc import Iterable
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, Literal
+
+from torch import nn
+
+from hocket.distributed.failures.phases import Phase
+from hocket.tree import Tree
+
+
+class SoloFlags:
+    """Flags of a single process, with the interface of `StoreFlags`."""
+
+    def __init__(self) -> None:
+        self._values: dict[str, str] = {}
+
+    def new_name(self) -> str:
+        """Return a name for flags, always the same: it may be used again once they are set."""
+        return ""
+
+    def set(self, name: str, value: str = "yes") -> None:
+        """Set the flag of this process to a value."""
+        self._values[name] = value
+
+    def all_set(self, name: str, ranks: Iterable[int]) -> bool:
+        """Return True if this process has set the flag."""
+        return name in self._values
+
+    def values(self, name: str) -> list[str] | None:
+        """Return the value of this process in a list; None until it has set the flag."""
+        return [self._values[name]] if name in self._values else None
+
+
+class SoloWorld:
+    """World of a process that trains alone: rank 0 of 1, which has all stages; see `World`.
+
+    Attributes:
+        rank: 0.
+        size: 1.
+        names: Name of this process for messages.
+        stage: 0.
+        replica: 0.
+        replicas: 1.
+        is_main: True, as this process prints and writes files.
+        reads_data: True, as this process has the first stage.
+        rejoined: False, as there are no other processes.
+        process_name: None, as there are no other processes.
+        slow_timeout_s: Infinity, as this process waits for no other.
+        flags: Flags of this process.
+    """
+
+    rank = 0
+    size = 1
+    names = ("this process",)
+    stage = 0
+    replica = 0
+    replicas = 1
+    is_main: Literal[True] = True
+    reads_data: Literal[True] = True
+    rejoined: Literal[False] = False
+    process_name: None = None
+    slow_timeout_s = math.inf
+
+    def __init__(self) -> None:
+        self.flags = SoloFlags()
+
+    def local_stages(self, count: int) -> range:
+        """Return the numbers of the stages in this process: all of them."""
+        return range(count)
+
+    def in_phase(self, phase: Phase) -> AbstractContextManager[None]:
+        """Return a context manager that does nothing: no process waits for this one."""
+        return nullcontext()
+
+    def agreement_store(self) -> None:
+        """Return None, as there are no replicas that have to agree."""
+
+    def gather(self, value: Any, purpose: str = "training") -> list[Any]:
+        """Return the value of this process in a list.
+
+        Args:
+            value: The value.
+            purpose: What this process does, in a word.
+        """
+        return [value]
+
+    def broadcast(self, tree: Tree, source: int = 0) -> Tree:
+        """Return the value of the only process, which is this one."""
+        return tree
+
+    def copy_weights(self, module: nn.Module, source: int) -> None:
+        """Do nothing: all weights are here."""
+
+    def clock_offset(self) -> float:
+        """Return the seconds by which the first process's clock is ahead: 0."""
+        return 0.0
+
+    def report_failure(self, error: BaseException) -> None:
+        """Do nothing: there are no other processes."""
+
+    def close(self) -> None:
+        """Do nothing: there are no connections."""
+
+    def close_in_background(self) -> None:
+        """Do nothing: there are no connections."""

@@ -1,0 +1,1 @@
+"""Wrappers of a method: other delays, staleness or speeds than its own."""

@@ -1,0 +1,1 @@
+"""Optimizers that come with Hocket, and the functions of the user that build one."""

@@ -1,0 +1,114 @@
+"""Ranges and choices of options."""
+
+import math
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from hocket.errors import OptionError
+from hocket.options.hints import matches_hint
+
+
+@dataclass(frozen=True)
+class Range:
+    """Numbers that an option can have.
+
+    Attributes:
+        least: The smallest one.
+        above: Limit that all are above.
+        most: The largest one.
+        below: Limit that all are below.
+
+    >>> str(Range(least=1)), str(Range(above=0, most=1)), str(Range(least=0, below=1))
+    ('a number of at least 1', 'a number in (0, 1]', 'a number in [0, 1)')
+    """
+
+    least: float = -math.inf
+    above: float = -math.inf
+    most: float = math.inf
+    below: float = math.inf
+
+    def __contains__(self, value: float) -> bool:
+        return self.least <= value <= self.most and self.above < value < self.below
+
+    def __str__(self) -> str:
+        upper = f"{self.most}]" if math.isfinite(self.most) else f"{self.below})"
+        if math.isfinite(min(self.most, self.below)):
+            lower = f"[{self.least}" if math.isfinite(self.least) else f"({self.above}"
+            return f"a number in {lower}, {upper}"
+        if math.isfinite(self.least):
+            return f"a number of at least {self.least}"
+        return f"a number above {self.above}"
+
+
+MAX_SEED = 2**63 - 1
+"""Largest seed of a generator of PyTorch that leaves room for the numbers of replicas."""
+MAX_TIMEOUT_S = 10**6
+"""Some 11 days; much longer ones overflow in PyTorch's counters of nanoseconds."""
+RANGES = {
+    "seed": Range(least=0, most=MAX_SEED),
+    "replicas": Range(least=1),
+    "check_every": Range(least=1),
+    "timeout_s": Range(above=0, most=MAX_TIMEOUT_S),
+    "slow_timeout_s": Range(above=0, most=MAX_TIMEOUT_S),
+    "warmup_epochs": Range(least=0),
+    "warmup_updates": Range(least=0),
+    "warmup_factor": Range(above=0, most=1),
+}
+"""Ranges of the options that a trainer and a run file have in common."""
+NEEDED = {
+    "scheduler_unit": "scheduler",
+    "warmup_factor": "warmup_epochs",
+    "batchnorm": "replicas",
+}
+"""Options that both have and that have no effect without another one."""
+
+
+def out_of_range(value: Any, ranges: Mapping[str, Range]) -> list[str]:
+    """Return one problem for each number that is out of its range.
+
+    Args:
+        value: A value with numbers as attributes. What is no finite number is not compared:
+            `wrong_fields` reports it.
+        ranges: Range of each attribute, by its name.
+
+    >>> from types import SimpleNamespace
+    >>> out_of_range(SimpleNamespace(seed=-1), {"seed": Range(least=0)})
+    ['seed is -1; use a number of at least 0']
+    """
+    return [
+        f"{name} is {number!r}; use {limits}"
+        for name, limits in ranges.items()
+        if matches_hint(number := getattr(value, name), int | float) and number not in limits
+    ]
+
+
+def wrong_choice(name: str, value: object, choices: Collection[str]) -> list[str]:
+    """Return one problem if the value is not one of the choices, and none if it is.
+
+    Args:
+        name: Name of the option.
+        value: Its value.
+        choices: All valid values, for instance ``get_args`` of a `Literal`.
+
+    >>> wrong_choice("timing", "often", ["regular", "random"])
+    ["timing is 'often'; use 'regular' or 'random'"]
+    """
+    if value in choices:
+        return []
+    return [f"{name} is {value!r}; use {' or '.join(map(repr, choices))}"]
+
+
+def check_choice(name: str, value: object, choices: Collection[str]) -> None:
+    """Check that the value of an option is one of its choices.
+
+    Args:
+        name: Name of the option.
+        value: Its value.
+        choices: All valid values, for instance ``get_args`` of a `Literal`.
+
+    Raises:
+        OptionError: It is none of them.
+    """
+    for problem in wrong_choice(name, value, choices):
+        raise OptionError(problem)

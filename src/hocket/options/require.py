@@ -1,0 +1,40 @@
+"""Arguments that are functions or lists."""
+
+from collections.abc import Iterable
+from typing import Any
+
+from hocket.errors import OptionError
+
+
+def require_functions(**given: object) -> None:
+    """Refuse what cannot be called; None is an argument that was left out.
+
+    Args:
+        **given: Values by the names of the arguments.
+
+    Raises:
+        OptionError: A value is no function, or a class, whose call builds an object.
+    """
+    for name, value in given.items():
+        if isinstance(value, type):
+            raise OptionError(
+                f"{name} is the class {value.__name__}; give an object of it, such as "
+                f"{value.__name__}()"
+            )
+        if value is not None and not callable(value):
+            raise OptionError(f"{name} is {value!r}; give a function")
+
+
+def require_list(name: str, values: Iterable[Any]) -> list[Any]:
+    """Return the values of an argument as a list.
+
+    Args:
+        name: Name of the argument.
+        values: Its values.
+
+    Raises:
+        OptionError: It is no list.
+    """
+    if isinstance(values, str) or not isinstance(values, Iterable):
+        raise OptionError(f"{name} is {values!r}; give a list, such as [{values!r}]")
+    return list(values)

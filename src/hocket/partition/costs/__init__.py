@@ -1,0 +1,1 @@
+"""What layers and packets cost, and the division that balances it."""

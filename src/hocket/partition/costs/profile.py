@@ -1,0 +1,219 @@
+"""Measured cost of each layer: times of forward and backward, and sizes in bytes."""
+
+import time
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from statistics import median
+
+import torch
+from torch import Tensor, nn
+
+from hocket.partition.parts.copied_modules import copy_modules
+from hocket.partition.parts.partial_module import PartialModule
+from hocket.restore import preserve_rng
+from hocket.tree import Tree, as_leaf, copy_tensors, map_tensors, tensors
+
+
+@dataclass(frozen=True)
+class LayerCost:
+    """Cost of a layer in training.
+
+    Attributes:
+        forward_s: Median time of a forward, in seconds.
+        backward_s: Median time of a backward, in seconds.
+        output_bytes: Size of its output.
+        kept_bytes: Size of the tensors that its graph saves for the backward, without weights.
+        weight_bytes: Size of its parameters and buffers.
+    """
+
+    forward_s: float
+    backward_s: float
+    output_bytes: int
+    kept_bytes: int
+    weight_bytes: int
+
+    @property
+    def total_s(self) -> float:
+        """Time of forward and backward, in seconds."""
+        return self.forward_s + self.backward_s
+
+
+def merge_costs(
+    costs: Mapping[str, LayerCost], first_layers: Collection[str]
+) -> dict[str, LayerCost]:
+    """Merge the costs of consecutive layers.
+
+    Args:
+        costs: Cost of each layer, by name.
+        first_layers: Layers at which a merged layer begins, besides the first one.
+
+    >>> one = LayerCost(1.0, 2.0, output_bytes=8, kept_bytes=4, weight_bytes=2)
+    >>> merged = merge_costs({"a": one, "b": one, "c": one}, first_layers=["c"])
+    >>> list(merged), merged["a"].total_s
+    (['a', 'c'], 6.0)
+    """
+    merged: dict[str, LayerCost] = {}
+    last = ""
+    for name, cost in costs.items():
+        if merged and name not in first_layers:
+            before = merged[last]
+            merged[last] = LayerCost(
+                forward_s=before.forward_s + cost.forward_s,
+                backward_s=before.backward_s + cost.backward_s,
+                output_bytes=cost.output_bytes,
+                kept_bytes=before.kept_bytes + cost.kept_bytes,
+                weight_bytes=before.weight_bytes + cost.weight_bytes,
+            )
+        else:
+            last = name
+            merged[name] = cost
+    return merged
+
+
+@dataclass
+class _Measurements:
+    """Measurements of one layer in all passes."""
+
+    forward_s: list[float] = field(default_factory=list)
+    backward_s: list[float] = field(default_factory=list)
+    output_bytes: int = 0
+    kept_bytes: int = 0
+
+
+def profile(
+    layers: Mapping[str, nn.Module], sample: Tree, *, repetitions: int = 15
+) -> dict[str, LayerCost]:
+    """Measure each layer on its device with the present number of threads.
+
+    The layers run in order as in training, forward and then backward, so that caches are in the
+    same state. Copies of the layers run: their weights, gradients and statistics do not change.
+    Times are medians, because single measurements may be disturbed.
+
+    Args:
+        layers: Layers in order. For a `PartialModule`, the steps before it are not counted.
+        sample: A batch of inputs, of the size and memory format of training.
+        repetitions: Number of measurements, after two that are discarded.
+    """
+    copies = dict(zip(layers, copy_modules(list(layers.values())), strict=True))
+    measured = {name: _Measurements() for name in layers}
+    used = [
+        *tensors(sample),
+        *(weight for layer in copies.values() for weight in layer.parameters()),
+    ]
+    with preserve_rng({tensor.device for tensor in used}):
+        for repetition in range(repetitions + 2):
+            _run_pass(copies, sample, measured, count_bytes=repetition == 0)
+    return {
+        name: LayerCost(
+            forward_s=median(measured[name].forward_s[2:]),
+            backward_s=median(measured[name].backward_s[2:]),
+            output_bytes=measured[name].output_bytes,
+            kept_bytes=measured[name].kept_bytes,
+            weight_bytes=_count_bytes([*layer.parameters(), *layer.buffers()]),
+        )
+        for name, layer in layers.items()
+    }
+
+
+def _run_pass(
+    layers: Mapping[str, nn.Module],
+    sample: Tree,
+    measured: Mapping[str, _Measurements],
+    *,
+    count_bytes: bool,
+) -> None:
+    """Run forward and backward of all layers and append their measurements.
+
+    Args:
+        layers: Layers in order, by name.
+        sample: A batch of inputs.
+        measured: Receives the measurements of each layer.
+        count_bytes: Whether to measure sizes too, which makes the times longer.
+    """
+    now = synchronized_clock(sample)
+    passed: list[tuple[_Measurements, Tree, Tree]] = []
+    value = sample
+    for name, layer in layers.items():
+        inputs = map_tensors(as_leaf, value)
+        results = measured[name]
+        start = _StartTime(now)
+        if isinstance(layer, PartialModule):
+            layer.on_begin = start
+        saved = _SavedBytes(layer)
+        # Copies, because a layer may change its input in place.
+        entered = copy_tensors(inputs)
+        start()
+        if count_bytes:
+            with torch.autograd.graph.saved_tensors_hooks(saved, _unpack):
+                value = layer(entered)
+            results.kept_bytes = saved.total
+            results.output_bytes = _count_bytes(tensors(value))
+        else:
+            value = layer(entered)
+        results.forward_s.append(now() - start.at_s)
+        passed.append((results, inputs, value))
+    gradients: list[Tensor | None] = [torch.ones_like(output) for output in tensors(value)]
+    while passed:
+        # Popped, so that a layer's graph is freed after its backward, as in training.
+        results, inputs, output = passed.pop()
+        start_s = now()
+        _run_backward(tensors(output), gradients)
+        results.backward_s.append(now() - start_s)
+        gradients = [entry.grad for entry in tensors(inputs)]
+    for layer in layers.values():
+        layer.zero_grad(set_to_none=True)
+
+
+class _StartTime:
+    """Time at which a layer began; a `PartialModule` sets it again when its part begins."""
+
+    def __init__(self, now: Callable[[], float]) -> None:
+        self._now = now
+        self.at_s = 0.0
+
+    def __call__(self) -> None:
+        self.at_s = self._now()
+
+
+class _SavedBytes:
+    """Pack hook that counts the bytes that autograd saves, each storage once."""
+
+    def __init__(self, layer: nn.Module) -> None:
+        weights = (*layer.parameters(), *layer.buffers())
+        self._counted = {weight.untyped_storage().data_ptr() for weight in weights}
+        self.total = 0
+
+    def __call__(self, tensor: Tensor) -> Tensor:
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in self._counted:
+            self._counted.add(storage.data_ptr())
+            self.total += storage.nbytes()
+        return tensor
+
+
+def _unpack(tensor: Tensor) -> Tensor:
+    return tensor
+
+
+def synchronized_clock(sample: Tree) -> Callable[[], float]:
+    """Return a clock in seconds that first waits for the GPUs of the sample, if any."""
+    devices = {value.device for value in tensors(sample) if value.is_cuda}
+
+    def now() -> float:
+        for device in devices:
+            torch.cuda.synchronize(device)
+        return time.perf_counter()
+
+    return now
+
+
+def _run_backward(outputs: list[Tensor], gradients: list[Tensor | None]) -> None:
+    """Run the backward of those outputs that require a gradient and have one."""
+    pairs = zip(outputs, gradients, strict=True)
+    reached = [(o, g) for o, g in pairs if o.requires_grad and g is not None]
+    if reached:
+        torch.autograd.backward([o for o, _ in reached], [g for _, g in reached])
+
+
+def _count_bytes(values: list[Tensor]) -> int:
+    return sum(value.nbytes for value in values)

@@ -1,0 +1,1 @@
+"""A stage as a part of the network's own forward."""

@@ -1,0 +1,364 @@
+"""A stage that is a part of a network's own forward.
+
+The network's forward runs as the user wrote it. Steps before the stage are not computed: they
+return meta tensors, and where the stage begins, received values replace those that it needs.
+Steps after the stage do not run: the forward stops at the call that begins the next stage.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from itertools import pairwise
+
+from torch import Tensor, nn
+
+from hocket.errors import CutError
+from hocket.partition.cut_graph import CutGraph, CutPoint, batch_size
+from hocket.partition.parts.assignment import Assignment
+from hocket.partition.parts.meta_tensors import MetaModules, to_meta
+from hocket.partition.parts.partial_forward import PartialForward, StopForward
+from hocket.partition.parts.stage_span import StageSpan
+from hocket.partition.recording.intercept import intercept
+from hocket.partition.recording.recorder import call_network
+from hocket.partition.recording.recording import ForwardMode
+from hocket.tree import Tree, flatten, map_tensors, tensors
+
+_PLAIN = (bool, int, float, complex, str, bytes, type(None))
+"""Types of inputs that are compared by their values, and not as objects."""
+
+
+class PartialModule(nn.Module):
+    """A stage: a part of the forward of a network.
+
+    Its parameters and buffers have the same names as in the network. Its input is the network's
+    input for the first stage, and otherwise the output of the previous stage: a tensor or a
+    tuple of tensors.
+
+    Args:
+        graph: The network, whose modules are not changed, as it ran on a sample.
+        span: Part of its forward.
+        modules: Modules of the network that are in this stage as a whole, by name.
+        weights: Names of parameters and buffers of other modules that are in this stage.
+        meta_modules: Cache of outputs of modules; stages of one network can share it.
+
+    Raises:
+        CutError: In a forward: it takes another path than on the sample.
+    """
+
+    def __init__(
+        self,
+        graph: CutGraph,
+        span: StageSpan,
+        modules: dict[str, nn.Module],
+        weights: list[str],
+        meta_modules: MetaModules,
+    ) -> None:
+        super().__init__()
+        network = graph.network
+        self._span = span
+        self._repeated = graph.repeated
+        # In a tuple, so that it is not registered: other stages have its other weights.
+        self._network = (network,)
+        self._names = {module: name for name, module in network.named_modules()}
+        self._sample = map_tensors(to_meta, graph.sample)
+        names = {"", *span.split_modules, *graph.repeated}
+        # In a tuple for the same reason.
+        self._split = tuple(network.get_submodule(name) for name in names)
+        self._meta_modules = meta_modules
+        self._whole = tuple(modules.values())
+        self.on_begin: Callable[[], None] | None = None  # called when the stage begins
+        for name, module in modules.items():
+            path, _, last = name.rpartition(".")
+            _get_container(self, path).add_module(last, module)
+        for name in weights:
+            path, _, last = name.rpartition(".")
+            container, owner = _get_container(self, path), network.get_submodule(path)
+            if last in owner._parameters:
+                container.register_parameter(last, owner._parameters[last])
+            else:
+                # The same dict, so that replacing a buffer, as `to` does, affects both.
+                container._buffers = owner._buffers
+                container._non_persistent_buffers_set = owner._non_persistent_buffers_set
+
+    @property
+    def network(self) -> nn.Module:
+        """Network of which this is a part."""
+        return self._network[0]
+
+    def __len__(self) -> int:
+        """Return the number of modules of the network that are in this stage as a whole."""
+        return len(self._whole)
+
+    def forward(self, received: Tree) -> Tree:
+        """Return the input of the next stage, or the output of the network.
+
+        Raises:
+            CutError: The forward took another path than on the sample.
+        """
+        network = self.network
+        if self._span.begin is None and self._span.end is None:
+            with self._share_mode(network):
+                return call_network(network, received)
+        if self._span.begin is None:
+            received = _in_order_of(self._sample, received)
+            self._require_same_constants(received)
+        training = self.training and network.training
+        count = self._find_batch_size(received)
+        mode = ForwardMode(training, single=count == 1)
+        run = PartialForward(
+            network,
+            self._names,
+            self._span,
+            mode,
+            self._repeated,
+            self._meta_modules,
+            self.on_begin,
+        )
+        inputs = received
+        if self._span.begin is not None:
+            run.receive(tensors(received))
+            inputs = self._make_meta_inputs(self._span.begin, tensors(received), count)
+        inputs = run.register_inputs(inputs)
+        with (
+            run.cleanup,
+            self._share_mode(network),
+            self._keep_buffers(),
+            intercept(self._names, run),
+        ):
+            try:
+                output = call_network(network, inputs)
+            except StopForward:
+                sent = run.collect_sent()
+                self._require_batch_size(tensors(sent), count)
+                return sent
+        if self._span.end is not None:
+            raise CutError(
+                f"{self._span} never came to its end: the forward took another path than on "
+                "the sample; cut with a sample like the batches, or cut elsewhere"
+            )
+        return run.substitute(output)
+
+    def _require_same_constants(self, inputs: Tree) -> None:
+        """Refuse inputs without tensors that are not those of the sample, as later stages have.
+
+        Raises:
+            CutError: One of them differs, or the inputs have another structure.
+        """
+        if isinstance(inputs, Tensor) and isinstance(self._sample, Tensor):
+            return
+        (now, structure), (then, known) = flatten(inputs), flatten(self._sample)
+        advice = (
+            "later stages get tensors only, and have all else from the sample: let the network "
+            "take it as a tensor, or give the stages as a list of modules"
+        )
+        if structure != known:
+            raise CutError(
+                f"the inputs of the network {_describe_structure(inputs, self._sample)} the "
+                "sample it was cut with; give all batches the same form, also those to predict "
+                "(targets among inputs may be zeros there), or let split_batch do so"
+            )
+        for value, sample in zip(now, then, strict=True):
+            if not _is_same(value, sample):
+                raise CutError(
+                    f"an input of the network is {_describe(value)}, and was "
+                    f"{_describe(sample)} in the sample it was cut with; {advice}"
+                )
+
+    def _require_batch_size(self, values: list[Tensor], count: int | None) -> None:
+        """Refuse to send values that do not show the size of the batch to the next stage.
+
+        Args:
+            values: Values to send.
+            count: Batch size of the inputs, if known.
+
+        Raises:
+            CutError: The dimension that grows with the batch has another size.
+        """
+        end = self._span.end
+        if end is None or not end.needs_sizes or end.batch is None or count is None:
+            return
+        position, dimension = end.batch
+        shape, sample_shape = tuple(values[position].shape), end.shapes[position]
+        wanted = sample_shape[dimension] * count // batch_size(self._sample)
+        if shape[dimension] != wanted:
+            raise CutError(
+                f"{self._span} sends a tensor of shape {shape} for a batch of {count}, and was "
+                f"cut for {sample_shape} in a batch of {batch_size(self._sample)}: sizes of "
+                "the inputs matter in what the network does; pad the batches, or cut with a "
+                "sample of this size"
+            )
+
+    def _find_batch_size(self, received: Tree) -> int | None:
+        """Return the batch size if the received values show it."""
+        begin = self._span.begin
+        if begin is None:
+            return batch_size(received)
+        if begin.batch is None:
+            return None
+        position, dimension = begin.batch
+        size = tensors(received)[position].shape[dimension]
+        return size * batch_size(self._sample) // begin.shapes[position][dimension]
+
+    def forwarded_modules(self) -> list[nn.Module]:
+        """Return the modules of the network whose forwards run here, in part or as a whole."""
+        inside = (each for module in self._whole for each in module.modules())
+        return list(dict.fromkeys([*self._split, *inside]))
+
+    @property
+    def shares_weights(self) -> bool:
+        """True if weights of one stage are sent to another one, from here or to here."""
+        points = self._span.begin, self._span.end
+        return any(point is not None and point.weights for point in points)
+
+    @property
+    def sent_weights(self) -> tuple[str, ...]:
+        """Names of weights of other modules, which are sent behind the values of a batch."""
+        return () if self._span.end is None else tuple(self._span.end.weights)
+
+    def _make_meta_inputs(
+        self, begin: CutPoint, values: list[Tensor], size: int | None
+    ) -> Tree:
+        """Return inputs of the network on the meta device.
+
+        Args:
+            begin: Cut point at which the stage begins.
+            values: Values that the stage received.
+            size: Batch size of the inputs, if known.
+
+        Raises:
+            CutError: A received tensor differs from the sample's in more than the batch size.
+        """
+        if not begin.needs_sizes or begin.batch is None or size is None:
+            return self._sample
+        position, dimension = begin.batch
+        shape, sample_shape = values[position].shape, begin.shapes[position]
+        other_sizes = [size for d, size in enumerate(shape) if d != dimension]
+        if other_sizes != [size for d, size in enumerate(sample_shape) if d != dimension]:
+            raise CutError(
+                f"{self._span} received a tensor of shape {tuple(shape)}, and was cut for "
+                f"{sample_shape} with any size in dimension {dimension}: sizes of the inputs "
+                "matter in what the network does; pad the batches, or cut with a sample of "
+                "this size"
+            )
+        count = batch_size(self._sample)
+
+        def resize(value: Tensor) -> Tensor:
+            has_batch = value.dim() and len(value) == count
+            return value.new_empty(size, *value.shape[1:]) if has_batch else value
+
+        return map_tensors(resize, self._sample)
+
+    @contextmanager
+    def _keep_buffers(self) -> Iterator[None]:
+        """Context manager that undoes assignments of tensors without numbers to buffers.
+
+        The network's own forward may assign a buffer that another stage has.
+        """
+        before = [(module, dict(module._buffers)) for module in self._split]
+        try:
+            yield
+        finally:
+            for module, buffers in before:
+                for name, buffer in buffers.items():
+                    now = module._buffers.get(name)
+                    if now is not None and now.is_meta:
+                        module._buffers[name] = buffer
+
+    @contextmanager
+    def _share_mode(self, network: nn.Module) -> Iterator[None]:
+        """Context manager that sets split modules to evaluation mode if this stage is in it."""
+        changed = []
+        if not self.training:
+            # "" is the network itself, also where it is whole.
+            names = {"", *self._span.split_modules}
+            split = (network.get_submodule(name) for name in names)
+            changed = [module for module in split if module.training]
+        for module in changed:
+            module.training = False
+        try:
+            yield
+        finally:
+            for module in changed:
+                module.training = True
+
+
+def _in_order_of(sample: Tree, inputs: Tree) -> Tree:
+    """Return a mapping of inputs in the order of the sample's; other inputs as they are."""
+    if not isinstance(sample, dict) or not isinstance(inputs, dict):
+        return inputs
+    return {key: inputs[key] for key in sample if key in inputs} | inputs
+
+
+def _describe_structure(inputs: Tree, sample: Tree) -> str:
+    """Describe how inputs differ from a sample; what they differ from follows."""
+    if not isinstance(sample, dict) or not isinstance(inputs, dict):
+        now, then = _describe_form(inputs), _describe_form(sample)
+        if now == then:
+            return "have a member of another form than in"
+        return f"are {now}, and were {then} in"
+    lacking, new = sample.keys() - inputs.keys(), inputs.keys() - sample.keys()
+    words = [
+        f"{verb} {' and '.join(sorted(map(repr, keys)))}"
+        for verb, keys in (("lack", lacking), ("have", new))
+        if keys
+    ]
+    return f"{' and '.join(words) or 'have a member of another form'}, other than"
+
+
+def _describe_form(value: Tree) -> str:
+    if isinstance(value, tuple | list | dict):
+        return f"a {type(value).__name__} of {len(value)}"
+    return "a tensor" if isinstance(value, Tensor) else f"a {type(value).__name__}"
+
+
+def _is_same(value: object, sample: object) -> bool:
+    """Return True for two tensors, for the same object, and for equal plain values."""
+    if isinstance(value, Tensor) or isinstance(sample, Tensor):
+        return isinstance(value, Tensor) and isinstance(sample, Tensor)
+    plain = isinstance(value, _PLAIN) and type(value) is type(sample)
+    return value is sample or (plain and value == sample)
+
+
+def _describe(value: object) -> str:
+    if isinstance(value, Tensor):
+        return "a tensor"
+    return repr(value) if isinstance(value, _PLAIN) else f"an object of {type(value).__name__}"
+
+
+def _get_container(stage: nn.Module, path: str) -> nn.Module:
+    """Return the submodule of a stage at a path of the network; create it if necessary."""
+    container = stage
+    for name in path.split(".") if path else ():
+        if name not in container._modules:
+            container.add_module(name, nn.Module())
+        container = container._modules[name]  # type: ignore[assignment]
+    return container
+
+
+def build_partial_modules(graph: CutGraph, positions: Sequence[int]) -> list[PartialModule]:
+    """Build the stages of a network.
+
+    Args:
+        graph: The network and its cut points.
+        positions: Positions in ``graph.cut_points`` of the chosen ones, increasing.
+    """
+    chosen = [None, *(graph.cut_points[position] for position in positions), None]
+    # Layer n ends at cut point n.
+    stage_of_layer = [
+        sum(position < layer for position in positions)
+        for layer in range(len(graph.layer_names))
+    ]
+    meta_modules = MetaModules()
+    stages: list[PartialModule] = []
+    for stage, (begin, end) in enumerate(pairwise(chosen)):
+        assignment = Assignment(graph, stage_of_layer, stage)
+        assignment.add(graph.network, "")
+        stages.append(
+            PartialModule(
+                graph,
+                StageSpan(begin, end),
+                assignment.modules,
+                assignment.weights,
+                meta_modules,
+            )
+        )
+    return stages

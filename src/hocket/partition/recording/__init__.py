@@ -1,0 +1,1 @@
+"""One forward of the network, recorded call by call."""

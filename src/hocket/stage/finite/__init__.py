@@ -1,0 +1,1 @@
+"""NaN and infinite values: where they come from, and what happens then."""

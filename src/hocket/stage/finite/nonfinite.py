@@ -1,0 +1,333 @@
+"""Search for NaN and infinity in the tensors of a stage.
+
+One norm over many tensors is cheap; only if it is not finite is each tensor searched, and only
+then are names put together.
+"""
+
+import cmath
+import math
+from collections.abc import Mapping, Sequence
+from functools import partial
+from itertools import count
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from hocket.errors import NonFiniteError
+from hocket.stage.finite.late_check import LateCheck
+from hocket.stage.layers.gradient_flow import FindFlow
+from hocket.stage.layers.module_tensors import LayerBuffers, ModuleTensors, present_buffer
+from hocket.stage.layers.network_names import NetworkNames
+from hocket.stage.report import LazyScalar, Number
+from hocket.stage.update.accumulate import (
+    dense_values,
+    largest_values,
+    norm_of_norms,
+    tensor_norms,
+    total_norm,
+)
+from hocket.stage.update.updater import Updater
+from hocket.tree import is_inexact
+
+OnNaN = Literal["stop", "skip"]
+"""Reaction to a batch with NaN or infinity: stop the training, or skip the batch."""
+
+
+def first_nonfinite(
+    named: Mapping[str, Tensor | None], norm_name: str | None = None
+) -> str | None:
+    """Describe the first tensor that is not finite; None if all are finite.
+
+    Args:
+        named: Tensors by name. Integers and booleans are not searched.
+        norm_name: Name of the norm of all of them, if it has to be finite as well.
+
+    >>> import torch
+    >>> first_nonfinite({"output": torch.ones(2), "loss": torch.tensor([1.0, -torch.inf])})
+    'loss became -inf'
+    """
+    searched = {
+        name: dense_values(tensor.detach())
+        for name, tensor in named.items()
+        if tensor is not None and is_inexact(tensor)
+    }
+    if not searched:
+        return None
+    norm = float(total_norm(list(searched.values())))
+    if math.isfinite(norm):
+        return None
+    for name, tensor in searched.items():
+        wrong = tensor[~tensor.isfinite()]
+        if len(wrong):
+            return f"{name} became {wrong[0].item()}"
+    return None if norm_name is None else f"{norm_name} became {norm}"
+
+
+def _are_moderate(norms: list[Tensor]) -> bool:
+    """Return True if all norms are finite, and the norm of them as well.
+
+    Some that are may be taken for others if their types differ.
+    """
+    # On a CPU by the shortest way, as this is done in every tick.
+    values = [norm.item() for norm in norms] if norms[0].is_cpu else torch.stack(norms).tolist()
+    return math.hypot(*values) <= torch.finfo(norms[0].dtype).max
+
+
+def are_finite(values: Sequence[Tensor]) -> bool:
+    """Return True if no number is NaN or infinite; False may mean that a norm overflowed."""
+    inexact = [value for value in values if is_inexact(value)]
+    if len(inexact) == 1:
+        return math.isfinite(torch.linalg.vector_norm(dense_values(inexact[0].detach())).item())
+    return not inexact or _are_moderate(tensor_norms(inexact))
+
+
+def _output_names(count: int) -> list[str]:
+    return [f"output {n}" for n in range(count)] if count > 1 else ["output"]
+
+
+class NonFiniteCheck:
+    """Searches all that a stage computes for NaN and infinity, and keeps its buffers finite.
+
+    A fault is described in words, such as ``loss became nan``; None stands for no fault.
+
+    Args:
+        module: Layers of the stage. A buffer that is infinite now is so on purpose, as a mask.
+        updater: Updater of the stage's weights.
+        on_nan: Reaction to a batch with a fault.
+        late: Check that finds the faults later, if it postpones them. Then nothing that is
+            computed is read here, and no fault is returned.
+        names: Names of weights and buffers in the network.
+    """
+
+    def __init__(
+        self,
+        module: nn.Module,
+        updater: Updater,
+        on_nan: OnNaN,
+        late: LateCheck,
+        names: NetworkNames,
+    ) -> None:
+        self._late = late
+        self._tensors = ModuleTensors(module)
+        self._updater = updater
+        self._on_nan = on_nan
+        buffer_names = {id(buffer): name for name, buffer in names.of_buffers(module)}
+        self._finite_buffers = [
+            (buffer_names[id(buffer)], buffers, key)
+            for buffers, key, buffer in self._tensors.buffers()
+            if is_inexact(buffer) and first_nonfinite({key: buffer}) is None
+        ]
+        self._saved_buffers: list[tuple[LayerBuffers, str, Tensor]] = []
+        self._parameter_names = {id(p): repr(name) for name, p in names.of_parameters(module)}
+
+    def save_buffers(self) -> None:
+        """Save the buffers, such as BatchNorm's statistics, before a forward."""
+        if self._late.postpones:
+            return  # it has copies of its own
+        self._saved_buffers = [
+            (buffers, key, buffer.clone()) for buffers, key, buffer in self._tensors.buffers()
+        ]
+
+    def restore_buffers(self) -> None:
+        """Restore the buffers, as after a forward with a fault."""
+        for buffers, key, saved in self._saved_buffers:
+            # As data, for graphs in flight hold the buffers and no version is to count:
+            # BatchNorm's kernels change their statistics in the same way.
+            if (buffer := present_buffer(buffers, key)) is None:
+                continue
+            if buffer.shape == saved.shape and 0 not in buffer.stride():
+                buffer.data.copy_(saved)
+            else:  # the layer has replaced it by one of another size, or by an expanded one
+                buffers[key] = saved
+
+    def fault_in_output(
+        self, outputs: Sequence[Tensor], needs_gradient: FindFlow
+    ) -> tuple[str | None, list[bool]]:
+        """Look for a fault of a forward, in its output or in the buffers it has changed.
+
+        Args:
+            outputs: Tensors of the output.
+            needs_gradient: Returns for each tensor of the output whether a gradient is to flow
+                through it. In others infinity is no fault, as in a mask.
+
+        Returns:
+            The fault, and for each tensor of the output whether it is such a mask.
+        """
+        if self._late.postpones:
+            return self._note_output(outputs, needs_gradient)
+        masks = [False] * len(outputs)
+        if are_finite(outputs):
+            return self.fault_in_buffers(), masks
+        names, outputs = _output_names(len(outputs)), list(map(dense_values, outputs))
+        fault = first_nonfinite(dict(zip(names, outputs, strict=True)))
+        if fault is not None:
+            pairs = zip(outputs, needs_gradient(), strict=True)
+            masks = [not needed and bool(tensor.isinf().any()) for tensor, needed in pairs]
+            searched = [
+                tensor[~tensor.isinf()] if mask else tensor
+                for tensor, mask in zip(outputs, masks, strict=True)
+            ]
+            fault = first_nonfinite(dict(zip(names, searched, strict=True)))
+        return fault or self.fault_in_buffers(), masks
+
+    def _note_output(
+        self, outputs: Sequence[Tensor], needs_gradient: FindFlow
+    ) -> tuple[None, list[bool]]:
+        """Leave the norms of an output to the late check.
+
+        An output that no gradient flows through counts as a mask, without a look at it.
+
+        Args:
+            outputs: Tensors of the output.
+            needs_gradient: Returns for each of them whether a gradient is to flow through it.
+        """
+        masks = [
+            not flows and is_inexact(tensor)
+            for tensor, flows in zip(outputs, needs_gradient(), strict=True)
+        ]
+        searched = [
+            tensor.detach().masked_fill(tensor.isinf(), 0) if mask else tensor.detach()
+            for tensor, mask in zip(map(dense_values, outputs), masks, strict=True)
+        ]
+        buffers = self._described_buffers()
+        names = [*_output_names(len(outputs)), *buffers]
+        self._late.add(lambda: names, largest_values([*searched, *buffers.values()]))
+        return None, masks
+
+    def fault_in_loss(self, loss: Tensor | None) -> str | None:
+        """Return the fault of a loss of one number; None also if there is no loss."""
+        if self._late.postpones and loss is not None:
+            self._late.add(lambda: ["loss"], largest_values([loss.detach()]))
+            return None
+        value = 0.0 if loss is None else loss.item()
+        return None if cmath.isfinite(value) else f"loss became {value}"
+
+    def fault_in_buffers(self) -> str | None:
+        """Return the fault in the buffers."""
+        if not self._finite_buffers:
+            return None
+        if self._late.postpones:
+            named = self._described_buffers()
+            names = list(named)
+            self._late.add(lambda: names, largest_values(list(named.values())))
+            return None
+        present = [present_buffer(buffers, key) for _, buffers, key in self._finite_buffers]
+        if are_finite([buffer for buffer in present if buffer is not None]):
+            return None
+        return first_nonfinite(self._described_buffers())
+
+    def _described_buffers(self) -> dict[str, Tensor]:
+        """Return the buffers in which infinity is a fault, by descriptions."""
+        present = [
+            (name, present_buffer(buffers, key)) for name, buffers, key in self._finite_buffers
+        ]
+        return {f"buffer {name!r}": b for name, b in present if b is not None and is_inexact(b)}
+
+    def fault_in_gradients(
+        self, input_gradients: Sequence[Tensor | None]
+    ) -> tuple[str | None, LazyScalar]:
+        """Look for a fault of a backward, in gradients of weights or of the inputs.
+
+        Args:
+            input_gradients: Gradient of each input of the stage, (B, ...); None for none.
+
+        Returns:
+            The fault, and the Euclidean norm of the gradients of the weights, a scalar that is
+            computed when somebody asks for it.
+        """
+        of_weights = [g for p in self._updater.parameters if (g := p.grad) is not None]
+        of_inputs = [gradient for gradient in input_gradients if gradient is not None]
+        norms = tensor_norms(of_weights + of_inputs)
+        norm = partial(norm_of_norms, norms[: len(of_weights)])
+        if self._late.postpones and norms:
+            trained = [p.grad is not None for p in self._updater.parameters]
+            self._late.add(partial(self._gradient_names, trained, len(of_inputs)), norms)
+            return None, norm
+        if not norms or _are_moderate(norms):
+            return None, norm
+        weights = {
+            name: p.grad
+            for name, p in zip(self._weight_names(), self._updater.parameters, strict=True)
+        }
+        inputs = {f"gradient of input {n}": grad for n, grad in enumerate(input_gradients)}
+        return first_nonfinite(weights | inputs, "gradient norm"), norm
+
+    def _weight_names(self) -> list[str]:
+        """Return a name of the gradient of each weight."""
+        return [f"gradient of {name}" for name in self._described_weights("auxiliary weight")]
+
+    def _described_weights(self, auxiliary: str) -> list[str]:
+        """Return the name of each weight, and a number for each that is not of the layers.
+
+        Args:
+            auxiliary: Word before the number.
+        """
+        numbers = count()
+        return [
+            self._parameter_names.get(id(p)) or f"{auxiliary} {next(numbers)}"
+            for p in self._updater.parameters
+        ]
+
+    def _gradient_names(self, trained: Sequence[bool], inputs: int) -> list[str]:
+        """Return names of the gradients of weights that have one, and of the inputs.
+
+        Args:
+            trained: For each weight, True if it has a gradient.
+            inputs: Number of inputs with a gradient.
+        """
+        names = [
+            name for name, has_one in zip(self._weight_names(), trained, strict=True) if has_one
+        ]
+        return names + [f"gradient of input {n}" for n in range(inputs)]
+
+    def persistent_fault(self) -> str | None:
+        """Return the fault in weights, buffers and optimizer state, which outlive a batch."""
+        names = self._described_weights("of the auxiliary network, number")
+        weights = {
+            f"weight {name}": p for name, p in zip(names, self._updater.parameters, strict=True)
+        }
+        return (
+            first_nonfinite(weights)
+            or first_nonfinite(self._described_buffers())
+            or first_nonfinite(self._updater.optimizer_tensors())
+        )
+
+    def require_skippable(self, fault: str | None) -> None:
+        """Let a batch with this fault be skipped, if skipping helps and is allowed.
+
+        Raises:
+            NonFiniteError: A fault is to stop the training, or weights have one already.
+        """
+        if fault is None:
+            return
+        persistent = self.persistent_fault()
+        if self._on_nan == "stop" or persistent is not None:
+            raise NonFiniteError(
+                f"the {persistent or fault}; this stage's weights are those before this batch; "
+                "lower the learning rate, warm up, or look at the batch"
+            )
+
+    def norm_over_replicas(
+        self, norm: LazyScalar, gradients: Sequence[Tensor | None]
+    ) -> Number:
+        """Return the norm of a batch's gradients, over all replicas.
+
+        Args:
+            norm: Norm of this replica's gradients, which is finite.
+            gradients: Gradients after their reduction.
+
+        Raises:
+            NonFiniteError: It is not finite, because that of another replica was not.
+        """
+        if not self._updater.reduces:
+            return norm
+        whole = total_norm(gradients)
+        if self._late.postpones:
+            self._late.add(lambda: ["gradient norm"], [whole])
+            return whole
+        value = whole.item()
+        self.require_skippable(
+            None if math.isfinite(value) else f"gradient norm became {value}"
+        )
+        return whole

@@ -1,0 +1,1 @@
+"""What a stage has to know of the layers of a network."""

@@ -1,0 +1,220 @@
+"""Check that the layers of a stage are compatible with the linearization of late gradients.
+
+Some layers save more than their weights and activations, or run again in the backward. Which
+of them are incompatible with `stash` and `live` was found by comparing gradients with
+references. A forward that is repeated needs its random numbers again.
+"""
+
+import random
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import BackwardCFunction
+from torch.autograd.graph import Node
+from torch.nn.modules.instancenorm import _InstanceNorm
+from torch.nn.utils import parametrize, prune
+from torch.overrides import TorchFunctionMode
+
+from hocket.errors import LinearizeError, OptionError, format_problems
+from hocket.methods.method import Linearize
+from hocket.stage.layers.network_names import NetworkNames
+from hocket.tree import Tree, tensors
+
+GENERATORS = (
+    torch.Generator, random.Random, numpy.random.Generator, numpy.random.RandomState,
+)  # fmt: skip
+"""Generators of random numbers that a layer may have of its own."""
+
+
+def check_compatible(
+    module: nn.Module,
+    linearize: Linearize,
+    delay: int,
+    stage: int,
+    precision: str,
+    *,
+    names: NetworkNames,
+    resumable: bool = False,
+) -> None:
+    """Refuse a stage whose late gradients would not be those of ``linearize``.
+
+    Args:
+        module: Layers of the stage.
+        linearize: Weights that a late gradient is applied at.
+        delay: Ticks between a forward and its backward.
+        stage: Number of the stage, for the message.
+        precision: Name of the precision, such as ``fp32``.
+        names: Names of the layers in the network.
+        resumable: True if batches in flight may be forwarded again from a checkpoint.
+
+    Raises:
+        OptionError: There are incompatible layers; the message lists all of them.
+    """
+    repeats = delay > 0 and linearize == "recompute"
+    layers = list(names.of_layers(module))
+    problems = _find_own_generators(layers) if repeats or resumable else []
+    if delay > 0 and linearize != "recompute":
+        problems += _find_stale_layers(layers, linearize, precision)
+    if problems:
+        wanted = f"linearize={linearize!r}" + (", resumable" if resumable else "")
+        raise OptionError(
+            format_problems(f"stage {stage} is not compatible with {wanted}", problems)
+        )
+
+
+def _find_stale_layers(
+    layers: Sequence[tuple[str, nn.Module]], linearize: Linearize, precision: str
+) -> list[str]:
+    """Return one problem for each layer that would meet other weights in its backward.
+
+    Args:
+        layers: Layers of the stage by name.
+        linearize: Weights that a late gradient is applied at.
+        precision: Name of the precision.
+    """
+    problems = []
+    for owner, layer in _described(layers):
+        if _is_compiled(layer):
+            problems.append(f"{owner} is compiled, which may recompute parts at other weights")
+        if linearize == "live" and _uses_derived_weights(layer):
+            problems.append(
+                f"{owner} ({type(layer).__name__}) computes with copies of its weights, "
+                "which stay those of the forward"
+            )
+    if linearize == "live" and precision != "fp32":
+        problems.append(
+            f"precision {precision!r} computes with copies of the weights made in the forward"
+        )
+    if problems:
+        stash = " or 'stash'" if not any(_is_compiled(layer) for _, layer in layers) else ""
+        problems.append(f"use linearize='recompute'{stash if linearize == 'live' else ''}")
+    return problems
+
+
+def _find_own_generators(layers: Sequence[tuple[str, nn.Module]]) -> list[str]:
+    """Return one problem for each generator that would draw other numbers the second time."""
+    problems = [
+        f"{owner} draws random numbers from a generator of its own ({name!r}), and draws "
+        "others when a forward is repeated"
+        for owner, layer in _described(layers)
+        for name, value in vars(layer).items()
+        if isinstance(value, GENERATORS)
+    ]
+    if problems:
+        problems.append("draw from the global generator of torch, numpy or random instead")
+    return problems
+
+
+def _described(layers: Sequence[tuple[str, nn.Module]]) -> Iterator[tuple[str, nn.Module]]:
+    for name, layer in layers:
+        yield f"layer {name!r}" if name else "the stage", layer
+
+
+def _is_compiled(layer: nn.Module) -> bool:
+    compiled_call = getattr(layer, "_compiled_call_impl", None)
+    return compiled_call is not None or type(layer).__name__ == "OptimizedModule"
+
+
+def _uses_derived_weights(layer: nn.Module) -> bool:
+    """Return True if a layer computes with tensors made from its parameters, not with them."""
+    hooks = layer._forward_pre_hooks.values()
+    made = any(
+        type(hook).__name__ in ("WeightNorm", "SpectralNorm")
+        or isinstance(hook, prune.BasePruningMethod)
+        for hook in hooks
+    )
+    repeated = isinstance(layer, _InstanceNorm) and layer.affine  # once for each input
+    known = repeated or isinstance(layer, nn.RNNBase)
+    return made or known or parametrize.is_parametrized(layer)
+
+
+def check_graph(output: Tree, weights: Mapping[str, Tensor]) -> None:
+    """Refuse functions of autograd that keep a weight or a layer as an attribute of ``ctx``.
+
+    What ``ctx.save_for_backward`` keeps can be held at the weights of the forward; an attribute
+    is the weight itself, which the optimizer changes before a late backward.
+
+    Args:
+        output: Output of a forward, with its graph.
+        weights: Weights of the layers by name.
+
+    Raises:
+        LinearizeError: There is such a function.
+    """
+    names = {
+        weight.untyped_storage().data_ptr(): name
+        for name, weight in weights.items()
+        if weight.requires_grad and weight.numel()
+    }
+    for node in graph_nodes(output):
+        if isinstance(node, BackwardCFunction):
+            for attribute, value in vars(node).items():
+                holder = isinstance(value, nn.Module)
+                for kept in value.parameters() if holder else tensors(value):
+                    if (name := names.get(kept.untyped_storage().data_ptr())) is not None:
+                        raise LinearizeError(
+                            f"{node.name()} keeps the weight {name!r} as ctx.{attribute}, so a "
+                            "late backward would see current weights and not those of the "
+                            "forward; keep it with ctx.save_for_backward, or use "
+                            "linearize='recompute'"
+                        )
+
+
+def graph_nodes(output: Tree, ends: tuple[type, ...] = ()) -> Iterator[Node]:
+    """Yield each node of a graph once.
+
+    Args:
+        output: Output of a forward, with its graph.
+        ends: Classes of nodes behind which the graph is left alone.
+    """
+    nodes = [tensor.grad_fn for tensor in tensors(output) if tensor.grad_fn is not None]
+    seen = set(nodes)
+    while nodes:
+        node = nodes.pop()
+        yield node
+        if not isinstance(node, ends):
+            following = {each for each, _ in node.next_functions if each is not None} - seen
+            seen |= following
+            nodes += following
+
+
+class ForbidForward(TorchFunctionMode):
+    """Context manager for a backward in which a forward is an error.
+
+    Activation checkpointing does such a forward: it recomputes at the current weights. The
+    backward itself, and a custom autograd function in it, runs without gradients; a forward
+    that is to be differentiated enables them, or is followed by a backward of its own.
+
+    The mode sees the calls of Python only, not the operations of autograd: a dispatch mode
+    would take every operation of the backward through Python. A call with tensors is handed to
+    the mode, which is off during that call; so the backward has to be called with edges of the
+    graph.
+
+    Args:
+        stage: Number of the stage, for the message.
+
+    Raises:
+        LinearizeError: There was a forward.
+    """
+
+    def __init__(self, stage: int) -> None:
+        super().__init__()
+        self._stage = stage
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        if torch.is_grad_enabled() or func is torch.autograd.backward:
+            raise LinearizeError(
+                f"stage {self._stage}: something was forwarded again inside the backward, as "
+                "activation checkpointing does, at other weights than linearize asks for; "
+                "use linearize='recompute', or remove the checkpointing"
+            )
+        return func(*args, **(kwargs or {}))

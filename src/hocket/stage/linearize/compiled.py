@@ -1,0 +1,239 @@
+"""Layers of a stage as one compiled function of their weights and their input.
+
+Hooks on saved tensors cannot be relied on in compiled graphs, which choose what they save. A
+function of the weights needs none: it is called with those of the version.
+"""
+
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from types import FunctionType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from hocket.errors import LinearizeError, OptionError, format_problems
+from hocket.partition.parts.partial_module import PartialModule
+from hocket.stage.layers.known_layers import hooks_of
+from hocket.stage.parts import StageParts
+from hocket.stage.setup import Compiler, Setup
+from hocket.tree import Tree, tensors
+
+_NOTHING = nullcontext()
+
+
+class CompiledLayers:
+    """Layers of a stage, compiled at their first forward for each shape of their input.
+
+    All of them are one graph. A graph holds for one shape: one for several shapes would round
+    differently, and would depend on the order in which the shapes came.
+
+    Args:
+        module: The layers.
+        compiler: Backend of torch.compile.
+        stage: Number of the stage, for messages.
+        recomputes: The backward may compute parts of the forward again, to save memory.
+
+    Raises:
+        OptionError: The layers cannot be compiled.
+    """
+
+    def __init__(
+        self, module: nn.Module, compiler: Compiler, stage: int, *, recomputes: bool
+    ) -> None:
+        self._module = module
+        self._stage = stage
+        self._hooks = hooks_of(module)
+        self._weights = [*module.parameters()]
+        self._seen: set[object] = set()  # shapes, frozen weights and modes, as compiled
+        self._require_compilable()
+        backend, options = _backend(compiler, recomputes=recomputes)
+        self._compiled = torch.compile(
+            _with_own_cache(_call_layers),
+            fullgraph=True,
+            dynamic=False,
+            backend=backend,
+            options=options,
+        )
+
+    def __call__(
+        self, module: nn.Module, inputs: Tree, weights: Mapping[str, Tensor] | None = None
+    ) -> Tree:
+        """Return the output of the layers.
+
+        Args:
+            module: The layers; the same as before.
+            inputs: Their input, with tensors of shape (B, ...).
+            weights: What to compute with in the place of weights, by their names.
+
+        Raises:
+            OptionError: The layers cannot be compiled, have got hooks, or met too many shapes.
+        """
+        if any(self._hooks):
+            self._require_compilable()
+        try:
+            with self._quiet_when_new(inputs):
+                output: Tree = self._compiled(module, weights or {}, inputs)
+        except torch._dynamo.exc.FailOnRecompileLimitHit as error:
+            raise OptionError(
+                f"stage {self._stage} met inputs of more shapes than graphs are kept for "
+                f"({torch._dynamo.config.recompile_limit}); use batches of fewer shapes, raise "
+                "torch._dynamo.config.recompile_limit, or leave compile out"
+            ) from error
+        except torch._dynamo.exc.TorchDynamoException as error:
+            raise OptionError(
+                f"stage {self._stage} cannot be compiled as one graph: {_first_lines(error)}; "
+                "change that layer, or leave compile out"
+            ) from error
+        return output
+
+    def _quiet_when_new(self, inputs: Tree) -> AbstractContextManager[object]:
+        """Return a context in which the compiler may look at gradients of what is no leaf.
+
+        Args:
+            inputs: Input of the layers, with tensors of shape (B, ...).
+        """
+        shapes = tuple([tensor.shape for tensor in tensors(inputs)])
+        frozen = tuple([not weight.requires_grad for weight in self._weights])
+        key = shapes, frozen, torch.is_grad_enabled(), self._module.training
+        if key in self._seen:
+            return _NOTHING
+        self._seen.add(key)
+        return _quiet()
+
+    def _require_compilable(self) -> None:
+        problems = []
+        if any(isinstance(layer, PartialModule) for layer in self._module.modules()):
+            problems.append(
+                "it is a part of the network's own forward, which is followed call by call; "
+                "use a chain of layers (nn.Sequential), or give the stages as modules"
+            )
+        if any(self._hooks):
+            problems.append(
+                "it has layers with hooks, which a compiled graph may leave out; remove them"
+            )
+        if problems:
+            message = f"stage {self._stage} cannot be compiled; leave compile out, or"
+            raise OptionError(format_problems(message, problems))
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Context manager without a warning that the compiler causes by a look at every input."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "The .grad attribute of a Tensor that is not a leaf")
+        yield
+
+
+def build_compiled(setup: Setup, parts: StageParts) -> CompiledLayers | None:
+    """Return the compiled layers of a stage; None if they are not to be compiled.
+
+    Args:
+        setup: Options that all stages share.
+        parts: Layers of the stage.
+
+    Raises:
+        OptionError: The layers cannot be compiled.
+    """
+    if setup.compile is None:
+        return None
+    method = setup.method
+    late = method.graph_delay(parts.index, parts.count) > 0
+    live = late and method.linearize == "live"
+    return CompiledLayers(parts.module, setup.compile, parts.index, recomputes=not live)
+
+
+def _call_layers(module: nn.Module, weights: dict[str, Tensor], inputs: Tree) -> Tree:
+    """Return the output of a module; this is the function that is compiled.
+
+    Args:
+        module: The module.
+        weights: What to compute with in the place of weights, by their names.
+        inputs: Input of the module, with tensors of shape (B, ...).
+    """
+    return torch.func.functional_call(module, weights, (inputs,))
+
+
+def _with_own_cache(function: Callable[..., Tree]) -> Callable[..., Tree]:
+    """Return a copy of a function; the compiler keeps its graphs, and their limit, by code."""
+    assert isinstance(function, FunctionType)
+    return FunctionType(function.__code__.replace(), function.__globals__, function.__name__)
+
+
+def _backend(
+    compiler: Compiler, *, recomputes: bool
+) -> tuple[str | Callable[..., Any], dict[str, Any] | None]:
+    """Return a backend of torch.compile, and its options.
+
+    Args:
+        compiler: Name of the backend.
+        recomputes: The backward may compute parts of the forward again.
+    """
+    if compiler == "aot_eager":
+        return compiler if recomputes else _aot_eager_without_recomputation(), None
+    # Random numbers of PyTorch's own generators, which are those of stages not compiled.
+    options: dict[str, Any] = {"fallback_random": True}
+    if not recomputes:
+        options["custom_partitioner_fn"] = _inductor_partitioner()
+    return compiler, options
+
+
+def _divide_without_recomputation(
+    graph: torch.fx.GraphModule, inputs: Sequence[object], **options: Any
+) -> tuple[torch.fx.GraphModule, torch.fx.GraphModule]:
+    """Divide a graph into forward and backward, so that the backward forwards nothing again.
+
+    Args:
+        graph: Forward and backward together.
+        inputs: Their inputs.
+        options: Among them the number of outputs of the forward.
+
+    Raises:
+        LinearizeError: Layers ask for a recomputation, as activation checkpointing does.
+    """
+    from torch._functorch.partitioners import default_partition, has_recomputable_ops
+
+    if has_recomputable_ops(graph):
+        raise LinearizeError(
+            "something is forwarded again inside the backward, as activation checkpointing "
+            "does, at other weights than linearize='live' asks for; use linearize='stash' or "
+            "'recompute', or remove the checkpointing"
+        )
+    return default_partition(graph, inputs, num_fwd_outputs=options["num_fwd_outputs"])
+
+
+def _aot_eager_without_recomputation() -> Callable[..., Any]:
+    from torch._dynamo.backends.common import aot_autograd
+    from torch._dynamo.backends.debugging import boxed_nop
+
+    return aot_autograd(
+        fw_compiler=boxed_nop,
+        bw_compiler=boxed_nop,
+        partition_fn=_divide_without_recomputation,
+        keep_inference_input_mutations=True,
+    )
+
+
+def _inductor_partitioner() -> object:
+    from torch._inductor.custom_graph_pass import CustomPartitionerFn
+
+    class WithoutRecomputation(CustomPartitionerFn):
+        def __call__(
+            self, gm: torch.fx.GraphModule, joint_inputs: Sequence[object], **options: Any
+        ) -> tuple[torch.fx.GraphModule, torch.fx.GraphModule]:
+            return _divide_without_recomputation(gm, joint_inputs, **options)
+
+        def uuid(self) -> str:
+            return "hocket: the backward forwards nothing again"
+
+        def __reduce__(self) -> tuple[Callable[[], object], tuple[()]]:
+            return _inductor_partitioner, ()  # written by inductor into keys of its cache
+
+    return WithoutRecomputation()
+
+
+def _first_lines(error: Exception) -> str:
+    """Return what an error of the compiler says before its advice and its traces."""
+    lines = [line.strip() for line in str(error).split("\n\n")[0].splitlines()]
+    return " ".join(filter(None, lines))

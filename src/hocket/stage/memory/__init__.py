@@ -1,0 +1,1 @@
+"""Weights and buffers at the versions that batches in flight need."""

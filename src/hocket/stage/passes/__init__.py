@@ -1,0 +1,1 @@
+"""The actions of a stage: forward, backward, update, learn, skip."""

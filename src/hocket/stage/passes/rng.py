@@ -1,0 +1,122 @@
+"""Random numbers that depend on seed, stage, batch and pass only.
+
+So a forward can be repeated without keeping the state of a generator, stages in different
+processes draw the same numbers as in one process, and the caller's own random numbers are left
+alone.
+"""
+
+import hashlib
+import random
+from contextlib import AbstractContextManager, nullcontext
+from functools import cache
+from typing import Literal
+
+import numpy
+import torch
+from numpy.random import mtrand
+
+from hocket.stage.layers.known_layers import Draws
+
+Pass = Literal["signal", "forward", "backward", "learn"]
+
+
+def seeded_rng(
+    seed: int,
+    stage: int,
+    batch: int,
+    pass_name: Pass,
+    device: torch.device,
+    draws: Draws = "anything",
+) -> AbstractContextManager[None]:
+    """Return a context manager that seeds the global generators for one pass.
+
+    They are those of torch, of numpy and of Python's ``random``, and are restored at the end. A
+    layer's own generators are not reached: `check_compatible` refuses them where that matters.
+
+    Args:
+        seed: Seed of the training.
+        stage: Number of the stage.
+        batch: Number of the batch.
+        pass_name: Pass of the stage over the batch.
+        device: Device of the stage.
+        draws: Generators that the pass may draw from; others are left as they are.
+    """
+    if draws == "nothing":
+        return _NOTHING
+    words = f"{seed}/{stage}/{batch}/{pass_name}".encode()
+    key = int.from_bytes(hashlib.blake2b(words, digest_size=8).digest(), "big")
+    seeded: AbstractContextManager[None] = _SeededTorch(key)
+    if device.type == "cuda":
+        seeded = _SeededOnGpu(key, device)
+    return seeded if draws == "torch" else _SeededEverywhere(key, seeded)
+
+
+_NOTHING = nullcontext()
+
+
+class _SeededTorch:
+    """Seeds PyTorch's generator of the CPU; entered for every pass, so by the shortest way."""
+
+    __slots__ = ("_before", "_key")
+
+    def __init__(self, key: int) -> None:
+        self._key = key
+
+    def __enter__(self) -> None:
+        generator = torch.default_generator
+        self._before = generator.get_state()
+        # Not torch.manual_seed: it records a stack trace for each kind of device not in use.
+        generator.manual_seed(self._key)
+
+    def __exit__(self, *error: object) -> None:
+        torch.default_generator.set_state(self._before)
+
+
+class _SeededOnGpu(_SeededTorch):
+    """Seeds the generator of a GPU as well."""
+
+    __slots__ = ("_device", "_on_gpu")
+
+    def __init__(self, key: int, device: torch.device) -> None:
+        super().__init__(key)
+        self._device = device
+
+    def __enter__(self) -> None:
+        self._on_gpu = torch.cuda.get_rng_state(self._device)
+        super().__enter__()
+        with torch.cuda.device(self._device):
+            torch.cuda.manual_seed(self._key)
+
+    def __exit__(self, *error: object) -> None:
+        super().__exit__(*error)
+        torch.cuda.set_rng_state(self._on_gpu, self._device)
+
+
+class _SeededEverywhere:
+    """Seeds the generators of NumPy and of Python, beside those of PyTorch."""
+
+    __slots__ = ("_key", "_numpy", "_python", "_torch")
+
+    def __init__(self, key: int, seeded_torch: AbstractContextManager[None]) -> None:
+        self._key = key
+        self._torch = seeded_torch
+
+    def __enter__(self) -> None:
+        self._python = random.getstate()
+        # Another generator takes the place of numpy's, whose state is slow to read and write.
+        self._numpy = mtrand.get_bit_generator()
+        self._torch.__enter__()
+        mtrand.set_bit_generator(_numpy_generator())
+        random.seed(self._key)
+        numpy.random.seed(self._key % 2**32)
+
+    def __exit__(self, *error: object) -> None:
+        mtrand.set_bit_generator(self._numpy)
+        random.setstate(self._python)
+        self._torch.__exit__(None, None, None)
+
+
+@cache
+def _numpy_generator() -> numpy.random.MT19937:
+    """Return the generator that passes are seeded with."""
+    return numpy.random.MT19937(0)

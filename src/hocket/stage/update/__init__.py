@@ -1,0 +1,1 @@
+"""Accumulated gradients, their clipping and scale, and the update of the weights."""

@@ -1,0 +1,345 @@
+"""Optimizer and scheduler of one stage, which count that stage's own batches and updates."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, Protocol, TypeAlias
+
+from torch import Tensor, nn
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
+
+from hocket.errors import OptionError
+from hocket.methods.method import Reduce
+from hocket.optim.factory import NEEDS_CLOSURE
+from hocket.remedies.remedy import Aids
+from hocket.stage.memory.weight_memory import repeated_views
+from hocket.stage.update.accumulate import GradientAccumulator
+from hocket.stage.update.bare_step import bare_step
+from hocket.stage.update.clipping import Clipping
+
+SchedulerUnit = Literal["epoch", "update"]
+
+
+class GradientReduction(Protocol):
+    """Adds up the gradients of the replicas of a stage, started by the backward itself."""
+
+    def finish(self) -> None:
+        """Wait until ``grad`` of every parameter is the sum over all replicas."""
+
+
+BuildReduction: TypeAlias = Callable[[Sequence[nn.Parameter]], GradientReduction]
+
+
+class Updater:
+    """Updates one stage's weights with the gradients of one or several batches.
+
+    A tick without a gradient changes nothing: no weight decay, no momentum. The learning rate
+    of an update is that of the epoch of its batch, even if the gradient of that batch comes
+    back after the next epoch has begun.
+
+    Args:
+        parameters: Weights of the stage; there may be none.
+        optimizer: Their optimizer; None if there are no weights.
+        scheduler: Scheduler of the learning rate; None for a constant one.
+        scheduler_unit: ``epoch`` or ``update``: when the scheduler makes a step.
+        scheduler_start: Updates before a scheduler that counts updates begins.
+        reduce: ``mean`` or ``sum``: reduction of the gradients of several batches.
+        lr_factor: Returns the factor on the scheduler's learning rates in an epoch and after a
+            number of updates.
+        build_reduction: Builds the reduction over the stage's replicas; None without replicas.
+        clip: Limit of the norm of the gradient.
+        remedies: Remedies for late gradients; None for none.
+    """
+
+    def __init__(
+        self,
+        parameters: Sequence[nn.Parameter],
+        optimizer: Optimizer | None,
+        scheduler: LRScheduler | None = None,
+        *,
+        scheduler_unit: SchedulerUnit = "epoch",
+        scheduler_start: int = 0,
+        reduce: Reduce = "mean",
+        lr_factor: Callable[[int, int], float] = lambda epoch, update: 1.0,
+        build_reduction: BuildReduction | None = None,
+        clip: Clipping = Clipping(),  # noqa: B008  # it is frozen
+        remedies: Aids | None = None,
+    ) -> None:
+        self.parameters = parameters
+        self.optimizer = optimizer
+        self.scheduler = scheduler
+        self.given_groups = _plain_values(optimizer)  # before training changes them
+        self.version = 0  # updates done
+        self.remedies = Aids([]) if remedies is None else remedies
+        if optimizer is not None:
+            # Otherwise torch warns of a scheduler that steps before the first update. Here that
+            # is right: the update may come in a later epoch, or came in another process.
+            optimizer._opt_called = True  # type: ignore[attr-defined]
+        self._accumulator = GradientAccumulator(parameters, reduce)
+        self._reduction = (
+            build_reduction(parameters) if build_reduction and parameters else None
+        )
+        self._scheduler_unit = scheduler_unit
+        self._scheduler_start = scheduler_start
+        self._lr_factor = lr_factor
+        self._clip = clip
+        self._epoch = 0
+        self._losses: dict[int, float] = {}  # on validation data, by epoch
+
+    @property
+    def accumulated_count(self) -> int:
+        """Number of batches whose gradients wait for an update."""
+        return self._accumulator.count
+
+    @property
+    def reduces(self) -> bool:
+        """True if gradients are added up over replicas."""
+        return self._reduction is not None
+
+    @property
+    def ordered_parameters(self) -> list[nn.Parameter]:
+        """The weights in the order in which the optimizer's state counts them."""
+        groups = self.optimizer.param_groups if self.optimizer else []
+        return [parameter for group in groups for parameter in group["params"]]
+
+    def optimizer_tensors(self) -> dict[str, Tensor]:
+        """Return the tensors of the optimizer's state, such as momenta, by descriptions."""
+        states = self.optimizer.state if self.optimizer is not None else {}
+        return {
+            f"{key} of the optimizer for weight {n}": value
+            for n, parameter in enumerate(self.parameters)
+            for key, value in states.get(parameter, {}).items()
+            if isinstance(value, Tensor)
+        }
+
+    def zero_grad(self) -> None:
+        """Discard the gradients of all weights."""
+        for parameter in self.parameters:
+            parameter.grad = None
+
+    def accumulate(
+        self, staleness: int = 0, then: Sequence[Tensor] | None = None
+    ) -> list[Tensor | None]:
+        """Move the gradients of one batch out of ``grad``, reduced over replicas.
+
+        Args:
+            staleness: Updates since the forward of the batch.
+            then: Weights of the forward, if a remedy wants them and they are not the present
+                ones.
+
+        Returns:
+            The gradient of each parameter, corrected and before it is clipped, of its shape;
+            None if it has none.
+        """
+        if self._reduction is not None:
+            self._reduction.finish()
+        if self.remedies:
+            self.remedies.correct(then)
+            self.remedies.gathered(staleness)
+        return self._accumulator.add(self._clip.of_batch)
+
+    def update(self, epoch: int) -> float:
+        """Update the weights with the accumulated gradients; return the learning rate used.
+
+        Args:
+            epoch: Epoch of the last batch accumulated.
+
+        Raises:
+            OptionError: The optimizer cannot do a step without a closure.
+        """
+        if self.scheduler is not None and self._scheduler_unit == "epoch":
+            for passed in range(self._epoch, epoch):
+                self._step_scheduler(self.scheduler, passed)
+        self._epoch = epoch
+        self._accumulator.reduce(self._clip.of_update)
+        lr = 0.0
+        if self.optimizer is not None:
+            lr = self._step(self.optimizer, epoch)
+        self.zero_grad()  # of all weights: the optimizer may have been built without some
+        counts = self._scheduler_unit == "update" and self.version >= self._scheduler_start
+        if self.scheduler is not None and counts:
+            self.scheduler.step()
+        self.version += 1
+        return lr
+
+    @property
+    def follows_losses(self) -> bool:
+        """True if the scheduler follows the validation loss of each epoch."""
+        return isinstance(self.scheduler, ReduceLROnPlateau)
+
+    def note_loss(self, epoch: int, loss: float) -> None:
+        """Keep the validation loss of an epoch, until the first update of a later one.
+
+        Args:
+            epoch: Number of the epoch.
+            loss: Its validation loss.
+        """
+        if self.follows_losses:
+            self._losses[epoch] = loss
+
+    def _step_scheduler(self, scheduler: LRScheduler, epoch: int) -> None:
+        """Let the scheduler count an epoch that has passed.
+
+        Args:
+            scheduler: The scheduler.
+            epoch: Number of the epoch.
+
+        Raises:
+            OptionError: The scheduler follows validation losses, and the epoch has none.
+        """
+        if not isinstance(scheduler, ReduceLROnPlateau):
+            scheduler.step()
+            return
+        if epoch not in self._losses:
+            raise OptionError(
+                f"ReduceLROnPlateau follows the validation loss, and epoch {epoch} has none; "
+                "give `fit` validation data, or `end_epoch` the loss"
+            )
+        scheduler.step(self._losses.pop(epoch))
+
+    def _step(self, optimizer: Optimizer, epoch: int) -> float:
+        """Do one step, and return its first learning rate.
+
+        Args:
+            optimizer: The optimizer.
+            epoch: Epoch of the update.
+        """
+        remedies = self.remedies
+        factor = self._lr_factor(epoch, self.version)
+        if not remedies:
+            return _step_scaled(optimizer, factor)[0]
+        factor *= remedies.rate(self.version)
+        told = self.parameters if remedies.wants_changes else []
+        before = [weight.detach().clone() for weight in told]
+        lrs = _step_scaled(optimizer, factor)
+        if remedies.act_on(self.version):
+            remedies.adjust(lrs)
+        changes = [weight.detach() - old for weight, old in zip(told, before, strict=True)]
+        for number in repeated_views(told):  # whose memory has moved once, and is told once
+            changes[number].zero_()
+        remedies.stepped(lrs, changes)
+        return lrs[0]
+
+    def adopt_state(self, remembered: Sequence[Any], epoch: int, updates: int) -> None:
+        """Continue from the state of optimizers that had these weights among others.
+
+        Args:
+            remembered: State of each weight, in order; None if it has no state.
+            epoch: Epoch that the scheduler continues in.
+            updates: Number of updates that the weights have seen.
+        """
+        if self.optimizer is not None:
+            states = {n: state for n, state in enumerate(remembered) if state is not None}
+            _load(self.optimizer, self.optimizer.state_dict() | {"state": states})
+        self._epoch, self.version = epoch, updates
+        counted = updates - self._scheduler_start
+        for _ in range(epoch if self._scheduler_unit == "epoch" else counted):
+            if self.scheduler is not None:
+                self.scheduler.step()
+
+    def mismatches(self, state: dict[str, Any], label: str) -> list[str]:
+        """Return in words each reason why a state is not one of this updater."""
+        saved, wanted = " and ".join(state["kinds"]), " and ".join(self._class_names)
+        if saved != wanted:
+            return [f"{label}: updated by {saved}, wanted {wanted}"]
+        if self.optimizer is None or "param_groups" not in state["optimizer"]:
+            return []  # some optimizers have a state of a form of their own
+        then, now = (
+            [len(group["params"]) for group in groups]
+            for groups in (state["optimizer"]["param_groups"], self.optimizer.param_groups)
+        )
+        if then != now:
+            return [f"{label}: groups of {then} parameters in the optimizer, wanted {now}"]
+        return []
+
+    @property
+    def _class_names(self) -> list[str]:
+        return [type(part).__name__ for part in (self.optimizer, self.scheduler)]
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state of optimizer and scheduler, accumulated gradients, and counters."""
+        return {
+            "kinds": self._class_names,
+            "optimizer": self.optimizer.state_dict() if self.optimizer else None,
+            "scheduler": self.scheduler.state_dict() if self.scheduler else None,
+            "given_groups": self.given_groups,
+            "gathered": self._accumulator.state_dict(),
+            "epoch": self._epoch,
+            "version": self.version,
+            "losses": [list(pair) for pair in self._losses.items()],
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue from the state of an updater of the same weights."""
+        if self.optimizer is not None:
+            _load(self.optimizer, state["optimizer"])
+        if self.scheduler is not None:
+            self.scheduler.load_state_dict(state["scheduler"])
+        self.given_groups = state["given_groups"]
+        self._accumulator.load_state_dict(state["gathered"])
+        self._epoch, self.version = state["epoch"], state["version"]
+        self._losses = {epoch: loss for epoch, loss in state["losses"]}
+
+
+def _plain_values(optimizer: Optimizer | None) -> list[dict[str, Any]]:
+    """Return the numbers and texts of each group of an optimizer, such as its rate."""
+    groups = [] if optimizer is None else optimizer.param_groups
+    return [
+        {
+            name: list(value) if isinstance(value, tuple) else value
+            for name, value in group.items()
+            if name != "params" and isinstance(value, int | float | str | list | tuple)
+        }
+        for group in groups
+    ]
+
+
+def _load(optimizer: Optimizer, state: dict[str, Any]) -> None:
+    """Load the state of an optimizer, whose scalars keep their type.
+
+    PyTorch gives all but one of them that of their weight: `NAdam` then multiplies in another
+    precision than before. It also moves its product to the GPU, which is asked for it then.
+
+    Args:
+        optimizer: The optimizer.
+        state: State of such an optimizer, as its ``state_dict`` returns it.
+    """
+    optimizer.load_state_dict(state)
+    weights = [weight for group in optimizer.param_groups for weight in group["params"]]
+    saved = state.get("state", {})  # some optimizers have a state of a form of their own
+    for number, weight in enumerate(weights):
+        now = optimizer.state.get(weight, {}) if number in saved else {}
+        for name, loaded in list(now.items()):
+            value = saved[number].get(name)
+            if isinstance(value, Tensor) and not value.dim() and name != "step":
+                on_host = name == "mu_product" and not optimizer.defaults.get("capturable")
+                now[name] = value.to("cpu" if on_host else loaded.device, copy=True)
+
+
+def _step_scaled(optimizer: Optimizer, factor: float) -> list[float]:
+    """Do one step at scaled learning rates, and return them.
+
+    Outside they are those of the scheduler, many of which compute the next one from the last.
+
+    Args:
+        optimizer: The optimizer.
+        factor: Factor on the learning rates of all groups.
+
+    Raises:
+        OptionError: The optimizer asks for a closure.
+        Exception: The optimizer raised it.
+    """
+    groups = optimizer.param_groups
+    lrs = [group["lr"] for group in groups] if factor != 1 else []
+    for group, lr in zip(groups, lrs, strict=False):
+        group["lr"] = lr * factor
+    used = [float(group["lr"]) for group in groups]
+    try:
+        bare_step(optimizer)()
+    except Exception as error:
+        if "closure" not in str(error):
+            raise
+        raise OptionError(f"{type(optimizer).__name__} {NEEDS_CLOSURE}") from error
+    finally:
+        for group, lr in zip(groups, lrs, strict=False):
+            group["lr"] = lr
+    return used

@@ -1,0 +1,1 @@
+"""Weights that a batch meets instead of the newest ones."""

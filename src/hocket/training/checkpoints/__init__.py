@@ -1,0 +1,1 @@
+"""What a checkpoint of a training holds, and how one is resumed."""

@@ -1,0 +1,294 @@
+"""Checkpoints of a training: written from its session and fit state, and restored into them."""
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from hocket.checkpoint import Checkpoints, CheckpointWriter, Manifest
+from hocket.checkpoint.directory import checkpoint_name, newest_first
+from hocket.distributed.failures.phases import Phase
+from hocket.distributed.world.solo_world import SoloWorld
+from hocket.distributed.world.world import World
+from hocket.engine.engine import LockstepEngine
+from hocket.errors import CheckpointError, HocketError, OptionError, PeerLostError
+from hocket.training.callback import CallbackList
+from hocket.training.checkpoints.state import (
+    ResumePoint,
+    build_manifest,
+    callback_tensors,
+    newest_common_checkpoint,
+    open_checkpoint,
+    part_name,
+    require_matching_stages,
+    reshard,
+    reshard_names,
+    warn_of_changes,
+    warn_of_unsaved,
+)
+from hocket.training.fit_state import FitState
+from hocket.training.session.changed_choices import settings_of, warn_of_changed_choices
+from hocket.training.session.session import Session
+from hocket.training.session.setup_choices import require_same_setup
+
+SaveCheckpoint: TypeAlias = Callable[[int | None], None]
+"""Leaves a checkpoint: at once if given None, or if one is due after this number of ticks."""
+
+
+@contextmanager
+def saving(
+    checkpoints: Checkpoints | None,
+    session: Session,
+    state: FitState,
+    train: object,
+    on_complete: Callable[[Path], None] = lambda folder: None,
+) -> Iterator[SaveCheckpoint]:
+    """Context manager that gives a function for checkpoints; at its end they are on disk.
+
+    Args:
+        checkpoints: Folder and interval; None to leave no checkpoints.
+        session: The network and its engine.
+        state: Epochs and batches that are done.
+        train: The training data, whose position and RNG state are kept.
+        on_complete: Called in all processes with the folder of each checkpoint that is
+            complete, between two ticks: soon after, and before the next one is begun.
+
+    Raises:
+        CheckpointError: One cannot be written, and the training is to stop for that; or the
+            folder is that of another training.
+        OptionError: The stages do not keep what a checkpoint needs.
+        HocketError: No batch has been seen yet.
+    """
+    if checkpoints is None:
+        yield lambda ticks: None
+        return
+    if not session.setup.resumable:
+        raise OptionError(
+            "checkpoints need what was in flight; build the trainer with resumable=True"
+        )
+    if session.world.is_main:
+        warn_of_unsaved(session.setup.loss, session.cut.network)
+    world = session.world
+    if session.detached:  # each stage saves after ticks of its own
+        folder = Path(checkpoints.folder) / str(world.process_name)
+        checkpoints, world = replace(checkpoints, folder=folder), SoloWorld()
+        # A job that begins anew, as not all stages had a checkpoint, finds those of some.
+        session.checkpoint_folders.add(folder)
+    with ExitStack() as claim:
+        with session.world.in_phase(Phase.SAVING):
+            _claim_folder(session, world, Path(checkpoints.folder), claim)
+            writer = CheckpointWriter(checkpoints, world)
+        saver = _Saver(writer, checkpoints, session, state, train, on_complete)
+        try:
+            yield saver.save
+            with session.world.in_phase(Phase.SAVING):
+                writer.wait()
+                session.world.gather(None)  # it is sealed for all
+            saver.settle()
+        except BaseException as error:
+            # After a failure of another process nobody waits for the parts of the others.
+            if world.size == 1 or isinstance(error, KeyboardInterrupt):
+                saver.settle()
+            raise
+        finally:
+            writer.close()
+
+
+def _claim_folder(
+    session: Session, world: World | SoloWorld, folder: Path, claim: ExitStack
+) -> None:
+    """Claim the folder of checkpoints for the training of some processes.
+
+    Args:
+        session: The training.
+        world: The processes that write checkpoints together.
+        folder: The folder.
+        claim: Holds the claim of the main process.
+
+    Raises:
+        CheckpointError: The folder is that of another training, in all processes.
+    """
+    problem = ""
+    if world.is_main:
+        try:
+            claim.enter_context(session.checkpoint_folders.claim(folder))
+        except CheckpointError as error:
+            problem = str(error)
+    if problem := "".join(world.gather(problem)):
+        raise CheckpointError(problem)
+
+
+class _Saver:
+    """Writes the checkpoints that are due, and tells of those that are complete.
+
+    Args:
+        writer: Writer of the checkpoints.
+        checkpoints: Their interval and their note.
+        session: The network and its engine.
+        state: Epochs and batches that are done.
+        train: The training data.
+        on_complete: Called with the folder of each that is complete.
+    """
+
+    def __init__(
+        self,
+        writer: CheckpointWriter,
+        checkpoints: Checkpoints,
+        session: Session,
+        state: FitState,
+        train: object,
+        on_complete: Callable[[Path], None],
+    ) -> None:
+        self._writer = writer
+        self._checkpoints = checkpoints
+        self._session = session
+        self._state = state
+        self._train = train
+        self._on_complete = on_complete
+        self._asked = session.engine.tick_count
+
+    def save(self, ticks: int | None) -> None:
+        """Leave a checkpoint: at once if given None, or if one is due after so many ticks."""
+        writer, world = self._writer, self._session.world
+        due = ticks is None or writer.is_due(ticks, self._asked)
+        self._asked = self._asked if ticks is None else ticks
+        if due:
+            with world.in_phase(Phase.SAVING):
+                writer.wait()
+        self._tell()  # what is done with a checkpoint is in the state that the next one keeps
+        if due:
+            note = self._checkpoints.note() if self._checkpoints.note else None
+            with world.in_phase(Phase.SAVING):
+                self._write(note)
+
+    def _write(self, note: Any) -> None:
+        writer, session, state = self._writer, self._session, self._state
+        engine, replica = session.engine, session.world.replica
+        if not session.prepared:
+            raise HocketError("there is nothing to save before the first batch")
+        if (name := checkpoint_name(engine.tick_count, state.epoch)) == writer.last_name:
+            return
+        session.whole_ticks.require()
+        session.look()
+        parts = {
+            part_name(stage.index, replica): stage_state
+            | reshard_names(stage, session.cut.network)
+            | {
+                "fit": state.state_dict(stage.index, self._train),
+                "note": note,
+                "sample": session.sample,
+                "callbacks": state.callbacks.stage_tensors(stage),
+                "settings": settings_of(stage, session.cut.network, session.setup.loss),
+            }
+            for stage, stage_state in zip(engine.stages, engine.state_dict(), strict=True)
+        }
+        manifest = build_manifest(
+            engine.tick_count,
+            session.setup,
+            session.parameter_names,
+            session.world.replicas,
+            state.summary(),
+        )
+        faults = [(s.index, fault) for s in engine.stages if (fault := s.persistent_fault())]
+        writer.save(
+            name, parts, manifest, "; ".join(f"stage {k}: the {what}" for k, what in faults)
+        )
+
+    def settle(self) -> None:
+        """Wait until the last checkpoint is complete, or never will be."""
+        with self._session.world.in_phase(Phase.SAVING):
+            self._writer.wait()
+            self._writer.settle()
+        self._tell()
+
+    def _tell(self) -> None:
+        for path in self._writer.take_complete():
+            with self._session.world.in_phase(Phase.SAVING):
+                self._on_complete(path)
+
+
+def resume_from(session: Session, folder: Path) -> tuple[FitState, ResumePoint]:
+    """Restore the newest complete checkpoint of a folder, or a given one.
+
+    Args:
+        session: The network and its engine, which has not trained yet.
+        folder: One checkpoint, or a folder of checkpoints.
+
+    Raises:
+        CheckpointError: There is none, or it is of another training; nothing has been changed.
+        PeerLostError: There is none yet, and this process was started again, alone.
+        HocketError: The session has trained already.
+    """
+    if session.engine.tick_count:
+        raise HocketError("this trainer has trained already; resume with a new one")
+    count, world = session.cut.count, session.world
+    local_parts = [part_name(stage, world.replica) for stage in world.local_stages(count)]
+
+    def wanted(manifest: Manifest) -> Iterable[str]:
+        alike = (len(manifest.stages), manifest.replicas) == (count, world.replicas)
+        return local_parts if alike else sorted(manifest.parts)
+
+    if session.detached:
+        folder = folder / str(world.process_name)
+        _require_rejoinable(session, folder)
+        snapshot, newer = newest_common_checkpoint(folder, wanted, lambda value: [value])
+    else:
+        snapshot, newer = newest_common_checkpoint(folder, wanted, world.gather)
+    session.checkpoint_folders.add(snapshot.folder.parent)
+    manifest, first = snapshot.manifest, next(iter(snapshot.parts.values()))
+    require_same_setup(manifest, session.setup)
+    session.prepare(first["sample"], whole=True, resumes=True)
+    engine = session.engine
+    exact = (manifest.stages, manifest.replicas) == (session.parameter_names, world.replicas)
+    if exact:
+        states = [snapshot.parts[name] for name in local_parts]
+        require_matching_stages(engine.stages, states, session.cut.network)
+        for stage, stage_state in zip(engine.stages, states, strict=True):
+            now = settings_of(stage, session.cut.network, session.setup.loss)
+            warn_of_changed_choices(stage, stage_state, now)
+        engine.load_state_dict(states)
+    elif not isinstance(engine, LockstepEngine):
+        raise CheckpointError(
+            f"the {len(manifest.stages)} stages of the checkpoint are not those of this "
+            "training, and stages that run freely can only continue as they were cut, as each "
+            "has done a different number of turns; use the same cut"
+        )
+    else:
+        snapshot = open_checkpoint(snapshot.folder, lambda manifest: sorted(manifest.parts))
+        states = list(snapshot.parts.values())
+        reshard(engine, session.cut.network, snapshot, manifest.fit["epoch"])
+    if world.is_main or session.detached:
+        warn_of_changes(snapshot, exact, newer)
+    state = FitState()
+    meters = [stage_state["fit"]["meter"] for stage_state in states if exact]
+    state.load_state_dict(manifest.fit, first["fit"], meters)
+    if not exact:
+        state.ungathered = 0  # other stages begin with the gradients of a new update
+    tensors = {s.index: callback_tensors(s, session.cut.network, states) for s in engine.stages}
+    state.callbacks = CallbackList((), manifest.fit["callbacks"], tensors)
+    note = first["note"] if exact or world.is_main else None
+    notes = tuple(part["note"] for part in snapshot.parts.values())
+    return state, ResumePoint(
+        epoch=state.epoch,
+        batch=state.batches,
+        note=note,
+        notes=notes,
+        history=tuple(state.history),
+        tick=manifest.tick,
+        updates=state.updates,
+    )
+
+
+def _require_rejoinable(session: Session, folder: Path) -> None:
+    """Refuse to begin again alone: the other stages have trained on from the first turns.
+
+    Raises:
+        PeerLostError: This stage was started again alone, and has no checkpoint.
+    """
+    world = session.world
+    if world.rejoined and not newest_first(folder):
+        raise PeerLostError(
+            f"stage {world.stage} was started again alone, but was killed before its first "
+            "checkpoint; start the whole job again"
+        )

@@ -1,0 +1,384 @@
+"""The state of a training between two ticks, as the parts of a checkpoint.
+
+A training continues exactly where it has the stages of the checkpoint. With other stages it is
+resharded: weights and optimizer states continue under the names that the network gives them.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from itertools import zip_longest
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor, nn
+
+from hocket.checkpoint.directory import Manifest, newest_first, read_manifest, read_part
+from hocket.engine.engine import LockstepEngine
+from hocket.errors import CheckpointError, format_problems, warn
+from hocket.stage.memory.forward_state import set_tensors
+from hocket.stage.setup import Setup
+from hocket.stage.stage import Stage
+from hocket.training.fit_state import FitState
+from hocket.training.results.metrics import EpochResult
+from hocket.training.session.setup_choices import setup_choices
+from hocket.tree import Tree
+from hocket.version import __version__
+
+
+@dataclass(frozen=True)
+class ResumePoint:
+    """Position at which a training continues.
+
+    Attributes:
+        epoch: Number of epochs done.
+        batch: Batches of the next epoch that have entered already.
+        note: Value that the caller gave when the checkpoint was written.
+        notes: Values that were given in all processes whose parts this one has read.
+        history: Results of the epochs of the ``fit`` that are done.
+        tick: Number of ticks done.
+        updates: Number of updates that the batches of the ``fit`` so far lead to.
+    """
+
+    epoch: int
+    batch: int
+    note: Any = None
+    notes: tuple[Any, ...] = ()
+    history: tuple[EpochResult, ...] = ()
+    tick: int = 0
+    updates: int = 0
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """A checkpoint that was read, as far as this process needs it.
+
+    Attributes:
+        folder: Folder of the checkpoint.
+        manifest: Description of the checkpoint.
+        parts: States by the name of their file.
+    """
+
+    folder: Path
+    manifest: Manifest
+    parts: dict[str, Tree]
+
+
+PART_FORM = {
+    "layers": dict,
+    "signal": dict,
+    "updater": dict,
+    "signal_updater": dict,
+    "names": dict,
+    "trained": list,
+    "fit": dict,
+    "callbacks": dict,
+    "settings": dict,
+}
+"""Types of the entries of a part that are read before a stage is."""
+WantedFiles: TypeAlias = Callable[[Manifest], Iterable[str]]
+"""Chooses the files to read of a checkpoint."""
+
+
+def part_name(stage: int, replica: int) -> str:
+    """Return the name of the file with a stage's state."""
+    return f"stage{stage}-replica{replica}.pt" if replica else f"stage{stage}.pt"
+
+
+def parameter_names(network: nn.Module, module: nn.Module, stage: int) -> dict[str, str]:
+    """Return the network's names of a stage's parameters and buffers, by the stage's names.
+
+    Args:
+        network: The network.
+        module: Layers of the stage.
+        stage: Number of the stage, for what the network has no name for.
+    """
+    known = {id(value): name for name, value in _named_values(network)}
+    return {
+        name: known.get(id(value), f"stage {stage}: {name}")
+        for name, value in _named_values(module)
+    }
+
+
+def reshard_names(stage: Stage, network: nn.Module) -> dict[str, Any]:
+    """Return the names with which a stage's state can continue in stages cut elsewhere."""
+    known = {id(value): name for name, value in network.named_parameters()}
+    return {
+        "names": parameter_names(network, stage.module, stage.index),
+        "trained": [known.get(id(p)) for p in stage.updater.ordered_parameters],
+    }
+
+
+def callback_tensors(
+    stage: Stage, network: nn.Module, states: Sequence[Tree]
+) -> dict[str, dict[str, Tensor]]:
+    """Return what callbacks have kept for the weights and buffers of a stage.
+
+    Args:
+        stage: The stage, perhaps cut elsewhere than those of the checkpoint.
+        network: The network, whose names the tensors are found by.
+        states: States of the stages of the checkpoint that may hold them.
+    """
+    values: dict[str, dict[str, Tensor]] = {}
+    for state in states:
+        for callback, tensors in state["callbacks"].items():
+            named = {state["names"][name]: value for name, value in tensors.items()}
+            values.setdefault(callback, {}).update(named)
+    names = parameter_names(network, stage.module, stage.index)
+    return {
+        callback: {name: named[own] for name, own in names.items() if own in named}
+        for callback, named in values.items()
+    }
+
+
+def build_manifest(
+    ticks: int,
+    setup: Setup,
+    names: list[list[str]],
+    replicas: int,
+    fit: dict[str, Any],
+) -> Manifest:
+    """Build the manifest of a checkpoint that is taken here and now, without digests.
+
+    Args:
+        ticks: Number of ticks done.
+        setup: Options of the training.
+        names: For each stage, the network's names of what it holds.
+        replicas: Number of processes that share a stage.
+        fit: Epochs and batches that are done, as JSON values.
+    """
+    return Manifest(
+        tick=ticks,
+        stages=names,
+        replicas=replicas,
+        setup=setup_choices(setup),
+        versions={"torch": torch.__version__, "hocket": __version__},
+        threads=torch.get_num_threads(),
+        fit=fit,
+        parts={},
+    )
+
+
+def newest_common_checkpoint(
+    folder: Path, wanted: WantedFiles, gather: Callable[[Any], list[Any]]
+) -> tuple[Snapshot, list[str]]:
+    """Read the newest checkpoint that all processes can read, and say why no newer one is.
+
+    Args:
+        folder: One checkpoint, or a folder of checkpoints.
+        wanted: Chooses the files that this process needs.
+        gather: Returns what all processes give it.
+
+    Raises:
+        CheckpointError: There is none.
+    """
+    problems: list[str] = []
+    for place in gather([str(place) for place in newest_first(folder)])[0]:
+        snapshot, problem = None, None
+        try:
+            snapshot = open_checkpoint(Path(place), wanted)
+        except CheckpointError as error:
+            problem = str(error)
+        told = list(dict.fromkeys(text for text in gather(problem) if text is not None))
+        if not told and snapshot is not None:
+            return snapshot, problems
+        problems += told
+    why = list(dict.fromkeys(problems)) or [_reason_for_none(folder)]
+    raise CheckpointError(format_problems(f"cannot resume from {str(folder)!r}", why))
+
+
+def _reason_for_none(folder: Path) -> str:
+    """Return in words why a folder has no checkpoint of a training as a whole."""
+    parts = [name for name in folder.glob("stage*") if newest_first(name)]
+    if not parts:
+        return "there is no folder of a checkpoint in it"
+    return (
+        f"each of {len(parts)} stages that ran freely, in a process of its own, has its own "
+        f"folder in it; give --processes {len(parts)}, or start as many processes"
+    )
+
+
+def open_checkpoint(folder: Path, wanted: WantedFiles) -> Snapshot:
+    """Read the wanted parts of one checkpoint.
+
+    Raises:
+        CheckpointError: It is damaged.
+    """
+    manifest = read_manifest(folder)
+    parts = {name: read_part(folder, name, manifest) for name in wanted(manifest)}
+    for name, part in parts.items():
+        _require_form(str(folder / name), manifest, part)
+    return Snapshot(folder, manifest, parts)
+
+
+def _require_form(where: str, manifest: Manifest, part: Tree) -> None:
+    """Refuse a part whose entries have other types, which a forger may have sealed.
+
+    Args:
+        where: Path of the part.
+        manifest: Manifest of its checkpoint.
+        part: The state that was read.
+
+    Raises:
+        CheckpointError: It is not the state of a stage.
+    """
+    try:
+        wrong = [name for name, kind in PART_FORM.items() if type(part[name]) is not kind]
+        kept = {f"callbacks: {name}": values for name, values in part["callbacks"].items()}
+        kept |= {name: part[name] for name in ("layers", "signal")}
+        for name, values in kept.items():
+            if not all(isinstance(value, Tensor) for value in values.values()):
+                wrong.append(name)
+        FitState().load_state_dict(manifest.fit, part["fit"], [part["fit"]["meter"]])
+        wrong += [name for name in ("note", "sample") if name not in part]
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        wrong = [f"{type(error).__name__}: {error}"]
+    if wrong:
+        raise CheckpointError(
+            f"{where!r} is not the state of a stage ({', '.join(wrong)}); it was not written "
+            "by this version of Hocket"
+        )
+
+
+def count_in_flight(snapshot: Snapshot) -> int:
+    """Return the number of batches that had entered and had not left."""
+    return len(next(iter(snapshot.parts.values()))["schedule"]["entered"])
+
+
+def warn_of_changes(snapshot: Snapshot, exact: bool, newer: Sequence[str]) -> None:
+    """Warn of all that may make the training differ from one without a restart.
+
+    Args:
+        snapshot: The checkpoint.
+        exact: True if the stages are the same.
+        newer: Reasons why newer checkpoints are not used.
+    """
+    manifest = snapshot.manifest
+    words = [f"a newer checkpoint is not used: {why}" for why in newer]
+    if not exact:
+        words.append(
+            f"the {len(manifest.stages)} stages of the checkpoint are not those of this "
+            "training: weights and optimizers continue under their names, and "
+            f"{count_in_flight(snapshot)} batches that were in flight are dropped"
+        )
+    words += [
+        f"the {what} was {was} and is {now}: the training continues from the same state, but "
+        "its bits may differ from those of a training without a restart"
+        for what, was, now in (
+            ("number of PyTorch's threads", manifest.threads, torch.get_num_threads()),
+            ("version of PyTorch", manifest.versions["torch"], torch.__version__),
+        )
+        if was != now
+    ]
+    for word in words:
+        warn(word)
+
+
+def warn_of_unsaved(loss: object, network: nn.Module) -> None:
+    """Warn of what a checkpoint leaves out.
+
+    Args:
+        loss: Loss of the training.
+        network: The network.
+    """
+    parts = loss.modules() if isinstance(loss, nn.Module) else ()
+    names = [
+        f"buffer {name!r} of the loss"
+        for part in parts
+        if not getattr(type(part), "forward", nn.Module).__module__.startswith("torch.nn.")
+        for name, buffer in part._buffers.items()
+        if buffer is not None and name not in part._non_persistent_buffers_set
+    ] + [
+        f"the extra state of layer {name!r}"
+        for name, layer in network.named_modules()
+        if type(layer).get_extra_state is not nn.Module.get_extra_state
+    ]
+    if names:
+        warn(
+            f"checkpoints leave out {', '.join(names)}, so that a training that is resumed "
+            "begins with it as it is then; keep it in buffers of the network",
+        )
+
+
+def require_matching_stages(
+    stages: Sequence[Stage], states: Sequence[Tree], network: nn.Module
+) -> None:
+    """Refuse states of other layers, before anything is changed.
+
+    Args:
+        stages: The stages.
+        states: The state of each.
+        network: The network, which names the weights.
+
+    Raises:
+        CheckpointError: With everything that does not match.
+    """
+    problems = []
+    for stage, state in zip(stages, states, strict=True):
+        problems += stage.mismatches(state) or [
+            f"stage {stage.index}: weight {number} of the optimizer was {was!r}, and is {now!r}"
+            for number, (was, now) in enumerate(
+                zip_longest(state["trained"], reshard_names(stage, network)["trained"])
+            )
+            if was != now
+        ]
+    if problems:
+        raise CheckpointError(format_problems("the checkpoint is of another network", problems))
+
+
+def reshard(engine: LockstepEngine, network: nn.Module, snapshot: Snapshot, epoch: int) -> None:
+    """Continue with stages that are cut elsewhere, from all states of a checkpoint.
+
+    Args:
+        engine: Engine with the new stages.
+        network: The network, whose names the states are found by.
+        snapshot: The checkpoint, with the parts of all stages.
+        epoch: Number of epochs done.
+
+    Raises:
+        CheckpointError: The checkpoint is of another network, or the schedulers follow losses;
+            nothing has been changed.
+    """
+    states = [state for name, state in snapshot.parts.items() if "replica" not in name]
+    values: dict[str, Tensor] = {}
+    optimizer_states: dict[str, Any] = {}
+    for state in states:
+        values |= {state["names"][name]: value for name, value in state["layers"].items()}
+        optimizer = state["updater"]["optimizer"] or {"state": {}}
+        for number, name in enumerate(state["trained"]):
+            if name is not None and number in optimizer["state"]:
+                optimizer_states[name] = optimizer["state"][number]
+    wanted = {name: (value.shape, value.dtype) for name, value in _named_values(network)}
+    given = {n: (value.shape, value.dtype) for n, value in values.items() if n in wanted}
+    if wanted != given:
+        different = [name for name in wanted if given.get(name) != wanted[name]]
+        raise CheckpointError(
+            f"the checkpoint is of another network: it has no {', '.join(different)} of the "
+            "same shape and type"
+        )
+    was, now = _optimizer_kinds(states), _optimizer_kinds(engine.state_dict())
+    if not now <= was:
+        raise CheckpointError(
+            f"the weights were updated by {', '.join(was)}, and are to be by {', '.join(now)}"
+        )
+    if any(stage.updater.follows_losses for stage in engine.stages):  # which are not known
+        raise CheckpointError(
+            "ReduceLROnPlateau continues with the stages that it began with; resume with "
+            "the same number of stages and the same cuts"
+        )
+    set_tensors(network, {name: values[name] for name in wanted})
+    schedule = states[0]["schedule"]
+    updates = max(state["updater"]["version"] for state in states)
+    for stage in engine.stages:
+        names = reshard_names(stage, network)["trained"]
+        stage.updater.adopt_state([optimizer_states.get(n) for n in names], epoch, updates)
+    engine.start_at(schedule["tick_count"], schedule["batch_count"], updates)
+
+
+def _optimizer_kinds(states: Sequence[Tree]) -> set[str]:
+    """Return the kinds of optimizers of all stages that have one."""
+    return {state["updater"]["kinds"][0] for state in states} - {"NoneType"}
+
+
+def _named_values(module: nn.Module) -> list[tuple[str, Tensor]]:
+    return [*module.named_parameters(), *module.named_buffers()]

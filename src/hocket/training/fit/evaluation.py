@@ -1,0 +1,115 @@
+"""Forwards of the network as it is, which do not disturb its training."""
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from hocket.data.loader_state import preserve_loader
+from hocket.distributed.failures.phases import Phase
+from hocket.errors import DataError
+from hocket.modes import evaluation_mode
+from hocket.restore import preserve_rng, restore_state
+from hocket.stage.passes.prediction import Prediction
+from hocket.training.results.metrics import EvaluationMeter
+from hocket.training.results.own_metrics import OwnMetrics
+from hocket.training.session.batches import require_batches
+from hocket.training.session.session import Session
+from hocket.tree import Tree, map_tensors
+
+
+def measure(session: Session, batches: Iterable[Any]) -> EvaluationMeter:
+    """Evaluate on batches; return what was counted in all processes, perhaps nothing.
+
+    Args:
+        session: The network and its engine.
+        batches: Inputs and targets.
+
+    Raises:
+        DataError: A metric of the user's own is not one number.
+    """
+    meter = EvaluationMeter(session.cut.count, session.metrics)
+
+    def add(prediction: Prediction) -> None:
+        with session.setup.autocast():
+            meter.add(prediction, session.setup.evaluation_loss)
+
+    _forward(session, batches, add)
+    total = EvaluationMeter(session.cut.count, OwnMetrics({}))
+    with session.reporting_failures():
+        counted = meter.values()
+    for values in session.world.gather(counted, "evaluating"):
+        total.merge(values)
+    return total
+
+
+def predict(session: Session, batches: Iterable[Any]) -> list[Tree]:
+    """Return the output of the network for each batch, on the CPU of every process.
+
+    Args:
+        session: The network and its engine.
+        batches: Inputs, with or without targets.
+
+    Raises:
+        DataError: The batches are one tensor.
+    """
+    if isinstance(batches, Tensor):
+        with session.reporting_failures():
+            raise DataError(
+                f"the batches are a tensor of shape {tuple(batches.shape)}, each row of which "
+                "would be a batch; give a list of batches, [x] for one"
+            )
+    outputs: list[Tree] = []
+    last = session.cut.count - 1
+
+    def keep(prediction: Prediction) -> None:
+        if prediction.stage == last:
+            outputs.append(map_tensors(Tensor.cpu, prediction.output))
+
+    _forward(session, batches, keep, inputs_only=True)
+    shared = session.world.broadcast(outputs, source=last * session.world.replicas)
+    assert isinstance(shared, list)
+    return shared
+
+
+@torch.no_grad()
+def _forward(
+    session: Session,
+    batches: Iterable[Any],
+    use: Callable[[Prediction], None],
+    *,
+    inputs_only: bool = False,
+) -> None:
+    """Forward batches in evaluation mode.
+
+    Args:
+        session: The network and its engine.
+        batches: The batches.
+        use: Called with the prediction of each stage of this process for each batch.
+        inputs_only: Accept batches that are inputs without targets.
+
+    Raises:
+        DataError: The batches cannot be iterated.
+    """
+    setup, device = session.setup, session.setup.device
+    losses = [f for f in (setup.loss, setup.evaluation_loss) if isinstance(f, nn.Module)]
+    with preserve_loader(batches):  # it may be that of the training
+        with session.reporting_failures(), preserve_rng([device]):
+            if session.world.reads_data:
+                require_batches("data", batches)
+            # Cuts the network, in its own mode.
+            pairs = session.prepared_by(batches, inputs_only=inputs_only)
+            session.look()
+        with (
+            session.reporting_failures(),
+            session.world.in_phase(Phase.EVALUATING),
+            preserve_rng([device]),
+            evaluation_mode(session.cut.network, *session.cut.modules, *losses),
+            restore_state(*losses),
+        ):
+            moved = map(session.upload, pairs)
+            # Replicas differ in their statistics; the first one is the network that is saved.
+            predictions = session.engine.predict(moved) if session.world.replica == 0 else ()
+            for prediction in predictions:
+                use(prediction)

@@ -1,0 +1,133 @@
+"""Orderly end of a training on Ctrl-C: the first signal asks for it, a second one forces it.
+
+A signal to all processes of a job reaches each of them twice, as its launcher passes it on. So
+among several processes a second signal does nothing: the launcher kills those that are to end.
+A batch that is being read when the first signal comes is given up: reading may take longer
+than the process has to end in good order.
+"""
+
+import itertools
+import signal
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from types import FrameType, TracebackType
+from typing import Any, Self, TypeVar
+
+from torch.distributed.distributed_c10d import Store
+
+from hocket.distributed.folder.identity import current_identity
+
+T = TypeVar("T")
+
+AHEAD = 16
+"""Batches between the one at which a replica is asked and the one at which all stop.
+
+Replicas wait for each other's gradients, and are never that far apart.
+"""
+
+
+def stop_signals() -> tuple[signal.Signals, ...]:
+    """Return the signals that ask for an end; SIGHUP comes when a terminal is closed.
+
+    Under ``nohup`` SIGHUP is ignored, and stays so.
+    """
+    ignored = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    return (signal.SIGINT, signal.SIGTERM, *(() if ignored else (signal.SIGHUP,)))
+
+
+def heard(signals: Sequence[signal.Signals]) -> tuple[signal.Signals, ...]:
+    """Return those of the signals that are not ignored, as SIGINT is in the background."""
+    return tuple(n for n in signals if signal.getsignal(n) is not signal.SIG_IGN)
+
+
+class _ReadingGivenUpError(KeyboardInterrupt):
+    """A first signal came while a batch was read; loaders that catch errors do not catch it."""
+
+
+class Interrupt:
+    """Context manager in which a first signal only sets ``asked``.
+
+    A second one raises KeyboardInterrupt; among several processes it is ignored, afterwards as
+    well. Outside of the main thread, which is the only one that signals reach, nothing changes.
+
+    Args:
+        signals: Signals that ask for the end.
+
+    Attributes:
+        asked: Number of the signal that came; 0 if none did.
+    """
+
+    def __init__(self, signals: Sequence[signal.Signals] = (signal.SIGINT,)) -> None:
+        self.asked = 0
+        self._reading = False  # a batch that may be given up
+        self._signals = signals
+        self._before: dict[int, Any] = {}
+
+    def __enter__(self) -> Self:
+        if threading.current_thread() is threading.main_thread():
+            self._before = {n: signal.signal(n, self._ask) for n in self._signals}
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self.asked and current_identity() is not None:
+            self._before |= dict.fromkeys(
+                self._before.keys() - {signal.SIGCHLD}, signal.SIG_IGN
+            )
+        for number, before in self._before.items():
+            # None is a handler that was not set from Python; nobody can set it again.
+            signal.signal(number, before or signal.SIG_DFL)
+
+    def _ask(self, number: int, frame: FrameType | None) -> None:
+        if self.asked:
+            if current_identity() is not None:
+                return
+            raise KeyboardInterrupt(number)
+        self.asked = number
+        # A signal to the whole job ends workers of loaders, too: for PyTorch an error.
+        self._before[signal.SIGCHLD] = signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        if self._reading:
+            raise _ReadingGivenUpError(number)
+
+    def until_asked(self, batches: Iterable[T], shared: Store | None = None) -> Iterator[T]:
+        """Return the batches until a first signal.
+
+        Args:
+            batches: The batches.
+            shared: Store in which replicas, which go through the same batches and may be
+                asked one by one, agree on the last batch; a new one for each call. None
+                without replicas, to stop at once, even while a batch is read.
+        """
+        iterator = iter(batches)
+        for number in itertools.count():
+            try:
+                try:
+                    self._reading = shared is None
+                    if self._reading and self.asked:  # during the tick before
+                        return
+                    batch = next(iterator)
+                finally:
+                    self._reading = False
+            except (StopIteration, _ReadingGivenUpError):
+                return
+            if shared is not None:
+                if self.asked:
+                    shared.compare_set("stop", "", str(number + AHEAD))
+                if shared.check(["stop"]) and number >= int(shared.get("stop")):
+                    return
+            yield batch
+
+
+@contextmanager
+def ctrl_c_held_back() -> Iterator[None]:
+    """Context manager for a tick, at whose end the handler hears of a Ctrl-C within it."""
+    before = signal.getsignal(signal.SIGINT)
+    with Interrupt(heard((signal.SIGINT,))) as interrupt:
+        yield
+    if interrupt.asked:
+        (before if callable(before) else signal.default_int_handler)(interrupt.asked, None)

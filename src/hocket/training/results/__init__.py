@@ -1,0 +1,1 @@
+"""Metrics of epochs and evaluations, and how they are shown."""

@@ -1,0 +1,1 @@
+"""What a trainer opens at the first batch: world, stages and engine."""

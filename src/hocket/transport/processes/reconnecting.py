@@ -1,0 +1,178 @@
+"""Link to the neighbour of a free-running stage, which reconnects when that process restarts.
+
+A thread waits for the end of a connection, and makes the next one once the neighbour is back.
+Until then nothing is sent and nothing arrives, and the stage trains with what it has.
+"""
+
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from typing import TypeAlias
+
+from hocket.distributed.world.world import World
+from hocket.errors import HangError, HocketError
+from hocket.transport.packet import Activation
+from hocket.transport.processes.backends import HostBackend
+from hocket.transport.processes.connection import Connection, send_activation
+
+POLL_S = 0.1
+"""Seconds between two looks whether a neighbour is back."""
+ConnectionFactory: TypeAlias = Callable[
+    [Callable[[str], HocketError], HostBackend | None], Connection
+]
+"""Makes a connection. Args: the builder of the error that a lost neighbour raises, and the
+backend for all that is sent; None for the first connection, which chooses its own."""
+
+
+class _ConnectionCutError(HocketError):
+    """The neighbour was killed, and may come back."""
+
+
+class ReconnectingLink:
+    """The connections to a neighbour, one after the other.
+
+    Args:
+        world: The processes of the training.
+        rank: Rank of the neighbour.
+        connect: Makes each connection.
+
+    Attributes:
+        connection: The present connection; None while there is none. Until the link is closed,
+            the thread that reconnects may replace it at any time.
+    """
+
+    def __init__(self, world: World, rank: int, connect: ConnectionFactory) -> None:
+        self.rank = rank
+        self.peer_name = world.names[rank]
+        self.connection = None if world.rejoined else connect(self._lost_error, None)
+        self._world = world
+        self._connect = connect
+        self._closed_sent_bytes = 0  # sent over connections that were cut
+        self._closing = False
+        # Held to replace the connection and to begin to close it, so that each is closed, once.
+        self._changing = threading.Lock()
+        self._failure: HocketError | None = None  # once the neighbour is lost for good
+        self._thread: threading.Thread | None = None
+
+    @property
+    def sent_bytes(self) -> int:
+        """Number of bytes sent to the neighbour over all connections."""
+        connection = self.connection
+        present = connection.sent_bytes if connection is not None else 0
+        return self._closed_sent_bytes + present
+
+    def send(self, packet: Activation) -> bool:
+        """Send an activation unless that would block; return whether it was sent."""
+        connection = self.connection
+        if connection is None or connection.busy:
+            return False
+        # If the connection is cut just now, the receiver of the next packet counts a lost one.
+        with suppress(_ConnectionCutError):
+            send_activation(connection, packet, end_batch=0)
+        return True
+
+    def start_reconnecting(self) -> None:
+        """Reconnect from now on whenever the neighbour is killed and started again."""
+        if self._thread is None or not self._thread.is_alive():
+            name = f"hocket-link-{self.rank}"
+            thread = threading.Thread(target=self._reconnect_loop, name=name, daemon=True)
+            thread.start()  # first, as another thread that closes the link joins this one
+            self._thread = thread
+
+    def wait_connected(self) -> Connection:
+        """Wait until there is a connection and return it.
+
+        Raises:
+            HocketError: The neighbour is lost and does not come back.
+        """
+        while (connection := self.connection) is None:
+            self.raise_if_lost()  # the thread that reconnects has the time limit
+            time.sleep(POLL_S)
+        return connection
+
+    def raise_if_lost(self) -> None:
+        """Raise the error of a neighbour that is lost for good.
+
+        Raises:
+            HocketError: The neighbour is lost and does not come back, or has sent an invalid
+                packet.
+        """
+        if self._failure is not None:
+            raise self._failure
+
+    def begin_close(self) -> None:
+        """Begin to close the present connection, and make no other one."""
+        with self._changing:
+            self._closing = True
+            if (connection := self.connection) is not None:
+                connection.begin_close()
+
+    def finish_close(self, timeout_s: float) -> bool:
+        """Wait until the neighbour has closed it, too; return True if nothing is under way."""
+        end_s = time.monotonic() + timeout_s
+        if self._thread is not None:  # first, as it may be making a connection
+            self._thread.join(max(timeout_s, 0))
+        connection = self.connection
+        return connection is not None and connection.finish_close(end_s - time.monotonic())
+
+    def _lost_error(self, text: str) -> HocketError:
+        """Build the error to raise when the connection fails with an error of this text."""
+        if self._world.membership.may_rejoin:
+            return _ConnectionCutError(text)
+        return self._world.failures.peer_lost(self.rank, text)
+
+    @property
+    def _detached(self) -> bool:
+        """True while this process waits for a neighbour that is killed to come back."""
+        return self._world.membership.detached and not self._closing
+
+    def _reconnect_loop(self) -> None:
+        """Wait for the end of each connection and make the next one, until all reunite."""
+        try:
+            while self._detached:
+                if self.connection is None:
+                    self._reconnect()
+                    continue
+                error = self.connection.wait_closed()
+                if error is None or not self._detached:
+                    return
+                if isinstance(error, HocketError):  # not cut: it has brought an invalid packet
+                    raise error
+                if not self._world.membership.may_rejoin:
+                    raise self._world.failures.peer_lost(self.rank, str(error))
+                with self._changing:
+                    if self._closing:
+                        return
+                    cut, self.connection = self.connection, None
+                    self._closed_sent_bytes += cut.sent_bytes
+                cut.abort()
+        except HocketError as error:
+            self._failure = error
+
+    def _reconnect(self) -> None:
+        """Connect once the neighbour, or this process, was started again.
+
+        Raises:
+            HocketError: The neighbour does not come back, or a stranger has connected.
+        """
+        failures, membership = self._world.failures, self._world.membership
+        start_s = failures.running_s
+        while self._detached:
+            group = None
+            with suppress(RuntimeError, HangError):  # it was killed once more, or too slow
+                group = membership.pair_group(self.rank)
+            if group is not None:
+                backend = HostBackend(self._world, int(self.rank > self._world.rank), group)
+                made = self._connect(self._lost_error, backend)
+                with self._changing:
+                    self.connection = made
+                    if self._closing:  # meanwhile: the neighbour waits to hear of the end
+                        made.begin_close()
+                return
+            if not membership.may_rejoin:
+                raise failures.peer_lost(self.rank, "no process comes back in its place")
+            waited_s = failures.running_s - start_s
+            if waited_s >= failures.limits.slow_timeout_s:
+                raise failures.timed_out(waited_s, f"{self.peer_name} to come back")
+            time.sleep(POLL_S)

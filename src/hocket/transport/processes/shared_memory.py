@@ -1,0 +1,299 @@
+"""Backend between two processes of one machine, through memory that both have mapped.
+
+The sender copies a tensor into a block of its memory, and the receiver copies it out. A note
+that goes through gloo says which block it is. Gloo alone would copy the tensor into the kernel
+and out of it, in small pieces and with more threads. It carries those for which no block can be
+had.
+"""
+
+import mmap
+import os
+import secrets
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import Any
+from weakref import finalize
+
+import torch
+from torch import Tensor
+
+from hocket.distributed import wire
+from hocket.distributed.world.world import World
+from hocket.errors import PacketError, TransitError, warn
+from hocket.transport.processes.backend import Arrival, Backend, Lane, SendHandle
+
+LEAST_BYTES = 2**16
+"""Size of the smallest tensor that is sent in a block; smaller ones take no longer by gloo."""
+NOTE = ["int64", [3], [1]]
+"""Layout of a note: number, file descriptor and capacity of a block."""
+_FLAG_BYTES = mmap.PAGESIZE
+"""Bytes before the tensor; the first one is not 0 until the tensor has been copied out."""
+_NO_BLOCK = -1
+"""Number in the note of a tensor that follows by gloo."""
+_NONCE_BYTES = 16
+_POLL_S = 0.001
+"""Seconds between two looks at blocks that are to become free."""
+
+
+class SharedBlock:
+    """Memory for one tensor at a time, of this process or of another one.
+
+    Args:
+        file: Path of its file, which is not needed afterwards.
+        capacity: Number of bytes that it has room for.
+
+    Raises:
+        RuntimeError: There is no such file.
+    """
+
+    def __init__(self, file: str, capacity: int) -> None:
+        self.capacity = capacity
+        # Not by mmap, which keeps the file open. A block may be made in an evaluation.
+        with torch.inference_mode(mode=False):
+            memory = torch.from_file(
+                file, shared=True, size=_FLAG_BYTES + capacity, dtype=torch.uint8, device="cpu"
+            )
+        self._flag = memory[:1].numpy()
+        self._bytes = memory[_FLAG_BYTES:]
+
+    @property
+    def free(self) -> bool:
+        """True if the tensor in it, if any, has been copied out."""
+        return bool(self._flag[0] == 0)
+
+    def put(self, tensor: Tensor) -> None:
+        """Copy a dense tensor into the block, which must be free."""
+        self._flag[0] = 1
+        self._bytes[: tensor.nbytes].copy_(wire.tensor_bytes(tensor))
+
+    def take(self, spec: Sequence[Any]) -> Tensor:
+        """Copy the tensor of this type, shape and strides out of the block, and free it.
+
+        Nothing but the locks that Python and PyTorch take between the two keeps the copy before
+        the flag. x86 does so anyway; on other processors the checksum of the packet would tell.
+
+        Raises:
+            TransitError: The block is too small for such a tensor.
+        """
+        tensor = wire.empty_tensor(spec)
+        if tensor.nbytes > self.capacity:
+            raise TransitError(
+                f"a tensor of {tensor.nbytes} bytes is said to be in {self.capacity} bytes of "
+                "shared memory"
+            )
+        wire.tensor_bytes(tensor).copy_(self._bytes[: tensor.nbytes])
+        self._flag[0] = 0
+        return tensor
+
+
+class OwnBlock:
+    """Block of this process, which grows with the tensors that it is for.
+
+    Raises:
+        OSError: No more files can be opened.
+    """
+
+    def __init__(self) -> None:
+        self.file = os.memfd_create("hocket")
+        self._block: SharedBlock | None = None
+        finalize(self, os.close, self.file)  # what is mapped of it stays valid
+
+    @property
+    def free(self) -> bool:
+        """True if the tensor in it, if any, has been copied out."""
+        return self._block is None or self._block.free
+
+    @property
+    def capacity(self) -> int:
+        """Number of bytes that it has room for."""
+        return 0 if self._block is None else self._block.capacity
+
+    def make_room(self, nbytes: int) -> SharedBlock:
+        """Return the block, which must be free, with room for a number of bytes.
+
+        Raises:
+            OSError: Files of that length are not allowed, or there is no memory.
+            RuntimeError: It cannot be mapped.
+        """
+        if self._block is None or self._block.capacity < nbytes:
+            # Memory that is never written takes no room.
+            capacity = 1 << (nbytes - 1).bit_length()
+            os.ftruncate(self.file, _FLAG_BYTES + capacity)
+            self._block = SharedBlock(_path(os.getpid(), self.file), capacity)
+        return self._block
+
+
+class SharedMemoryBackend(Backend):
+    """Backend through blocks of shared memory, for two processes of one machine.
+
+    gloo sends a note when the receiver has asked for it, and a connection begins few sends
+    before that: so there are never more blocks than tensors on their way.
+
+    Args:
+        host: Backend between the same processes, for notes and for small tensors.
+        process: Number of the neighbour's process, by which its files are found.
+    """
+
+    device = torch.device("cpu")
+
+    def __init__(self, host: Backend, process: int) -> None:
+        self._host = host
+        self._process = process
+        self._own: list[OwnBlock] = []
+        self._of_neighbour: dict[int, SharedBlock] = {}
+        self._warned = False
+
+    def send(self, tensor: Tensor, lane: Lane) -> SendHandle:
+        """Copy a tensor into a free block, and start sending a note of it."""
+        if tensor.nbytes < LEAST_BYTES:
+            return self._send_all((tensor, lane))
+        number = next((n for n, block in enumerate(self._own) if block.free), len(self._own))
+        try:
+            if number == len(self._own):
+                self._own.append(OwnBlock())
+            block = self._own[number].make_room(tensor.nbytes)
+        except (OSError, RuntimeError) as error:
+            if not self._warned:
+                warn(
+                    f"there is no shared memory for {tensor.nbytes} bytes of a packet "
+                    f"({error}); they go through a socket, as others may, which takes longer; "
+                    "raise the limits of this process (ulimit -f, -n, -v)"
+                )
+            self._warned = True
+            note = torch.tensor([_NO_BLOCK, 0, 0], device="cpu")
+            return self._send_all((note, lane), (tensor, Lane.AFTER_NOTE))
+        block.put(tensor)
+        note = torch.tensor([number, self._own[number].file, block.capacity], device="cpu")
+        return self._send_all((note, lane))
+
+    def _send_all(self, *tensors: tuple[Tensor, Lane]) -> SendHandle:
+        """Start sending tensors, and return them with the handles of their sends."""
+        return [self._host.send(tensor, lane) for tensor, lane in tensors], tensors
+
+    def wait(self, handle: SendHandle) -> None:
+        """Wait until the note, and what goes by gloo, has been sent."""
+        for each in handle[0]:
+            self._host.wait(each)
+
+    def post(self, spec: Sequence[Any], lane: Lane) -> Arrival:
+        """Post the receive of a tensor of the type, shape and strides of ``spec``."""
+        if wire.spec_bytes(spec) < LEAST_BYTES:
+            return self._host.post(spec, lane)
+        return partial(self._take, spec, self._host.post(NOTE, lane))
+
+    def _take(self, spec: Sequence[Any], note: Arrival) -> Tensor:
+        """Wait for a note and copy the tensor that it is about.
+
+        Raises:
+            TransitError: The tensor has no room where it is said to be.
+            PacketError: This process may not have so much memory.
+            RuntimeError: The process has ended.
+        """
+        number, file, capacity = note().tolist()
+        if number == _NO_BLOCK:
+            return self._host.post(spec, Lane.AFTER_NOTE)()
+        block = self._of_neighbour.get(number)
+        if block is None or block.capacity < capacity:
+            path = _path(self._process, file)
+            try:
+                block = SharedBlock(path, capacity)
+            except RuntimeError as error:
+                if not os.path.exists(path):
+                    raise
+                raise PacketError(
+                    f"{capacity} bytes of shared memory, in which a packet has arrived, cannot "
+                    f"be mapped ({error}); raise the limits of this process (ulimit -v), or "
+                    "use smaller batches"
+                ) from error
+            self._of_neighbour[number] = block
+        return block.take(spec)
+
+    def close(self, timeout_s: float) -> None:
+        """Give the memory back, once the neighbour has copied out all that was sent.
+
+        Args:
+            timeout_s: Seconds that it may take for that.
+        """
+        end_s = time.monotonic() + timeout_s
+        while not all(block.free for block in self._own) and time.monotonic() < end_s:
+            time.sleep(_POLL_S)
+        self._own.clear()
+        self._of_neighbour.clear()
+
+
+def _path(process: int, file: int) -> str:
+    """Return the path by which a process of this user finds a file of another one."""
+    return f"/proc/{process}/fd/{file}"
+
+
+def find_shared(world: World) -> dict[int, int]:
+    """Return the processes with which this one can share memory: their numbers by rank.
+
+    All processes must call it, at the same time.
+
+    Args:
+        world: The processes of the training.
+    """
+    offer = Offer()
+    addresses = world.gather(offer.address)
+    here = [rank for rank, address in enumerate(addresses) if offer.reaches(address)]
+    reached = world.gather(here)
+    offer.close()
+    return {
+        rank: addresses[rank][0]
+        for rank in here
+        if rank != world.rank and world.rank in reached[rank]
+    }
+
+
+class Offer:
+    """Memory that tells other processes whether they can map memory of this one.
+
+    Attributes:
+        address: Values from which another process finds the memory, or None if this system has
+            no memory that could be shared.
+    """
+
+    def __init__(self) -> None:
+        self.address: list[Any] | None = None
+        self._file = -1
+        # Not on this system, or forbidden in this container.
+        with suppress(AttributeError, OSError):
+            self._file = os.memfd_create("hocket")
+        if self._file >= 0:
+            nonce = secrets.token_bytes(_NONCE_BYTES)
+            os.write(self._file, nonce)
+            self.address = [os.getpid(), _network(), self._file, nonce.hex()]
+
+    def reaches(self, other: list[Any] | None) -> bool:
+        """Return True if the memory at an address can be mapped in this process.
+
+        Not by processes in different networks: who put them there wants packets to go through
+        the link between these.
+
+        Args:
+            other: The address.
+        """
+        if other is None or self.address is None or other[1] != self.address[1]:
+            return False
+        process, _, file, nonce = other
+        # Not of this machine, or of another user.
+        with suppress(OSError), open(_path(process, file), "rb") as found:
+            return found.read(_NONCE_BYTES + 1).hex() == str(nonce)
+        return False
+
+    def close(self) -> None:
+        """Close the memory, after all have looked at it."""
+        if self._file >= 0:
+            os.close(self._file)
+
+
+def _network() -> str:
+    """Return the name of the network that this process is in; empty if it is not known."""
+    try:
+        return str(Path("/proc/self/ns/net").readlink())
+    except OSError:
+        return ""

@@ -1,0 +1,3 @@
+"""The version of Hocket, which processes and checkpoints compare."""
+
+__version__ = "0.1.0"
