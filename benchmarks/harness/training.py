@@ -28,7 +28,7 @@ from hocket.data.batches import Batches
 from hocket.engine.event import Event, Watcher
 from hocket.errors import NonFiniteError
 from hocket.methods import parse_method
-from hocket.methods.simulated.stage_speeds import StageTiming
+from hocket.options.common import StageTiming
 from hocket.options import Named
 from hocket.runs.build import build_optimizer_factory
 from hocket.runs.config import RunConfig

@@ -7,6 +7,7 @@ from hocket.optim.factory import NamedParameters, build_optimizer, build_schedul
 from hocket.remedies.remedy import Remedy, Weights, post_remedies
 from hocket.stage.parts import StageParts
 from hocket.stage.setup import Setup
+from hocket.stage.update.clipping import as_clipping
 from hocket.stage.update.untrained import UntrainedWeights
 from hocket.stage.update.updater import Updater
 
@@ -62,7 +63,7 @@ def build_updaters(
             reduce=reduce,
             lr_factor=lambda *when: setup.warmup_lr_factor(*when) * lr_factor,
             build_reduction=parts.reduction,
-            clip=setup.clip,
+            clip=as_clipping(setup.clip),
             remedies=aids,
         )
 
