@@ -28,8 +28,8 @@ from hocket.data.batches import Batches
 from hocket.engine.event import Event, Watcher
 from hocket.errors import NonFiniteError
 from hocket.methods import parse_method
-from hocket.options.common import StageTiming
 from hocket.options import Named
+from hocket.options.common import StageTiming
 from hocket.runs.build import build_optimizer_factory
 from hocket.runs.config import RunConfig
 from hocket.runs.environment import source_digest
