@@ -4,7 +4,7 @@ import json
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 from torch import Tensor
 
@@ -13,9 +13,7 @@ from hocket.errors import OptionError
 from hocket.stage.memory.forward_state import named_tensors
 from hocket.stage.stage import Stage
 from hocket.training.results.metrics import EpochResult, EvaluationResult
-
-if TYPE_CHECKING:
-    from hocket.training.trainer import Trainer
+from hocket.training.view import TrainerView
 
 StageTensors: TypeAlias = Mapping[str, dict[str, Tensor]]
 """Tensors that callbacks keep for a stage, by the names of the callbacks and of the tensors."""
@@ -34,7 +32,7 @@ class Callback:
     any method and from a single process.
     """
 
-    def on_start(self, trainer: "Trainer", state: dict[str, Any] | None) -> None:
+    def on_start(self, trainer: TrainerView, state: dict[str, Any] | None) -> None:
         """Prepare for a ``fit``, from the beginning or from where a checkpoint was written.
 
         Args:
@@ -42,7 +40,7 @@ class Callback:
             state: What ``state_dict`` returned for the checkpoint; None if the ``fit`` is new.
         """
 
-    def on_step(self, trainer: "Trainer", events: Sequence[Event]) -> None:
+    def on_step(self, trainer: TrainerView, events: Sequence[Event]) -> None:
         """Act after a tick at which a batch entered; processes are not at the same one.
 
         Args:
@@ -50,7 +48,7 @@ class Callback:
             events: Events of the tick at the stages of this process.
         """
 
-    def on_update(self, trainer: "Trainer", stage: Stage) -> None:
+    def on_update(self, trainer: TrainerView, stage: Stage) -> None:
         """Act after an update of the weights of a stage of this process, in its tick.
 
         Ticks at which batches in flight are completed count as well.
@@ -60,7 +58,7 @@ class Callback:
             stage: The stage.
         """
 
-    def on_epoch(self, trainer: "Trainer", result: EpochResult) -> None:
+    def on_epoch(self, trainer: TrainerView, result: EpochResult) -> None:
         """Act after an epoch, before its checkpoint.
 
         Where stages run freely in processes of their own, this comes for all epochs at the end.
@@ -70,7 +68,9 @@ class Callback:
             result: Result of the epoch.
         """
 
-    def on_evaluation(self, trainer: "Trainer", updates: int, result: EvaluationResult) -> None:
+    def on_evaluation(
+        self, trainer: TrainerView, updates: int, result: EvaluationResult
+    ) -> None:
         """Act after an evaluation within an epoch; that after an epoch comes with its result.
 
         Args:
@@ -79,7 +79,7 @@ class Callback:
             result: Result of the evaluation.
         """
 
-    def on_checkpoint(self, trainer: "Trainer", folder: Path) -> None:
+    def on_checkpoint(self, trainer: TrainerView, folder: Path) -> None:
         """Act once a checkpoint is complete on the disk; processes are not at the same tick.
 
         It is written while the training goes on, and this comes some ticks after its own, at
@@ -118,7 +118,7 @@ class EpochFunction(Callback):
     def __init__(self, function: Callable[[EpochResult], None]) -> None:
         self._function = function
 
-    def on_epoch(self, trainer: "Trainer", result: EpochResult) -> None:
+    def on_epoch(self, trainer: TrainerView, result: EpochResult) -> None:
         """Pass the result on.
 
         Args:
@@ -168,7 +168,7 @@ class CallbackList:
             self._callbacks[f"{kind}.{counts[kind]}" if counts[kind] else kind] = callback
             counts[kind] += 1
 
-    def started(self, trainer: "Trainer", callbacks: Sequence[Callback]) -> "CallbackList":
+    def started(self, trainer: TrainerView, callbacks: Sequence[Callback]) -> "CallbackList":
         """Return other callbacks, started with the states of these."""
         new = CallbackList(callbacks, self.state_dict(), self._tensors)
         for name, callback in new._callbacks.items():
@@ -179,22 +179,22 @@ class CallbackList:
                     callback.load_stage_tensors(stage, kept[name])
         return new
 
-    def step(self, trainer: "Trainer", events: Sequence[Event]) -> None:
+    def step(self, trainer: TrainerView, events: Sequence[Event]) -> None:
         """Let all callbacks act after a tick."""
         for callback in self._callbacks.values():
             callback.on_step(trainer, events)
 
-    def update(self, trainer: "Trainer", stage: Stage) -> None:
+    def update(self, trainer: TrainerView, stage: Stage) -> None:
         """Let all callbacks act after an update of a stage."""
         for callback in self._callbacks.values():
             callback.on_update(trainer, stage)
 
-    def epoch(self, trainer: "Trainer", result: EpochResult) -> None:
+    def epoch(self, trainer: TrainerView, result: EpochResult) -> None:
         """Let all callbacks act after an epoch."""
         for callback in self._callbacks.values():
             callback.on_epoch(trainer, result)
 
-    def evaluation(self, trainer: "Trainer", updates: int, result: EvaluationResult) -> None:
+    def evaluation(self, trainer: TrainerView, updates: int, result: EvaluationResult) -> None:
         """Let all callbacks act after an evaluation within an epoch.
 
         Args:
@@ -205,7 +205,7 @@ class CallbackList:
         for callback in self._callbacks.values():
             callback.on_evaluation(trainer, updates, result)
 
-    def checkpoint(self, trainer: "Trainer", folder: Path) -> None:
+    def checkpoint(self, trainer: TrainerView, folder: Path) -> None:
         """Let all callbacks act once a checkpoint is complete."""
         for callback in self._callbacks.values():
             callback.on_checkpoint(trainer, folder)

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING
 
 from hocket.engine.event import Event
 from hocket.errors import OptionError
@@ -10,9 +9,7 @@ from hocket.training.callback import Callback
 from hocket.training.callbacks.tracker import Tracker, Trackers
 from hocket.training.results.metrics import EpochResult, EvaluationResult
 from hocket.training.results.rows import event_row
-
-if TYPE_CHECKING:
-    from hocket.training.trainer import Trainer
+from hocket.training.view import TrainerView
 
 
 class Tracking(Callback):
@@ -35,7 +32,7 @@ class Tracking(Callback):
         self._trackers = Trackers(trackers)
         self._every = every
 
-    def on_step(self, trainer: "Trainer", events: Sequence[Event]) -> None:
+    def on_step(self, trainer: TrainerView, events: Sequence[Event]) -> None:
         """Pass on the rows of a tick.
 
         Args:
@@ -47,7 +44,7 @@ class Tracking(Callback):
             if (row := event_row(event, self._every, is_last=is_last)) is not None:
                 self._trackers.log(*row)
 
-    def on_epoch(self, trainer: "Trainer", result: EpochResult) -> None:
+    def on_epoch(self, trainer: TrainerView, result: EpochResult) -> None:
         """Pass on the row of an epoch.
 
         Args:
@@ -57,7 +54,9 @@ class Tracking(Callback):
         if trainer.is_main_process:
             self._trackers.log("epoch", asdict(result))
 
-    def on_evaluation(self, trainer: "Trainer", updates: int, result: EvaluationResult) -> None:
+    def on_evaluation(
+        self, trainer: TrainerView, updates: int, result: EvaluationResult
+    ) -> None:
         """Pass on the row of an evaluation within an epoch.
 
         Args:

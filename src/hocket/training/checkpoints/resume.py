@@ -186,7 +186,7 @@ class _Saver:
         manifest = build_manifest(
             engine.tick_count,
             session.setup,
-            session.parameter_names,
+            session.cut.parameter_names,
             session.world.replicas,
             state.summary(),
         )
@@ -240,7 +240,10 @@ def resume_from(session: Session, folder: Path) -> tuple[FitState, ResumePoint]:
     require_same_setup(manifest, session.setup)
     session.prepare(first["sample"], whole=True, resumes=True)
     engine = session.engine
-    exact = (manifest.stages, manifest.replicas) == (session.parameter_names, world.replicas)
+    exact = (manifest.stages, manifest.replicas) == (
+        session.cut.parameter_names,
+        world.replicas,
+    )
     if exact:
         states = [snapshot.parts[name] for name in local_parts]
         require_matching_stages(engine.stages, states, session.cut.network)

@@ -16,11 +16,12 @@ from torch import Tensor, nn
 from hocket.checkpoint.directory import Manifest, newest_first, read_manifest, read_part
 from hocket.engine.engine import LockstepEngine
 from hocket.errors import CheckpointError, format_problems, warn
-from hocket.stage.memory.forward_state import set_tensors
+from hocket.stage.memory.forward_state import named_tensors, set_tensors
 from hocket.stage.setup import Setup
 from hocket.stage.stage import Stage
 from hocket.training.fit_state import FitState
 from hocket.training.results.metrics import EpochResult
+from hocket.training.session.cut_network import parameter_names
 from hocket.training.session.setup_choices import setup_choices
 from hocket.tree import Tree
 from hocket.version import __version__
@@ -83,21 +84,6 @@ WantedFiles: TypeAlias = Callable[[Manifest], Iterable[str]]
 def part_name(stage: int, replica: int) -> str:
     """Return the name of the file with a stage's state."""
     return f"stage{stage}-replica{replica}.pt" if replica else f"stage{stage}.pt"
-
-
-def parameter_names(network: nn.Module, module: nn.Module, stage: int) -> dict[str, str]:
-    """Return the network's names of a stage's parameters and buffers, by the stage's names.
-
-    Args:
-        network: The network.
-        module: Layers of the stage.
-        stage: Number of the stage, for what the network has no name for.
-    """
-    known = {id(value): name for name, value in _named_values(network)}
-    return {
-        name: known.get(id(value), f"stage {stage}: {name}")
-        for name, value in _named_values(module)
-    }
 
 
 def reshard_names(stage: Stage, network: nn.Module) -> dict[str, Any]:
@@ -348,7 +334,9 @@ def reshard(engine: LockstepEngine, network: nn.Module, snapshot: Snapshot, epoc
         for number, name in enumerate(state["trained"]):
             if name is not None and number in optimizer["state"]:
                 optimizer_states[name] = optimizer["state"][number]
-    wanted = {name: (value.shape, value.dtype) for name, value in _named_values(network)}
+    wanted = {
+        name: (value.shape, value.dtype) for name, value in named_tensors(network).items()
+    }
     given = {n: (value.shape, value.dtype) for n, value in values.items() if n in wanted}
     if wanted != given:
         different = [name for name in wanted if given.get(name) != wanted[name]]
@@ -378,7 +366,3 @@ def reshard(engine: LockstepEngine, network: nn.Module, snapshot: Snapshot, epoc
 def _optimizer_kinds(states: Sequence[Tree]) -> set[str]:
     """Return the kinds of optimizers of all stages that have one."""
     return {state["updater"]["kinds"][0] for state in states} - {"NoneType"}
-
-
-def _named_values(module: nn.Module) -> list[tuple[str, Tensor]]:
-    return [*module.named_parameters(), *module.named_buffers()]

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from math import ceil
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hocket.checkpoint import Checkpoints
 from hocket.engine.event import Event
@@ -23,9 +23,7 @@ from hocket.training.results.progress_bar import Progress, progress_bar
 from hocket.training.session.agreement import require_alike
 from hocket.training.session.batches import require_batches
 from hocket.training.session.session import Session
-
-if TYPE_CHECKING:
-    from hocket.training.trainer import Trainer
+from hocket.training.view import TrainerView
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -131,7 +129,7 @@ class FitPlan:
 
 @contextmanager
 def opened(
-    request: FitRequest, trainer: "Trainer", session: Session, state: FitState
+    request: FitRequest, trainer: TrainerView, session: Session, state: FitState
 ) -> Iterator[FitPlan]:
     """Context manager with all that a ``fit`` needs while it runs.
 

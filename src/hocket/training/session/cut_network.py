@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from hocket.errors import CutError, OptionError, warn
 from hocket.modes import evaluation_mode, training_mode
@@ -70,6 +70,14 @@ class CutNetwork:
         """Device of the network's parameters."""
         return find_device(self.network)
 
+    @property
+    def parameter_names(self) -> list[list[str]]:
+        """For each stage, the network's names of its parameters and buffers."""
+        return [
+            sorted(parameter_names(self.network, module, k).values())
+            for k, module in enumerate(self.modules)
+        ]
+
     @torch.no_grad()
     def accepts(self, sample: Tree) -> bool:
         """Return True if the forward of the network takes the sample.
@@ -123,6 +131,25 @@ class CutNetwork:
                 f"{', '.join(names)} came into the network after its stages were built, and "
                 "are not trained; build a new trainer, or copy values into the weights in place"
             )
+
+
+def parameter_names(network: nn.Module, module: nn.Module, stage: int) -> dict[str, str]:
+    """Return the network's names of a stage's parameters and buffers, by the stage's names.
+
+    Args:
+        network: The network.
+        module: Layers of the stage.
+        stage: Number of the stage, for what the network has no name for.
+    """
+    known = {id(value): name for name, value in _named_values(network)}
+    return {
+        name: known.get(id(value), f"stage {stage}: {name}")
+        for name, value in _named_values(module)
+    }
+
+
+def _named_values(module: nn.Module) -> list[tuple[str, Tensor]]:
+    return [*module.named_parameters(), *module.named_buffers()]
 
 
 def find_device(network: nn.Module) -> torch.device:

@@ -38,7 +38,6 @@ from hocket.stage.update.scale_free import warn_of_cancelled_scales
 from hocket.stage.update.untrained import loss_weights, warn_of_untrained
 from hocket.stage.update.updater import Updater
 from hocket.timeline import Span, Timeline
-from hocket.training.checkpoints.state import parameter_names
 from hocket.training.results.own_metrics import Metric, OwnMetrics
 from hocket.training.session.agreement import require_same_stages, require_same_training
 from hocket.training.session.batches import BatchSplitter, SplitBatch, first_samples
@@ -127,14 +126,6 @@ class Session:
     def detached(self) -> bool:
         """True if this process trains without waiting for the others, as stages run freely."""
         return self.world.size > 1 and self.setup.method.free_running
-
-    @property
-    def parameter_names(self) -> list[list[str]]:
-        """For each stage, the network's names of what it holds."""
-        return [
-            sorted(parameter_names(self.cut.network, module, k).values())
-            for k, module in enumerate(self.cut.modules)
-        ]
 
     def prepare(self, inputs: Tree, *, whole: bool = False, resumes: bool = False) -> None:
         """Build the engine for inputs like these; later calls do nothing.
