@@ -108,24 +108,40 @@ class Callback:
         """
 
 
-class EpochFunction(Callback):
-    """Callback that passes the result of each epoch on to a function.
+class ResultFunctions(Callback):
+    """Callback that passes results on to functions.
 
     Args:
-        function: Called with the result.
+        for_epoch: Called with the result of each epoch; None to call nothing.
+        for_evaluation: Called with the updates and the result of each evaluation within an
+            epoch; None to call nothing.
     """
 
-    def __init__(self, function: Callable[[EpochResult], None]) -> None:
-        self._function = function
+    def __init__(
+        self,
+        for_epoch: Callable[[EpochResult], None] | None,
+        for_evaluation: Callable[[int, EvaluationResult], None] | None,
+    ) -> None:
+        self._for_epoch = for_epoch
+        self._for_evaluation = for_evaluation
 
     def on_epoch(self, trainer: TrainerView, result: EpochResult) -> None:
-        """Pass the result on.
+        """Pass the result of an epoch on."""
+        if self._for_epoch is not None:
+            self._for_epoch(result)
+
+    def on_evaluation(
+        self, trainer: TrainerView, updates: int, result: EvaluationResult
+    ) -> None:
+        """Pass the result of an evaluation on.
 
         Args:
             trainer: The trainer.
-            result: Result of the epoch.
+            updates: Updates that the batches lead to that have entered.
+            result: Result of the evaluation.
         """
-        self._function(result)
+        if self._for_evaluation is not None:
+            self._for_evaluation(updates, result)
 
 
 class CallbackList:

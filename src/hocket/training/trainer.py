@@ -30,22 +30,22 @@ from hocket.stage.setup import BatchNorm, Broadcast, Compiler, Precision, Setup
 from hocket.stage.stage import Stage
 from hocket.stage.update.clipping import as_clipping
 from hocket.stage.update.updater import SchedulerUnit
-from hocket.timeline import Timeline
+from hocket.timeline import Span, Timeline
 from hocket.training.budget import Budget
 from hocket.training.callback import Callback
 from hocket.training.checkpoints.resume import resume_from, saving
 from hocket.training.checkpoints.state import ResumePoint
-from hocket.training.fit.evaluation import measure, predict
-from hocket.training.fit.fit import fit
-from hocket.training.fit.fit_plan import FitRequest, opened
+from hocket.training.fit.fit_request import FitRequest
 from hocket.training.fit.interrupt import ctrl_c_held_back
+from hocket.training.fit.open_fit import open_fit
 from hocket.training.fit_state import FitState
 from hocket.training.results.metrics import EpochResult, EvaluationResult
 from hocket.training.results.own_metrics import Metric
 from hocket.training.session.batches import SplitBatch, length_of
+from hocket.training.session.closing import SessionLife
 from hocket.training.session.cut_network import Stages, count_stages, find_device
+from hocket.training.session.evaluation import Evaluation
 from hocket.training.session.session import Session
-from hocket.training.session.session_life import SessionLife
 from hocket.transport.codecs import Codec, Exact, as_codec
 from hocket.tree import Tree, count_samples
 
@@ -214,7 +214,7 @@ class Trainer:
         Among several processes ``collect`` and ``fit`` bring the weights of all stages into it;
         after a ``step`` each process has the present weights of its own stage only.
         """
-        if not self._life.session.collected:
+        if not self._life.session.cut.collected:
             self._warn_once(
                 "this process has the present weights of its own stage only; call "
                 "Trainer.collect in all processes before the network is used or saved"
@@ -356,7 +356,7 @@ class Trainer:
                 "work as in training; call its train(), which only fit does by itself"
             )
         session.prepare(inputs)
-        with session.reporting_failures(), ctrl_c_held_back():
+        with session.reporting_failures, ctrl_c_held_back():
             samples = count_samples(as_tree(inputs)) if session.world.reads_data else 0
             self._fit_state.enter(session.setup.method.accumulate, samples)
             events = session.step(inputs, targets, self.epoch)
@@ -376,19 +376,19 @@ class Trainer:
                 processes, as that of ``evaluate`` is.
         """
         if loss is not None:
-            self._session.note_loss(self._fit_state.epoch, loss)
+            self._session.ticks.note_loss(self._fit_state.epoch, loss)
         self._fit_state.epoch += 1
         self._fit_state.batches = self._fit_state.samples = 0
         if self._session.setup.method.epoch_end == "drain":
             self._fit_state.drain()
         with ctrl_c_held_back():
-            return self._session.drain()
+            return self._session.ticks.end_epoch()
 
     def finish(self) -> list[Event]:
         """Complete every batch in flight and apply every gradient."""
         self._fit_state.drain()
         with ctrl_c_held_back():
-            return self._session.finish()
+            return self._session.ticks.finish()
 
     def fit(
         self,
@@ -458,9 +458,9 @@ class Trainer:
         )
         session, state = self._session, self._fit_state
         self._warn_of_autocast()
-        with opened(request, self, session, state) as plan:
+        with open_fit(request, self, session, state) as fit:
             self._resumed = False
-            fit(session, state, plan)
+            fit.run()
         return state.history
 
     def request_stop(self) -> None:
@@ -494,7 +494,7 @@ class Trainer:
         """
         session = self._session
         with (
-            session.reporting_failures(),
+            session.reporting_failures,
             saving(checkpoints, session, self._fit_state, None) as save,
         ):
             yield lambda: save(session.engine.tick_count if session.prepared else None)
@@ -517,7 +517,7 @@ class Trainer:
         checkpoints = Checkpoints(Path(folder), keep=keep, on_error="stop", note=lambda: note)
         session = self._session
         with (
-            session.reporting_failures(),
+            session.reporting_failures,
             saving(checkpoints, session, self._fit_state, None) as save,
         ):
             save(None)
@@ -540,7 +540,7 @@ class Trainer:
                 has been changed then.
         """
         session = self._session
-        with session.reporting_failures(), session.world.in_phase(Phase.RESUMING):
+        with session.reporting_failures, session.world.in_phase(Phase.RESUMING):
             self._fit_state, point = resume_from(self._session, Path(folder))
         self._resumed = True
         return point
@@ -556,7 +556,7 @@ class Trainer:
         Raises:
             DataError: There are no batches.
         """
-        return measure(self._session, batches).result()
+        return Evaluation(self._session).measure(batches).result()
 
     def predict(self, batches: Iterable[Any]) -> list[Any]:
         """Return the outputs of the network as it is now; its training is not disturbed.
@@ -575,7 +575,7 @@ class Trainer:
         Raises:
             DataError: A batch has no tensors as inputs.
         """
-        return predict(self._session, batches)
+        return Evaluation(self._session).predict(batches)
 
     def gather(self, value: Any) -> list[Any]:
         """Return the values of all processes, in the order of stages; plain JSON values."""
@@ -586,14 +586,23 @@ class Trainer:
 
         Among several processes all must call it. Only of use with ``record_timeline``.
         """
-        return self._session.timeline()
+        session, world = self._session, self._session.world
+        offset_s = world.clock_offset()
+        spans = [
+            (s.stage, s.kind, s.batch, s.tick, s.start_s + offset_s, s.end_s + offset_s)
+            for stage in session.engine.stages
+            for s in stage.recorder.spans
+        ]
+        rows = world.gather(spans)[:: world.replicas]
+        return Timeline(tuple(Span(*row) for spans in rows for row in spans))
 
     def collect(self) -> None:
         """Bring the weights and statistics of all stages into ``network``, in every process.
 
         ``fit`` ends with it. Among several processes all must call it.
         """
-        self._session.collect()
+        session = self._session
+        session.cut.collect(session.world)
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         """Refuse copies and pickles: the graphs of batches in flight would stay with this one.

@@ -169,8 +169,8 @@ class _Saver:
             raise HocketError("there is nothing to save before the first batch")
         if (name := checkpoint_name(engine.tick_count, state.epoch)) == writer.last_name:
             return
-        session.whole_ticks.require()
-        session.look()
+        session.ticks.require_whole()
+        session.ticks.look()
         parts = {
             part_name(stage.index, replica): stage_state
             | reshard_names(stage, session.cut.network)

@@ -1,12 +1,16 @@
 """Batches as loaders give them, turned into pairs of inputs and targets."""
 
 import inspect
+import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, TypeAlias
 
 from torch import Tensor, nn
 from torch.utils.data import Dataset, IterableDataset
 
+from hocket.distributed.failures.phases import Phase
+from hocket.distributed.world.solo_world import SoloWorld
+from hocket.distributed.world.world import World
 from hocket.errors import DataError
 from hocket.options import require_functions
 from hocket.partition.inputs import as_inputs, as_tree, describe_value
@@ -94,6 +98,45 @@ class BatchSplitter:
         return as_inputs(inputs, where), as_tree(targets)
 
 
+class BatchReader:
+    """Reads batches from a loader, where this process reads the data.
+
+    Args:
+        splitter: Splits them into inputs and targets.
+        world: This process among the others, which hear of its phase while it reads.
+
+    Attributes:
+        splitter: The splitter.
+    """
+
+    def __init__(self, splitter: BatchSplitter, world: World | SoloWorld) -> None:
+        self.splitter = splitter
+        self._world = world
+
+    def pairs(
+        self, batches: Iterable[Any], *, inputs_only: bool = False
+    ) -> Iterator[tuple[Tree, Tree]]:
+        """Return the inputs and targets of batches; none in processes that read no data.
+
+        Args:
+            batches: The batches.
+            inputs_only: Accept batches that are inputs without targets.
+        """
+        if not self._world.reads_data:
+            return iter(())
+        split = self.splitter.inputs if inputs_only else self.splitter.pairs
+        return split(self._read(iter(batches)))
+
+    def _read(self, batches: Iterator[Any]) -> Iterator[Any]:
+        """Yield the batches, each read in a phase that other processes are told of."""
+        while True:
+            with self._world.in_phase(Phase.READING):
+                batch = list(itertools.islice(batches, 1))
+            if not batch:
+                return
+            yield batch[0]
+
+
 def _without_targets(batch: Any) -> Any:
     """Return a pair with no targets if a batch is inputs alone, and the batch if not."""
     if isinstance(batch, list | tuple) and len(batch) == 1:  # as of a TensorDataset
@@ -103,7 +146,9 @@ def _without_targets(batch: Any) -> Any:
 
 
 def first_samples(inputs: Tree, count: int) -> Tree:
-    """Return the first samples of a batch, where all tensors of its size have a row for each.
+    """Return the first samples of a batch.
+
+    Tensors whose length is not the batch size are returned as they are.
 
     Args:
         inputs: Inputs of the batch.

@@ -5,6 +5,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
+from hocket.distributed.world.solo_world import SoloWorld
+from hocket.distributed.world.world import World
 from hocket.errors import CutError, OptionError, warn
 from hocket.modes import evaluation_mode, training_mode
 from hocket.partition import (
@@ -37,6 +39,7 @@ class CutNetwork:
         plan: Cuts of the network once they are known; None for stages given as modules.
         count: Number of stages.
         modules: Modules of the stages; empty until they are known.
+        collected: True if the network has the present weights of all stages.
 
     Raises:
         CutError: The network cannot be cut like this.
@@ -54,6 +57,7 @@ class CutNetwork:
         self.plan = stages if isinstance(stages, Plan) else None
         self.count = count_stages(stages)
         self.modules: list[nn.Module] = []
+        self.collected = True
         self._stages = stages
         self._trained: set[int] = set()  # of weights that the stages hold
         if isinstance(stages, int):
@@ -122,7 +126,18 @@ class CutNetwork:
         self._trained = {id(weight) for weight in self.network.parameters()}
         return self.modules
 
-    def warn_of_replaced_weights(self) -> None:
+    def collect(self, world: World | SoloWorld) -> None:
+        """Bring the weights and statistics of all stages into the network of each process.
+
+        Args:
+            world: This process among the others, or alone.
+        """
+        for stage, module in enumerate(self.modules):
+            world.copy_weights(module, source=stage * world.replicas)
+        self._warn_of_replaced_weights()
+        self.collected = True
+
+    def _warn_of_replaced_weights(self) -> None:
         """Warn of weights that came into the network after its stages were built."""
         named = self.network.named_parameters()
         names = [repr(name) for name, weight in named if id(weight) not in self._trained]

@@ -7,8 +7,8 @@ from hocket.errors import warn
 from hocket.tree import Tree, map_tensors
 
 
-class WithoutGraph:
-    """Takes the graph of autograd from tensors of a batch, with a warning once.
+class DetachOnce:
+    """Detaches tensors of batches from graphs of autograd, with one warning.
 
     Losses of several stages cannot each go backward through it, and another process cannot at
     all.
@@ -32,30 +32,34 @@ class WithoutGraph:
 class Upload:
     """Copies batches to a device.
 
-    To a GPU they are copied out of pinned memory, in a stream of their own: the copy of a batch
-    goes on beside the computations that are queued, and only what uses the batch waits for it.
+    To a GPU they are copied out of pinned memory, in another stream: the copy of a batch
+    overlaps with the computations that are queued, and only what uses the batch waits for it.
 
     Args:
         device: The device.
-        without_graph: Takes its graph from a tensor that has one.
+        detach_once: Detaches tensors that have a graph.
         channels_last: Give 4-dimensional tensors that memory format.
     """
 
     def __init__(
-        self, device: torch.device, without_graph: WithoutGraph, *, channels_last: bool
+        self, device: torch.device, detach_once: DetachOnce, *, channels_last: bool
     ) -> None:
         self._device = device
         self._channels_last = channels_last
         self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
-        self._without_graph = without_graph
+        self._detach_once = detach_once
 
     def __call__(self, values: Tree) -> Tree:
         """Return values on the device, with tensors of shape (B, ...)."""
         return map_tensors(self._move, values)
 
+    def to(self, device: torch.device) -> "Upload":
+        """Return an upload to another device, which shares the warning."""
+        return Upload(device, self._detach_once, channels_last=self._channels_last)
+
     def _move(self, value: Tensor) -> Tensor:
         if value.grad_fn is not None:
-            value = self._without_graph(value)
+            value = self._detach_once(value)
         images = self._channels_last and value.dim() == 4
         if value.device == self._device and not images:
             return value
@@ -64,6 +68,7 @@ class Upload:
         if self._stream is None or not on_host:
             moved = value.to(self._device)
             return moved.to(memory_format=memory_format) if images else moved
+        # Copy out of pinned memory, in the stream of uploads.
         # A copy, as a loader may fill its memory again; PyTorch keeps it until it is read.
         pinned = torch.empty_like(value, memory_format=memory_format, pin_memory=True)
         pinned.copy_(value)

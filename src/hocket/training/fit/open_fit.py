@@ -1,0 +1,91 @@
+"""Opening of a ``fit``: signals, progress, checkpoints and callbacks, until it has ended."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from math import ceil
+from pathlib import Path
+
+from hocket.stage.setup import Setup
+from hocket.training.budget import Budget
+from hocket.training.checkpoints.resume import saving
+from hocket.training.fit.fit import Fit
+from hocket.training.fit.fit_request import FitRequest
+from hocket.training.fit.interrupt import Interrupt, heard, stop_signals
+from hocket.training.fit.pacing import CommonEpochs, OwnEpochs
+from hocket.training.fit_state import FitState
+from hocket.training.results.progress_bar import progress_bar
+from hocket.training.session.session import Session
+from hocket.training.view import TrainerView
+
+
+@contextmanager
+def open_fit(
+    request: FitRequest, trainer: TrainerView, session: Session, state: FitState
+) -> Iterator[Fit]:
+    """Context manager that gives a ``fit`` to run.
+
+    Signals ask for an end, the progress is shown, checkpoints are written, and callbacks have
+    started. A first Ctrl-C ends it after the present tick.
+
+    Args:
+        request: Arguments of the ``fit``.
+        trainer: The trainer as callbacks see it.
+        session: Network, stages, engine and world.
+        state: Epochs and batches that are done already.
+
+    Raises:
+        CheckpointError: One cannot be written, and the training is to stop for that.
+        DataError: They are not the data that the present epoch began with.
+        OptionError: Checkpoints are wanted, and the trainer is not resumable.
+        KeyboardInterrupt: A single process was asked to stop when all was done.
+    """
+    world, setup, length = session.world, session.setup, request.length
+    # Compare the arguments of all processes.
+    signals = stop_signals()
+    with session.reporting_failures:
+        request.require_same(session)
+    # Foresee the length of the training, for the display.
+    passes = _count_passes(setup, request.budget, length)
+    total = request.budget.batches(passes, length, setup.method.accumulate)
+    completed = state.entered(length, setup.method.accumulate)
+    shown = request.progress and world.is_main
+
+    def tell(folder: Path) -> None:
+        state.callbacks.checkpoint(trainer, folder)
+
+    # Open what the loop needs, start the callbacks, and let it run.
+    with (
+        session.reporting_failures,
+        progress_bar(
+            state.first_epoch + passes, total, completed=completed, shown=shown
+        ) as bar,
+        Interrupt(signals if world.size > 1 else heard(signals)) as interrupt,
+        saving(request.checkpoints, session, state, request.train, tell) as save,
+    ):
+        state.require_same_length(length)
+        state.callbacks = state.callbacks.started(trainer, request.all_callbacks())
+        kind = OwnEpochs if session.detached else CommonEpochs
+        fit = kind(request, trainer, session, state, bar, interrupt, save)
+        with session.updates.telling(partial(state.callbacks.update, trainer)):
+            try:
+                yield fit
+            finally:
+                state.pause()
+    if world.size == 1 and interrupt.asked:  # after the last look
+        raise KeyboardInterrupt(interrupt.asked)
+
+
+def _count_passes(setup: Setup, budget: Budget, length: int | None) -> int:
+    """Return the passes over the data until the slowest stage has done its budget.
+
+    Args:
+        setup: Options that all stages share.
+        budget: Length of the training.
+        length: Batches in an epoch; None if unknown.
+    """
+    passes = budget.passes(length, setup.method.accumulate)
+    if setup.stage_speeds is None:
+        return passes
+    speeds = setup.stage_speeds.speeds
+    return ceil(passes * speeds[0] / min(speeds))
