@@ -2,7 +2,7 @@
 
 import json
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -145,10 +145,10 @@ class ResultFunctions(Callback):
 
 
 class CallbackList:
-    """Callbacks of a ``fit``, called one after another, and their states.
+    """Callbacks of a ``fit`` in their order, and their states.
 
     States are kept under the names of the callbacks' classes, numbered if a class comes more
-    than once. Those of callbacks that are not there are kept as well.
+    than once. States of callbacks that are not there are kept as well.
 
     Args:
         callbacks: The callbacks.
@@ -195,36 +195,8 @@ class CallbackList:
                     callback.load_stage_tensors(stage, kept[name])
         return new
 
-    def step(self, trainer: TrainerView, events: Sequence[Event]) -> None:
-        """Let all callbacks act after a tick."""
-        for callback in self._callbacks.values():
-            callback.on_step(trainer, events)
-
-    def update(self, trainer: TrainerView, stage: Stage) -> None:
-        """Let all callbacks act after an update of a stage."""
-        for callback in self._callbacks.values():
-            callback.on_update(trainer, stage)
-
-    def epoch(self, trainer: TrainerView, result: EpochResult) -> None:
-        """Let all callbacks act after an epoch."""
-        for callback in self._callbacks.values():
-            callback.on_epoch(trainer, result)
-
-    def evaluation(self, trainer: TrainerView, updates: int, result: EvaluationResult) -> None:
-        """Let all callbacks act after an evaluation within an epoch.
-
-        Args:
-            trainer: The trainer.
-            updates: Updates that the batches lead to that have entered.
-            result: Result of the evaluation.
-        """
-        for callback in self._callbacks.values():
-            callback.on_evaluation(trainer, updates, result)
-
-    def checkpoint(self, trainer: TrainerView, folder: Path) -> None:
-        """Let all callbacks act once a checkpoint is complete."""
-        for callback in self._callbacks.values():
-            callback.on_checkpoint(trainer, folder)
+    def __iter__(self) -> Iterator[Callback]:
+        return iter(self._callbacks.values())
 
     def state_dict(self) -> dict[str, Any]:
         """Return copies of the states of all callbacks, those that are not present included.

@@ -47,21 +47,11 @@ class AveragedWeights(Callback):
         self._averages: dict[int, dict[str, Tensor]] = {}
 
     def on_start(self, trainer: TrainerView, state: dict[str, Any] | None) -> None:
-        """Forget the averages of a ``fit`` before.
-
-        Args:
-            trainer: The trainer.
-            state: Not used.
-        """
+        """Forget the averages of a ``fit`` before."""
         self._averages.clear()
 
     def on_update(self, trainer: TrainerView, stage: Stage) -> None:
-        """Let the new weights of a stage count.
-
-        Args:
-            trainer: The trainer.
-            stage: The stage.
-        """
+        """Let the new weights of a stage count."""
         if stage.updater.version <= self._start:
             return
         weights = _weights_of(stage)
@@ -102,12 +92,7 @@ class AveragedWeights(Callback):
         return dict(self._averages.get(stage.index, {}))
 
     def load_stage_tensors(self, stage: Stage, tensors: dict[str, Tensor]) -> None:
-        """Continue from the averages of a checkpoint.
-
-        Args:
-            stage: The stage.
-            tensors: Its averages.
-        """
+        """Continue from the averages of a checkpoint."""
         weights = _weights_of(stage)
         self._averages[stage.index] = {  # another cut may join averages with other weights
             name: tensors.get(name, weight).to(weight.device, copy=True)

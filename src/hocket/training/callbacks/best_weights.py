@@ -41,10 +41,6 @@ class BestWeights(Callback):
     def on_start(self, trainer: TrainerView, state: dict[str, Any] | None) -> None:
         """Begin to compare, or go on.
 
-        Args:
-            trainer: The trainer.
-            state: The best epoch so far; None for a new ``fit``.
-
         Raises:
             OptionError: There is no folder for the file, epochs do not end for all stages
                 together, or another metric was watched before.
@@ -58,10 +54,6 @@ class BestWeights(Callback):
 
     def on_epoch(self, trainer: TrainerView, result: EpochResult) -> None:
         """Write the weights if the epoch is the best so far.
-
-        Args:
-            trainer: The trainer.
-            result: Result of the epoch.
 
         Raises:
             CheckpointError: The file cannot be written.

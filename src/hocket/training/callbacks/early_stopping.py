@@ -71,10 +71,6 @@ class EarlyStopping(Callback):
     def on_start(self, trainer: TrainerView, state: dict[str, Any] | None) -> None:
         """Begin to count, or stop at once if the training had stopped before it was resumed.
 
-        Args:
-            trainer: The trainer.
-            state: The best epoch, and the epochs since then; None for a new ``fit``.
-
         Raises:
             OptionError: Epochs do not end for all stages together, or another metric was
                 watched before.
@@ -85,10 +81,6 @@ class EarlyStopping(Callback):
 
     def on_epoch(self, trainer: TrainerView, result: EpochResult) -> None:
         """Count an epoch that is not better than the best one.
-
-        Args:
-            trainer: The trainer.
-            result: Result of the epoch.
 
         Raises:
             OptionError: The epoch was not evaluated as the metric needs it.

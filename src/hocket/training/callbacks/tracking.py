@@ -33,24 +33,14 @@ class Tracking(Callback):
         self._every = every
 
     def on_step(self, trainer: TrainerView, events: Sequence[Event]) -> None:
-        """Pass on the rows of a tick.
-
-        Args:
-            trainer: The trainer.
-            events: Events of the tick at the stages of this process.
-        """
+        """Pass on the rows of a tick."""
         for event in events:
             is_last = event.action.stage == trainer.stage_count - 1
             if (row := event_row(event, self._every, is_last=is_last)) is not None:
                 self._trackers.log(*row)
 
     def on_epoch(self, trainer: TrainerView, result: EpochResult) -> None:
-        """Pass on the row of an epoch.
-
-        Args:
-            trainer: The trainer.
-            result: Result of the epoch.
-        """
+        """Pass on the row of an epoch."""
         if trainer.is_main_process:
             self._trackers.log("epoch", asdict(result))
 

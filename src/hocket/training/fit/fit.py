@@ -149,7 +149,8 @@ class Fit(ABC):
             events = session.step(inputs, targets, state.epoch)
             state.meter.add(events)
             self.progress.batch(partial(state.newest, shown, last))
-            state.callbacks.step(self.trainer, events)
+            for callback in state.callbacks:
+                callback.on_step(self.trainer, events)
             self.save(session.engine.tick_count)
             missing = None if missing is None else missing - 1
         # In processes that read no data as well: all count the batches that have entered.
@@ -167,7 +168,8 @@ class Fit(ABC):
             state.evaluated = state.updates  # first, as a callback may write a checkpoint
             if evaluation is not None:
                 self.progress.evaluation(state.updates, evaluation)
-                state.callbacks.evaluation(self.trainer, state.updates, evaluation)
+                for callback in state.callbacks:
+                    callback.on_evaluation(self.trainer, state.updates, evaluation)
 
     def evaluate(self) -> EvaluationResult | None:
         """Return the result of an evaluation; None without data for one.

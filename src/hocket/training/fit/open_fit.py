@@ -2,11 +2,11 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
 from math import ceil
 from pathlib import Path
 
 from hocket.stage.setup import Setup
+from hocket.stage.stage import Stage
 from hocket.training.budget import Budget
 from hocket.training.checkpoints.resume import saving
 from hocket.training.fit.fit import Fit
@@ -51,8 +51,13 @@ def open_fit(
     completed = state.entered(length, setup.method.accumulate)
     shown = request.progress and world.is_main
 
-    def tell(folder: Path) -> None:
-        state.callbacks.checkpoint(trainer, folder)
+    def tell_of_checkpoint(folder: Path) -> None:
+        for callback in state.callbacks:
+            callback.on_checkpoint(trainer, folder)
+
+    def tell_of_update(stage: Stage) -> None:
+        for callback in state.callbacks:
+            callback.on_update(trainer, stage)
 
     # Open what the loop needs, start the callbacks, and let it run.
     with (
@@ -61,13 +66,13 @@ def open_fit(
             state.first_epoch + passes, total, completed=completed, shown=shown
         ) as bar,
         Interrupt(signals if world.size > 1 else heard(signals)) as interrupt,
-        saving(request.checkpoints, session, state, request.train, tell) as save,
+        saving(request.checkpoints, session, state, request.train, tell_of_checkpoint) as save,
     ):
         state.require_same_length(length)
         state.callbacks = state.callbacks.started(trainer, request.all_callbacks())
         kind = OwnEpochs if session.detached else CommonEpochs
         fit = kind(request, trainer, session, state, bar, interrupt, save)
-        with session.updates.telling(partial(state.callbacks.update, trainer)):
+        with session.updates.telling(tell_of_update):
             try:
                 yield fit
             finally:

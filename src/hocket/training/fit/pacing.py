@@ -53,7 +53,8 @@ class CommonEpochs(Fit):
         self.progress.epoch(
             EndedEpoch(epoch.number, epoch.loss, evaluation, max(epoch.skipped))
         )
-        state.callbacks.epoch(self.trainer, epoch)
+        for callback in state.callbacks:
+            callback.on_epoch(self.trainer, epoch)
         self.save(None)
         return True
 
@@ -108,4 +109,5 @@ class OwnEpochs(Fit):
         epochs[-1] = replace(epochs[-1], evaluation=self.evaluate())
         state.history = epochs
         for epoch in epochs:
-            state.callbacks.epoch(self.trainer, epoch)
+            for callback in state.callbacks:
+                callback.on_epoch(self.trainer, epoch)

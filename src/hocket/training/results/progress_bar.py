@@ -72,7 +72,7 @@ class EndedEpoch:
 
 
 def _owner(stage: int | None) -> str:
-    """Return whose loss it is, in words; nothing for the network's."""
+    """Return the owner of a loss as text; nothing for the network's."""
     return "" if stage is None else f" of stage {stage}"
 
 
@@ -108,22 +108,13 @@ class NoProgress:
     """Display that shows nothing."""
 
     def batch(self, read: ReadNewest) -> None:
-        """Show nothing.
-
-        Args:
-            read: Not called.
-        """
+        """See the protocol; the numbers stay on their device."""
 
     def epoch(self, ended: EndedEpoch) -> None:
-        """Show nothing."""
+        """See the protocol."""
 
     def evaluation(self, updates: int, result: EvaluationResult) -> None:
-        """Show nothing.
-
-        Args:
-            updates: Updates done.
-            result: Result on the validation data.
-        """
+        """See the protocol."""
 
 
 class EpochLines:
@@ -133,25 +124,16 @@ class EpochLines:
         self._epochs = epochs
 
     def batch(self, read: ReadNewest) -> None:
-        """Show nothing: batches are too many for a log.
-
-        Args:
-            read: Not called.
-        """
+        """See the protocol; a log shows no batches, as they are too many."""
 
     def epoch(self, ended: EndedEpoch) -> None:
-        """Print the epoch."""
+        """See the protocol."""
         # Stages that run freely may need a few more than was foreseen.
         epochs = max(self._epochs, ended.number + 1)
         self._print(f"epoch {ended.number + 1}/{epochs}: {ended}")
 
     def evaluation(self, updates: int, result: EvaluationResult) -> None:
-        """Print the evaluation.
-
-        Args:
-            updates: Updates done.
-            result: Result on the validation data.
-        """
+        """See the protocol."""
         self._print(f"update {updates}: test loss {result.loss:.4f}{_error(result)}")
 
     def _print(self, line: str) -> None:
@@ -159,7 +141,7 @@ class EpochLines:
 
 
 def print_line(line: str) -> None:
-    """Print a line on standard error, whose failure ends nothing."""
+    """Print a line on standard error; if that fails, the training goes on."""
     print(line, file=StandardStream("stderr"), flush=True)
 
 
@@ -182,11 +164,7 @@ class ProgressBar(EpochLines):
         )
 
     def batch(self, read: ReadNewest) -> None:
-        """Advance by a batch, and show the newest numbers from time to time.
-
-        Args:
-            read: Called once in `READ_EVERY_S` at most.
-        """
+        """See the protocol; the numbers are read once in `READ_EVERY_S` at most."""
         now = time.monotonic()
         if now < self._next_reading_s:
             self._bar.update(self._task, advance=1)
