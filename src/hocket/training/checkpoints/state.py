@@ -21,8 +21,8 @@ from hocket.stage.setup import Setup
 from hocket.stage.stage import Stage
 from hocket.training.fit_state import FitState
 from hocket.training.results.metrics import EpochResult
+from hocket.training.session.choices import setup_choices
 from hocket.training.session.cut_network import parameter_names
-from hocket.training.session.setup_choices import setup_choices
 from hocket.tree import Tree
 from hocket.version import __version__
 
@@ -174,7 +174,7 @@ def newest_common_checkpoint(
 
 
 def _reason_for_none(folder: Path) -> str:
-    """Return in words why a folder has no checkpoint of a training as a whole."""
+    """Return the reason why a folder has no checkpoint of a training as a whole."""
     parts = [name for name in folder.glob("stage*") if newest_first(name)]
     if not parts:
         return "there is no folder of a checkpoint in it"
@@ -325,6 +325,7 @@ def reshard(engine: LockstepEngine, network: nn.Module, snapshot: Snapshot, epoc
         CheckpointError: The checkpoint is of another network, or the schedulers follow losses;
             nothing has been changed.
     """
+    # Collect weights and optimizer states under the network's names.
     states = [state for name, state in snapshot.parts.items() if "replica" not in name]
     values: dict[str, Tensor] = {}
     optimizer_states: dict[str, Any] = {}
@@ -334,6 +335,7 @@ def reshard(engine: LockstepEngine, network: nn.Module, snapshot: Snapshot, epoc
         for number, name in enumerate(state["trained"]):
             if name is not None and number in optimizer["state"]:
                 optimizer_states[name] = optimizer["state"][number]
+    # Refuse another network, other optimizers, and schedulers whose losses are not known.
     wanted = {
         name: (value.shape, value.dtype) for name, value in named_tensors(network).items()
     }
@@ -354,6 +356,7 @@ def reshard(engine: LockstepEngine, network: nn.Module, snapshot: Snapshot, epoc
             "ReduceLROnPlateau continues with the stages that it began with; resume with "
             "the same number of stages and the same cuts"
         )
+    # Load them into the new stages, with nothing in flight.
     set_tensors(network, {name: values[name] for name in wanted})
     schedule = states[0]["schedule"]
     updates = max(state["updater"]["version"] for state in states)

@@ -1,9 +1,15 @@
-"""One ``fit`` under way: the loop over epochs, from the first batch to the last."""
+"""One ``fit`` under way: the loop over epochs, which end for all stages together or for each.
 
+Stages that keep step go through each epoch together. Stages that run freely in processes of
+their own are detached: each counts its epochs for itself, and they meet at the end only.
+"""
+
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import islice
+from itertools import islice, zip_longest
 from typing import Any
 
 import torch
@@ -17,19 +23,20 @@ from hocket.training.fit.interrupt import Interrupt
 from hocket.training.fit.schedule_length import warn_of_slow_rates
 from hocket.training.fit_state import FitState
 from hocket.training.results.metrics import EpochResult, EvaluationResult, TrainingMeter
-from hocket.training.results.progress_bar import Progress
+from hocket.training.results.progress_bar import EndedEpoch, Progress
 from hocket.training.session.evaluation import Evaluation
 from hocket.training.session.session import Session
 from hocket.training.view import TrainerView
 from hocket.tree import count_samples
 
 
+@dataclass(eq=False)
 class Fit(ABC):
     """Trains, evaluates and leaves checkpoints until every stage has done all its epochs.
 
     Subclasses say how epochs end: for all stages together, or for each stage by itself.
 
-    Args:
+    Attributes:
         request: Arguments of the ``fit``.
         trainer: The trainer as callbacks see it.
         session: Network, stages, engine and world.
@@ -37,27 +44,20 @@ class Fit(ABC):
         progress: Shows batches and epochs.
         interrupt: Knows whether a signal has asked the training to stop.
         save: Leaves checkpoints.
+        has_goal: True once the engine knows how many epochs to train for.
     """
 
-    def __init__(
-        self,
-        request: FitRequest,
-        trainer: TrainerView,
-        session: Session,
-        state: FitState,
-        progress: Progress,
-        interrupt: Interrupt,
-        save: SaveCheckpoint,
-    ) -> None:
-        self.request = request
-        self.trainer = trainer
-        self.session = session
-        self.state = state
-        self.progress = progress
-        self.interrupt = interrupt
-        self.save = save
-        self._first_epoch = state.epoch
-        self._has_goal = False
+    request: FitRequest
+    trainer: TrainerView
+    session: Session
+    state: FitState
+    progress: Progress
+    interrupt: Interrupt
+    save: SaveCheckpoint
+    has_goal: bool = field(default=False, init=False)
+
+    def __post_init__(self) -> None:
+        self._first_epoch = self.state.epoch
 
     def run(self) -> None:
         """Train until all epochs are done; their results are added to the state.
@@ -105,7 +105,7 @@ class Fit(ABC):
         session, state, interrupt = self.session, self.state, self.interrupt
         # Read on where the epoch was left, until a signal comes.
         session.training_mode.enter()
-        reads, count = session.world.reads_data, session.reader.splitter.count_samples
+        reads, count = session.world.reads_data, session.splitter.count_samples
         data = state.remaining_batches(self.request.train, count, reads=reads)
         if reads:
             data = interrupt.until_asked(data, session.world.agreement_store())
@@ -247,9 +247,9 @@ class Fit(ABC):
             OptionError: A scheduler follows the validation loss, and there is none.
         """
         session, request = self.session, self.request
-        if self._has_goal or not session.prepared:
+        if self.has_goal or not session.prepared:
             return
-        self._has_goal = True
+        self.has_goal = True
         # Set the goal.
         budget, accumulate = request.budget, session.setup.method.accumulate
         epochs = budget.passes(request.length, accumulate)
@@ -268,3 +268,104 @@ class Fit(ABC):
         # Leave a checkpoint for a process that is killed before the first one is due.
         if session.detached and not request.resumed:
             self.save(None)
+
+
+class CommonEpochs(Fit):
+    """Epochs that all stages begin and end together, with an evaluation after each."""
+
+    def is_over(self) -> bool:
+        """Return True once every stage has trained for all epochs.
+
+        An epoch that has begun is completed, even if stages have finished in it. If a process
+        has asked to stop, this is the end as well; then batches stay in flight.
+        """
+        session, state = self.session, self.state
+        if any(session.world.gather(state.stop_requested)):
+            return True
+        enough = self.request.budget.is_spent(len(state.history), state.updates)
+        return enough and not state.batches and session.engine.finished
+
+    def end_epoch(self) -> bool:
+        """Evaluate, and add the result of the epoch to the history of all processes."""
+        session, state, method = self.session, self.state, self.session.setup.method
+        self.stop_if_asked()
+        # Complete batches in flight where the method or the end of the training needs it.
+        state.meter.add(session.ticks.end_epoch())
+        if method.epoch_end == "drain":
+            state.drain()
+        is_last = self.request.budget.is_spent(len(state.history) + 1, state.updates)
+        if is_last and session.engine.finished:
+            state.drain()
+            state.meter.add(session.ticks.finish())
+        # Merge the counts of all processes, and evaluate.
+        state.pause()
+        rows = session.world.gather([state.meter.values(), state.samples, state.seconds])
+        evaluation = self.evaluate()
+        if evaluation is not None:
+            session.ticks.note_loss(state.epoch, evaluation.loss)
+        epoch = self.merge_rows(rows, state.epoch, evaluation)
+        if not method.free_running:
+            epoch = replace(epoch, updates=state.updates)
+        # Add the epoch to the history, show it, and tell the callbacks.
+        state.end_epoch(epoch)
+        self.progress.epoch(
+            EndedEpoch(epoch.number, epoch.loss, evaluation, max(epoch.skipped))
+        )
+        for callback in state.callbacks:
+            callback.on_epoch(self.trainer, epoch)
+        self.save(None)
+        return True
+
+    def finish(self) -> None:
+        """Do nothing: every epoch has ended for all."""
+
+
+class OwnEpochs(Fit):
+    """Epochs that the stage of this process counts for itself, without waiting for others.
+
+    Results of single stages come together at the end, where all evaluate.
+    """
+
+    def is_over(self) -> bool:
+        """Return True once every stage has trained for all epochs."""
+        return bool(self.state.rows) and self.session.engine.finished
+
+    def end_epoch(self) -> bool:
+        """Keep the result of this stage's epoch; return False if asked to stop."""
+        session, state = self.session, self.state
+        # Stop at once, also in the middle of an epoch.
+        if self.interrupt.asked or session.engine.stopped:
+            session.engine.stop()
+            return False
+        # Skip an epoch in which the stage only passed on batches that others train on.
+        if state.meter.newest_loss(None) is None and state.rows:
+            state.skip_epoch()
+            return True
+        # Show the epoch, and keep its counts.
+        loss = state.meter.mean_loss(None)
+        stage = state.meter.local_stage(None, session.cut.count - 1)
+        shown = math.nan if loss is None else loss
+        self.progress.epoch(EndedEpoch(state.epoch, shown, stage=stage))
+        state.end_own_epoch()
+        session.ticks.end_epoch()
+        self.save(None)
+        return True
+
+    def finish(self) -> None:
+        """Meet the other processes, evaluate, and merge the epochs of all stages."""
+        session, state = self.session, self.state
+        first = state.first_epoch
+        session.ticks.finish()
+        self.stop_if_asked()
+        # Merge the rows of all stages, of which some have done more epochs.
+        epochs = []
+        gathered = session.world.gather(state.rows)
+        for number, rows in enumerate(zip_longest(*gathered), first):
+            present = [row for row in rows if row is not None]
+            epochs.append(self.merge_rows(present, number, None))
+        # Evaluate once, and tell the callbacks of all epochs.
+        epochs[-1] = replace(epochs[-1], evaluation=self.evaluate())
+        state.history = epochs
+        for epoch in epochs:
+            for callback in state.callbacks:
+                callback.on_epoch(self.trainer, epoch)

@@ -9,10 +9,9 @@ from hocket.stage.setup import Setup
 from hocket.stage.stage import Stage
 from hocket.training.budget import Budget
 from hocket.training.checkpoints.resume import saving
-from hocket.training.fit.fit import Fit
+from hocket.training.fit.fit import CommonEpochs, Fit, OwnEpochs
 from hocket.training.fit.fit_request import FitRequest
 from hocket.training.fit.interrupt import Interrupt, heard, stop_signals
-from hocket.training.fit.pacing import CommonEpochs, OwnEpochs
 from hocket.training.fit_state import FitState
 from hocket.training.results.progress_bar import progress_bar
 from hocket.training.session.session import Session

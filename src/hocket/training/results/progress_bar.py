@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Protocol, TypeAlias
+from typing import TypeAlias
 
 from rich.progress import (
     BarColumn,
@@ -82,8 +82,8 @@ READ_EVERY_S = 0.25
 """Seconds between two readings that a bar shows."""
 
 
-class Progress(Protocol):
-    """Display that is told of batches and epochs."""
+class Progress:
+    """Display that is told of batches and epochs; this one shows nothing."""
 
     def batch(self, read: ReadNewest) -> None:
         """Count a batch that has entered.
@@ -104,36 +104,20 @@ class Progress(Protocol):
         """
 
 
-class NoProgress:
-    """Display that shows nothing."""
-
-    def batch(self, read: ReadNewest) -> None:
-        """See the protocol; the numbers stay on their device."""
-
-    def epoch(self, ended: EndedEpoch) -> None:
-        """See the protocol."""
-
-    def evaluation(self, updates: int, result: EvaluationResult) -> None:
-        """See the protocol."""
-
-
-class EpochLines:
-    """Display of a line per epoch, for logs."""
+class EpochLines(Progress):
+    """Display of a line per epoch, for logs, in which batches would be too many."""
 
     def __init__(self, epochs: int) -> None:
         self._epochs = epochs
 
-    def batch(self, read: ReadNewest) -> None:
-        """See the protocol; a log shows no batches, as they are too many."""
-
     def epoch(self, ended: EndedEpoch) -> None:
-        """See the protocol."""
+        """See `Progress`."""
         # Stages that run freely may need a few more than was foreseen.
         epochs = max(self._epochs, ended.number + 1)
         self._print(f"epoch {ended.number + 1}/{epochs}: {ended}")
 
     def evaluation(self, updates: int, result: EvaluationResult) -> None:
-        """See the protocol."""
+        """See `Progress`."""
         self._print(f"update {updates}: test loss {result.loss:.4f}{_error(result)}")
 
     def _print(self, line: str) -> None:
@@ -164,7 +148,7 @@ class ProgressBar(EpochLines):
         )
 
     def batch(self, read: ReadNewest) -> None:
-        """See the protocol; the numbers are read once in `READ_EVERY_S` at most."""
+        """See `Progress`; the numbers are read once in `READ_EVERY_S` at most."""
         now = time.monotonic()
         if now < self._next_reading_s:
             self._bar.update(self._task, advance=1)
@@ -191,7 +175,7 @@ def progress_bar(
     """
     console = plain_console("stderr")
     if not shown:
-        yield NoProgress()
+        yield Progress()
     elif not console.is_terminal:
         yield EpochLines(epochs)
     else:

@@ -19,8 +19,7 @@ from hocket.errors import WorldError
 from hocket.optim.factory import build_optimizer, build_scheduler
 from hocket.stage.layers.network_names import NetworkNames
 from hocket.stage.setup import Setup
-from hocket.training.session.changed_choices import describe_layer, loss_settings
-from hocket.training.session.setup_choices import as_text
+from hocket.training.session.choices import as_text, describe_layer, loss_settings
 from hocket.version import __version__
 
 Choices = Mapping[str, Any]

@@ -98,51 +98,23 @@ class BatchSplitter:
         return as_inputs(inputs, where), as_tree(targets)
 
 
-class BatchReader:
-    """Reads batches from a loader, where this process reads the data.
-
-    Args:
-        splitter: Splits them into inputs and targets.
-        world: This process among the others, which hear of its phase while it reads.
-
-    Attributes:
-        splitter: The splitter.
-    """
-
-    def __init__(self, splitter: BatchSplitter, world: World | SoloWorld) -> None:
-        self.splitter = splitter
-        self._world = world
-
-    def pairs(
-        self, batches: Iterable[Any], *, inputs_only: bool = False
-    ) -> Iterator[tuple[Tree, Tree]]:
-        """Return the inputs and targets of batches; none in processes that read no data.
-
-        Args:
-            batches: The batches.
-            inputs_only: Accept batches that are inputs without targets.
-        """
-        if not self._world.reads_data:
-            return iter(())
-        split = self.splitter.inputs if inputs_only else self.splitter.pairs
-        return split(self._read(iter(batches)))
-
-    def _read(self, batches: Iterator[Any]) -> Iterator[Any]:
-        """Yield the batches, each read in a phase that other processes are told of."""
-        while True:
-            with self._world.in_phase(Phase.READING):
-                batch = list(itertools.islice(batches, 1))
-            if not batch:
-                return
-            yield batch[0]
-
-
 def _without_targets(batch: Any) -> Any:
     """Return a pair with no targets if a batch is inputs alone, and the batch if not."""
     if isinstance(batch, list | tuple) and len(batch) == 1:  # as of a TensorDataset
         return batch[0], None
     alone = isinstance(batch, Tensor) or (isinstance(batch, Mapping) and LABELS not in batch)
     return (batch, None) if alone else batch
+
+
+def read(batches: Iterable[Any], world: World | SoloWorld) -> Iterator[Any]:
+    """Yield batches, each read in a phase that other processes are told of."""
+    iterator = iter(batches)
+    while True:
+        with world.in_phase(Phase.READING):
+            batch = list(itertools.islice(iterator, 1))
+        if not batch:
+            return
+        yield batch[0]
 
 
 def first_samples(inputs: Tree, count: int) -> Tree:

@@ -5,7 +5,6 @@ from collections.abc import Sequence
 
 from torch import nn
 
-from hocket.distributed.failures.phases import Phase
 from hocket.distributed.replicas.sync_batchnorm import unshare_statistics
 from hocket.distributed.world.solo_world import SoloWorld
 from hocket.distributed.world.world import World
@@ -16,7 +15,6 @@ from hocket.engine.event import Watcher
 from hocket.engine.gradient_error import GradientErrorMeter
 from hocket.errors import OptionError, warn
 from hocket.partition.inputs import as_inputs
-from hocket.restore import preserve_rng
 from hocket.stage.layers.network_names import NetworkNames
 from hocket.stage.setup import Setup
 from hocket.stage.update.scale_free import warn_of_cancelled_scales
@@ -78,12 +76,8 @@ class Opening:
             OptionError: A stage is not compatible with the method.
             WorldError: The processes would not train the same.
         """
-        with self._world.in_phase(Phase.BUILDING), preserve_rng([self._setup.device]):
-            return self._open(inputs, whole, resumes)
-
-    def _open(self, inputs: Tree, whole: bool, resumes: bool) -> tuple[Engine, Tree]:
-        # Agree on what to train, and on a sample; a process that comes back has both already.
         setup, world, cut = self._setup, self._world, self._cut
+        # Agree with the other processes on what to train, and on a sample.
         to_cut = self._upload.to(cut.device)
         sample = self._choose_sample(inputs, to_cut, whole) if world.reads_data else inputs
         if not world.rejoined:
@@ -95,10 +89,11 @@ class Opening:
             if not world.is_main:
                 warnings.simplefilter("ignore")
             modules = cut.cut(moved)
+        # Agree on the stages; a process that comes back has them from before.
         names = NetworkNames(cut.network)
         if not world.rejoined:
             require_same_stages(world, setup, modules, names)
-        # Build the engine, with warnings of what it cannot do.
+        # Build the engine, with warnings of what it does not train.
         if (known := names.parameters) and not any(weight.requires_grad for weight in known):
             warn(
                 "all weights of the network are frozen, and stay as they are; unfreeze some "

@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from hocket.checkpoint.claimed_folders import ClaimedFolders
+from hocket.distributed.failures.phases import Phase
 from hocket.distributed.world.joined_worlds import join_world
 from hocket.distributed.world.solo_world import SoloWorld
 from hocket.engine.engine import Engine
@@ -16,9 +17,10 @@ from hocket.engine.gradient_error import GradientErrorMeter
 from hocket.engine.unbuilt import UnbuiltEngine
 from hocket.modes import TrainingMode
 from hocket.options import require_list
+from hocket.restore import preserve_rng
 from hocket.stage.setup import Setup
 from hocket.training.results.own_metrics import Metric, OwnMetrics
-from hocket.training.session.batches import BatchReader, BatchSplitter, SplitBatch
+from hocket.training.session.batches import BatchSplitter, SplitBatch, read
 from hocket.training.session.cut_network import CutNetwork, Stages
 from hocket.training.session.failure_report import FailureReport
 from hocket.training.session.opening import Opening
@@ -46,7 +48,7 @@ class Session:
         setup: Options that all stages share.
         world: This process among the others, or alone.
         ticks: Feeds the engine, which has no stages before the first batch.
-        reader: Reads and splits batches of loaders.
+        splitter: Splits batches of loaders into inputs and targets.
         upload: Brings batches to the device.
         metrics: Metrics of the user's own.
         updates: Tells a listener of the updates of stages.
@@ -80,7 +82,7 @@ class Session:
             network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self.cut = CutNetwork(network, stages)
         self.training_mode = TrainingMode(network)
-        splitter = BatchSplitter(network, split_batch)
+        self.splitter = BatchSplitter(network, split_batch)
         self.upload = Upload(setup.device, DetachOnce(), channels_last=setup.channels_last)
         self.checkpoint_folders = ClaimedFolders()
         self.prepared, self.sample = False, None
@@ -89,7 +91,6 @@ class Session:
             self.cut.count, setup.replicas, setup.timeout_s, setup.slow_timeout_s
         )
         self.reporting_failures = FailureReport(world)
-        self.reader = BatchReader(splitter, world)
         if isinstance(world, SoloWorld):
             setup.check_alone(self.cut.count)
             network.to(setup.device)  # else each process has room for its own stage only
@@ -116,7 +117,8 @@ class Session:
             resumes: Let the weights of the processes differ, as a checkpoint replaces them.
         """
         if not self.prepared:
-            with self.reporting_failures:
+            building = self.world.in_phase(Phase.BUILDING)
+            with self.reporting_failures, building, preserve_rng([self.setup.device]):
                 engine, self.sample = self._opening.open(inputs, whole=whole, resumes=resumes)
             self.ticks = self._ticks_of(engine)
             self.prepared = True
@@ -130,11 +132,13 @@ class Session:
             batches: The batches; not read in processes that read no data.
             inputs_only: Accept batches that are inputs without targets.
         """
-        pairs = self.reader.pairs(batches, inputs_only=inputs_only)
+        reads = self.world.reads_data
+        split = self.splitter.inputs if inputs_only else self.splitter.pairs
+        pairs = split(read(batches, self.world)) if reads else iter(())
         if self.prepared:
             return pairs
         first = list(itertools.islice(pairs, 1))
-        if first or not self.world.reads_data:
+        if first or not reads:
             self.prepare(first[0][0] if first else None)
         return itertools.chain(first, pairs)
 
