@@ -69,7 +69,7 @@ class AveragedWeights(Callback):
         """Context manager in which the network has the averages as its weights.
 
         They are there to evaluate, to predict and to save, and not to train. Buffers, such as
-        the statistics of BatchNorm, are the present ones; so are weights without an average.
+        the statistics of BatchNorm, keep their values; so do weights without an average.
         Among several processes all enter it, and have the averages of all stages.
 
         Args:

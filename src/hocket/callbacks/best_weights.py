@@ -39,7 +39,7 @@ class BestWeights(Callback):
         return self._best.number
 
     def on_start(self, trainer: TrainerView, state: dict[str, Any] | None) -> None:
-        """Begin to compare, or go on.
+        """Begin to compare, or continue.
 
         Raises:
             OptionError: There is no folder for the file, epochs do not end for all stages

@@ -15,8 +15,8 @@ from hocket.training.view import TrainerView
 class Tracking(Callback):
     """Passes rows of metrics on to trackers, such as ``WandB`` or ``MLflow``.
 
-    Each process passes on those of its own stages, and the main one those of epochs and
-    evaluations. The trackers stay open behind the ``fit``.
+    Each process passes on the rows of its own stages, and the main one also the rows of epochs
+    and evaluations. The trackers stay open after the ``fit``.
 
     Args:
         trackers: The trackers of this process.

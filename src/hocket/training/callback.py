@@ -1,4 +1,4 @@
-"""Callbacks: what is done beside a training, after its steps, epochs and checkpoints."""
+"""Callbacks: actions after the steps, epochs and checkpoints of a training."""
 
 import json
 from collections import Counter
@@ -20,7 +20,7 @@ StageTensors: TypeAlias = Mapping[str, dict[str, Tensor]]
 
 
 class Callback:
-    """Base class of what is done beside a training; each of its methods does nothing.
+    """Base class of actions during a training; each of its methods does nothing.
 
     Every process has the same callbacks and calls them at the same epochs with the same
     results, so that ``on_start``, ``on_epoch`` and ``on_evaluation`` may call what all
@@ -71,7 +71,7 @@ class Callback:
     def on_evaluation(
         self, trainer: TrainerView, updates: int, result: EvaluationResult
     ) -> None:
-        """Act after an evaluation within an epoch; that after an epoch comes with its result.
+        """Act after an evaluation within an epoch; `on_epoch` has the one after an epoch.
 
         Args:
             trainer: The trainer.
@@ -83,8 +83,7 @@ class Callback:
         """Act once a checkpoint is complete on the disk; processes are not at the same tick.
 
         It is written while the training goes on, and this comes some ticks after its own, at
-        the latest before the next one is begun. That of the last checkpoint comes before
-        ``fit`` ends.
+        the latest before the next one is begun; for the last checkpoint before ``fit`` ends.
 
         Args:
             trainer: The trainer.
@@ -103,7 +102,7 @@ class Callback:
         """Continue from what a checkpoint kept for a stage, after ``on_start``.
 
         Args:
-            stage: The stage, perhaps cut elsewhere than that of the checkpoint.
+            stage: The stage, perhaps cut elsewhere than before the checkpoint.
             tensors: What ``stage_tensors`` returned for its weights and buffers.
         """
 
@@ -199,7 +198,7 @@ class CallbackList:
         return iter(self._callbacks.values())
 
     def state_dict(self) -> dict[str, Any]:
-        """Return copies of the states of all callbacks, those that are not present included.
+        """Return copies of the states of all callbacks, also of those that are not there.
 
         Raises:
             OptionError: One is not of JSON values.
@@ -208,7 +207,7 @@ class CallbackList:
         return self._states | {name: _plain_copy(name, state) for name, state in states.items()}
 
     def stage_tensors(self, stage: Stage) -> StageTensors:
-        """Return the tensors of all callbacks for a stage, of those not present included.
+        """Return the tensors of all callbacks for a stage, also of those that are not there.
 
         Raises:
             OptionError: One has another name than the weights and buffers of the stage, by

@@ -1,4 +1,4 @@
-"""The trainer that a user holds: a network in stages that trains on batches it is given."""
+"""The trainer: a network in stages, trained by ``fit`` or step by step."""
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -212,7 +212,7 @@ class Trainer:
         """The network, with its own names.
 
         Among several processes ``collect`` and ``fit`` bring the weights of all stages into it;
-        after a ``step`` each process has the present weights of its own stage only.
+        after a ``step`` each process has the current weights of its own stage only.
         """
         if not self._life.session.cut.collected:
             self._warn_once(
@@ -336,9 +336,11 @@ class Trainer:
         """Do one tick, at which a batch enters; return the loss of the batch that left.
 
         With delays that is an earlier batch, and None until the first one has left. A batch
-        that fills a group to flush takes more ticks, and the loss is the group's last. Among
-        several processes the batch is that of the first stage, and only the process of the last
-        stage has the loss: others would have to wait for it.
+        that fills a group to flush takes more ticks, and the loss is the group's last.
+
+        Among several processes the first stage reads the batch, and only the process of the
+        last stage returns a loss, as others would have to wait for it. To print it elsewhere,
+        let all processes call ``gather(loss)`` from time to time; its last value is the loss.
 
         Args:
             inputs: Inputs of the batch, with tensors of shape (B, ...).
@@ -373,7 +375,7 @@ class Trainer:
 
         Args:
             loss: Validation loss of the epoch, for ``ReduceLROnPlateau``; the same in all
-                processes, as that of ``evaluate`` is.
+                processes, as ``evaluate`` returns it.
         """
         if loss is not None:
             self._session.ticks.note_loss(self._fit_state.epoch, loss)
@@ -386,6 +388,7 @@ class Trainer:
 
     def finish(self) -> list[Event]:
         """Complete every batch in flight and apply every gradient."""
+        self._warn_of_missing_epochs()
         self._fit_state.drain()
         with ctrl_c_held_back():
             return self._session.ticks.finish()
@@ -411,7 +414,7 @@ class Trainer:
         updates (fewer if batches are skipped), and the last epoch ends there.
 
         After ``resume`` it continues with the epochs of the ``fit`` that was saved. Ctrl-C,
-        SIGTERM and SIGHUP end the training after the present tick, with a KeyboardInterrupt.
+        SIGTERM and SIGHUP end the training after the current tick, with a KeyboardInterrupt.
 
         Args:
             train: Any iterable of (inputs, targets), of mappings with ``labels``, or of what
@@ -419,7 +422,7 @@ class Trainer:
             validation: The same for evaluation.
             epochs: Number of epochs. If stages run freely each counts for itself, and the data
                 are repeated until the slowest has trained for this number.
-            updates: Number of updates, in the place of epochs.
+            updates: Number of updates, instead of epochs.
             evaluate_every: Updates between evaluations within epochs; 0 for none. Such an
                 evaluation comes once as many batches have entered as so many updates take; with
                 delays early stages have made fewer.
@@ -464,7 +467,7 @@ class Trainer:
         return state.history
 
     def request_stop(self) -> None:
-        """Let the present ``fit`` end after this epoch, in all processes.
+        """Let the current ``fit`` end after this epoch, in all processes.
 
         A request of one process is enough. The epoch is completed and evaluated, and leaves its
         checkpoint; batches in flight stay there.
@@ -482,7 +485,7 @@ class Trainer:
 
     @contextmanager
     def saving(self, checkpoints: Checkpoints) -> Iterator[Callable[[], None]]:
-        """Context manager for loops of your own: call what it gives after each ``step``.
+        """Context manager for your own loop: call its function after each ``step``.
 
         It writes a checkpoint whenever one is due: the state is copied at once and written in
         the background; at the end of the context the last one is on disk. Among several
@@ -505,7 +508,7 @@ class Trainer:
         Among several processes all must call it after the same tick.
 
         Args:
-            folder: Folder of checkpoints; each has a folder of its own in it.
+            folder: Folder of checkpoints, in which each gets a folder.
             keep: Number of the newest ones that stay.
             note: Plain values for ``resume`` to give back.
 
@@ -618,12 +621,21 @@ class Trainer:
     def state_dict(self) -> dict[str, Any]:
         """Return the weights and statistics of all stages, under the names of the network.
 
-        Its tensors are those of the network: clone or save them to keep them from later steps.
+        It shares its tensors with the network: clone or save them before later steps.
         Among several processes all must call it, and all get all of it.
         """
         self.collect()
         state: dict[str, Any] = self.network.state_dict()
         return state
+
+    def _warn_of_missing_epochs(self) -> None:
+        setup, state = self._session.setup, self._fit_state
+        counts_epochs = setup.scheduler is not None and setup.scheduler_unit == "epoch"
+        if counts_epochs and state.epoch == 0 and state.batches:
+            self._warn_once(
+                "the scheduler counts epochs, and none has ended, so the learning rate has not "
+                "changed; call end_epoch after each epoch, or give scheduler_unit='update'"
+            )
 
     def _warn_of_autocast(self) -> None:
         setup = self._session.setup
@@ -644,8 +656,8 @@ def _device_here(network: nn.Module, device: torch.device | str | None) -> torch
     """Return the device of this process.
 
     Args:
-        network: The network, whose device it is if none is given.
-        device: The device that is asked for.
+        network: The network.
+        device: The device that the user gave; None for the network's.
 
     Raises:
         OptionError: It is none, or a GPU, and PyTorch finds none.

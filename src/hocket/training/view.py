@@ -54,7 +54,7 @@ class TrainerView(Protocol):
         """Name of this process among several; None if it is alone."""
 
     def request_stop(self) -> None:
-        """Let the present ``fit`` end after this epoch, in all processes."""
+        """Let the current ``fit`` end after this epoch, in all processes."""
 
     def evaluate(self, batches: Iterable[Any]) -> EvaluationResult:
         """Measure the network as it is now; all processes must call it."""

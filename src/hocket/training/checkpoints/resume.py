@@ -59,7 +59,7 @@ def saving(
 
     Raises:
         CheckpointError: One cannot be written, and the training is to stop for that; or the
-            folder is that of another training.
+            folder belongs to another training.
         OptionError: The stages do not keep what a checkpoint needs.
         HocketError: No batch has been seen yet.
     """
@@ -78,7 +78,7 @@ def saving(
     if session.detached:
         folder = Path(checkpoints.folder) / str(world.process_name)
         checkpoints, world = replace(checkpoints, folder=folder), SoloWorld()
-        # A job that begins anew, as not all stages had a checkpoint, finds those of some.
+        # A job that begins anew, as a stage had no checkpoint, finds checkpoints of others.
         session.checkpoint_folders.add(folder)
     # Claim the folder, and write until the training ends; then wait for the last checkpoint.
     with ExitStack() as claim:
@@ -93,7 +93,7 @@ def saving(
                 session.world.gather(None)  # it is sealed for all
             saver.settle()
         except BaseException as error:
-            # After a failure of another process nobody waits for the parts of the others.
+            # After a failure of another process this one does not wait for the others.
             if world.size == 1 or isinstance(error, KeyboardInterrupt):
                 saver.settle()
             raise
@@ -113,7 +113,7 @@ def _claim_folder(
         claim: Holds the claim of the main process.
 
     Raises:
-        CheckpointError: The folder is that of another training, in all processes.
+        CheckpointError: The folder belongs to another training, in all processes.
     """
     problem = ""
     if world.is_main:
@@ -251,7 +251,7 @@ def resume_from(session: Session, folder: Path) -> tuple[FitState, ResumePoint]:
         session.cut.parameter_names,
         world.replicas,
     )
-    # Load the states of the same stages, or reshard those of others.
+    # Load the states of the same stages, or reshard other stages.
     if exact:
         states = [snapshot.parts[name] for name in local_parts]
         require_matching_stages(engine.stages, states, session.cut.network)

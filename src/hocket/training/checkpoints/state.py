@@ -52,7 +52,7 @@ class ResumePoint:
 
 @dataclass(frozen=True)
 class Snapshot:
-    """A checkpoint that was read, as far as this process needs it.
+    """The parts of a checkpoint that this process has read.
 
     Attributes:
         folder: Folder of the checkpoint.
@@ -101,7 +101,7 @@ def callback_tensors(
     """Return what callbacks have kept for the weights and buffers of a stage.
 
     Args:
-        stage: The stage, perhaps cut elsewhere than those of the checkpoint.
+        stage: The stage, perhaps cut elsewhere than before the checkpoint.
         network: The network, whose names the tensors are found by.
         states: States of the stages of the checkpoint that may hold them.
     """

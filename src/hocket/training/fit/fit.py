@@ -7,7 +7,7 @@ their own are detached: each counts its epochs for itself, and they meet at the 
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice, zip_longest
 from typing import Any
@@ -44,7 +44,6 @@ class Fit(ABC):
         progress: Shows batches and epochs.
         interrupt: Knows whether a signal has asked the training to stop.
         save: Leaves checkpoints.
-        has_goal: True once the engine knows how many epochs to train for.
     """
 
     request: FitRequest
@@ -54,10 +53,6 @@ class Fit(ABC):
     progress: Progress
     interrupt: Interrupt
     save: SaveCheckpoint
-    has_goal: bool = field(default=False, init=False)
-
-    def __post_init__(self) -> None:
-        self._first_epoch = self.state.epoch
 
     def run(self) -> None:
         """Train until all epochs are done; their results are added to the state.
@@ -70,7 +65,8 @@ class Fit(ABC):
         """
         session = self.session
         self._require_counts()
-        self._set_goal()  # else a resumed engine would not know that it has reached its goal
+        if session.prepared:
+            self._set_goal()  # a resumed engine may have reached it
         try:
             while not self.is_over():
                 self._train_epoch()
@@ -82,18 +78,6 @@ class Fit(ABC):
             torch.set_rng_state(session.world.broadcast(torch.get_rng_state()))
         finally:
             session.engine.end_goal()  # a loop of the caller's own has none
-
-    @abstractmethod
-    def is_over(self) -> bool:
-        """Return True once every stage has trained for all epochs."""
-
-    @abstractmethod
-    def end_epoch(self) -> bool:
-        """End an epoch, at the end of the data; return False to stop at once."""
-
-    @abstractmethod
-    def finish(self) -> None:
-        """Bring the results of all processes together, after the last epoch."""
 
     def _train_epoch(self) -> None:
         """Train on the rest of an epoch's data; its events are counted in the state.
@@ -110,10 +94,12 @@ class Fit(ABC):
         if reads:
             data = interrupt.until_asked(data, session.world.agreement_store())
         # Build the stages with the first batch, if there are none yet.
+        was_prepared = session.prepared
         batches = session.prepared_by(data)
         if interrupt.asked and not session.prepared:
             raise KeyboardInterrupt(interrupt.asked)  # there is nothing to save yet
-        self._set_goal()
+        if session.prepared and not was_prepared:
+            self._set_goal()
         # Train, and evaluate on the way.
         goes_on = True
         while goes_on:
@@ -156,12 +142,23 @@ class Fit(ABC):
         # In processes that read no data as well: all count the batches that have entered.
         return missing == 0 and not budget.is_spent(len(state.history), state.updates)
 
+    @abstractmethod
+    def is_over(self) -> bool:
+        """Return True once every stage has trained for all epochs."""
+
+    @abstractmethod
+    def end_epoch(self) -> bool:
+        """End an epoch, at the end of the data; return False to stop at once."""
+
+    @abstractmethod
+    def finish(self) -> None:
+        """Bring the results of all processes together, after the last epoch."""
+
     def _evaluate_within_epoch(self) -> None:
         """Evaluate if that is due after so many updates, and tell the callbacks."""
         state = self.state
-        if not self.request.budget.evaluates_at(state.updates):
-            return
-        if state.evaluated >= state.updates:
+        is_due = self.request.budget.evaluates_at(state.updates)
+        if not is_due or state.evaluated >= state.updates:
             return
         with state.untimed():
             evaluation = self.evaluate()
@@ -241,20 +238,17 @@ class Fit(ABC):
             )
 
     def _set_goal(self) -> None:
-        """Tell the engine once how many epochs to train for, as soon as it is built.
+        """Tell the engine how many epochs to train for, as soon as it is built.
 
         Raises:
             OptionError: A scheduler follows the validation loss, and there is none.
         """
         session, request = self.session, self.request
-        if self.has_goal or not session.prepared:
-            return
-        self.has_goal = True
         # Set the goal.
         budget, accumulate = request.budget, session.setup.method.accumulate
         epochs = budget.passes(request.length, accumulate)
         session.engine.set_goal(
-            epochs, request.length, epoch=self._first_epoch, again=request.resumed
+            epochs, request.length, epoch=self.state.epoch, again=request.resumed
         )
         # Check the schedules, now that there are any.
         if session.ticks.follows_losses and request.validation is None:

@@ -25,7 +25,7 @@ def open_fit(
     """Context manager that gives a ``fit`` to run.
 
     Signals ask for an end, the progress is shown, checkpoints are written, and callbacks have
-    started. A first Ctrl-C ends it after the present tick.
+    started. A first Ctrl-C ends it after the current tick.
 
     Args:
         request: Arguments of the ``fit``.
@@ -35,7 +35,7 @@ def open_fit(
 
     Raises:
         CheckpointError: One cannot be written, and the training is to stop for that.
-        DataError: They are not the data that the present epoch began with.
+        DataError: They are not the data that the current epoch began with.
         OptionError: Checkpoints are wanted, and the trainer is not resumable.
         KeyboardInterrupt: A single process was asked to stop when all was done.
     """

@@ -28,7 +28,7 @@ class Newest:
     Attributes:
         loss: Newest loss; None without one.
         lr: Newest learning rate of the first stage that is known; None without one.
-        samples_per_s: Samples in a second, since the present epoch began.
+        samples_per_s: Samples in a second, since the current epoch began.
         stage: Stage whose local loss it is; None for the network's.
     """
 
@@ -83,7 +83,7 @@ READ_EVERY_S = 0.25
 
 
 class Progress:
-    """Display that is told of batches and epochs; this one shows nothing."""
+    """Display of batches and epochs; this one shows nothing."""
 
     def batch(self, read: ReadNewest) -> None:
         """Count a batch that has entered.
@@ -173,6 +173,7 @@ def progress_bar(
         completed: Batches done before it was resumed.
         shown: False to show nothing.
     """
+    # Choose by the terminal; a log gets a line per epoch.
     console = plain_console("stderr")
     if not shown:
         yield Progress()
@@ -193,7 +194,7 @@ def progress_bar(
 
 @contextmanager
 def activity(text: str, *, shown: bool = True) -> Iterator[None]:
-    """Context manager that shows on a terminal what goes on before the first batch.
+    """Context manager that shows an activity before the first batch on a terminal.
 
     Args:
         text: The activity, such as "reading cifar10".

@@ -67,7 +67,7 @@ def require_same_training(
         world: This process among the others.
         setup: Options of the training.
         network: The network.
-        resumes: True if the weights are those of a checkpoint, which is loaded later.
+        resumes: True if a checkpoint is loaded later, which replaces the weights.
 
     Raises:
         WorldError: Something differs.
@@ -157,7 +157,7 @@ def _updates(
 ) -> dict[str, str]:
     """Return the optimizer and the scheduler that this process would give a stage.
 
-    They are built as in one process, which builds those of all stages.
+    They are built as in one process, which builds them for all stages.
     """
     optimizer = build_optimizer(setup.optimizer, trained, stage, stages)
     owner = f"the optimizer of stage {stage}"

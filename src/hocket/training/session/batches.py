@@ -107,7 +107,7 @@ def _without_targets(batch: Any) -> Any:
 
 
 def read(batches: Iterable[Any], world: World | SoloWorld) -> Iterator[Any]:
-    """Yield batches, each read in a phase that other processes are told of."""
+    """Yield batches; other processes hear of the phase while one is read."""
     iterator = iter(batches)
     while True:
         with world.in_phase(Phase.READING):

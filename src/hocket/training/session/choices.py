@@ -1,8 +1,8 @@
-"""Choices of a training, compared with those of the checkpoint that it resumes.
+"""Choices of a training, compared with the checkpoint that it resumes.
 
 Options that the bits of a training depend on must be the same. The numbers of optimizers and
 schedulers are part of a checkpoint, so those that are given now have no effect. Layers and
-losses are code, of which only the settings can be compared.
+losses are code, so only their settings are compared.
 """
 
 import re
@@ -94,7 +94,7 @@ def _tell_change(name: str, now: str, was: str) -> str:
 
 
 def _without_paper(method: str) -> str:
-    """Return the text of a method without its reference, which has commas of its own."""
+    """Return the text of a method without its reference, which may have commas."""
     return re.sub(r"paper=('[^']*'|\"[^\"]*\"), ", "", method)
 
 
@@ -158,13 +158,14 @@ def settings_of(stage: Stage, network: nn.Module, loss: object) -> Tree:
 
 
 def warn_of_changed_choices(stage: Stage, then: Tree, now: Tree) -> None:
-    """Warn of settings that are not those of the checkpoint, before its state is loaded.
+    """Warn of settings that differ from the checkpoint, before its state is loaded.
 
     Args:
         stage: The stage, as it was built.
         then: State of the stage in the checkpoint.
         now: What `settings_of` returns for the stage.
     """
+    # Name changes of layers and of the loss, which have an effect.
     settings = then["settings"]
     changed = [
         f"layer {name!r} was {settings['layers'][name]}, and is {words}"
@@ -176,6 +177,7 @@ def warn_of_changed_choices(stage: Stage, then: Tree, now: Tree) -> None:
     if changed:
         title = f"stage {stage.index} goes on with other settings than before the checkpoint"
         warn(format_problems(title, changed))
+    # Name changes that the checkpoint overrules.
     overruled = [
         f"{name} was {was}, and is {given} in what was given now"
         for name, was, given in _overruled(stage, then["updater"])

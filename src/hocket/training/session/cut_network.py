@@ -39,7 +39,7 @@ class CutNetwork:
         plan: Cuts of the network once they are known; None for stages given as modules.
         count: Number of stages.
         modules: Modules of the stages; empty until they are known.
-        collected: True if the network has the present weights of all stages.
+        collected: True if the network has the current weights of all stages.
 
     Raises:
         CutError: The network cannot be cut like this.
@@ -168,12 +168,12 @@ def _named_values(module: nn.Module) -> list[tuple[str, Tensor]]:
 
 
 def find_device(network: nn.Module) -> torch.device:
-    """Return the device of a network's parameters; that of a network without any is the CPU."""
+    """Return the device of a network's parameters; the CPU for a network without any."""
     return next((p.device for p in network.parameters()), torch.device("cpu"))
 
 
 def count_stages(stages: Stages) -> int:
-    """Return the number of stages that are asked for.
+    """Return the number of stages.
 
     Raises:
         OptionError: It is given in another form.

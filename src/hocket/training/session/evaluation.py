@@ -110,7 +110,7 @@ class Evaluation:
             if isinstance(loss, nn.Module)
         ]
         with preserve_loader(batches):  # it may be that of the training
-            # Build the stages, if there are none yet: the network is cut in its present mode.
+            # Build the stages, if there are none yet: the network is cut in its current mode.
             with session.reporting_failures, preserve_rng([device]):
                 if session.world.reads_data:
                     require_batches("data", batches)

@@ -1,4 +1,4 @@
-"""Errors of this process, of which the other processes are told."""
+"""Report of the errors of this process to the other processes."""
 
 from types import TracebackType
 
@@ -7,7 +7,7 @@ from hocket.distributed.world.world import World
 
 
 class FailureReport:
-    """Context manager that tells the other processes of any error; every step enters it.
+    """Context manager that reports any error to the other processes; every step enters it.
 
     It keeps nothing, so that it may be entered again within itself.
 

@@ -55,7 +55,7 @@ class Session:
         training_mode: Training mode of the network.
         sample: Inputs that the network was cut with: a small part of the first batch, or all.
         checkpoint_folders: Folders that have checkpoints of this training.
-        reporting_failures: Context manager that tells the other processes of any error.
+        reporting_failures: Context manager that reports any error to the other processes.
         prepared: True while the engine has stages.
 
     Raises:
