@@ -21,7 +21,7 @@ from hocket.remedies import REMEDIES
 from hocket.stage.finite.late_check import LateCheck
 from hocket.stage.layers.network_names import NetworkNames
 from hocket.stage.update.accumulate import largest_values
-from hocket.training.session.upload import DetachOnce, Upload
+from hocket.training.session.batches import DetachOnce, Upload
 from unit.stage.test_accumulate import VALUES
 
 DEVICE = "cuda"
@@ -188,6 +188,6 @@ def test_no_tick_waits_for_the_gpu(name, resumable, net, place):
         try:
             torch.cuda.set_sync_debug_mode("error")
             for batch in batches[TICKS:]:
-                trainer._session.step(*batch, 0)
+                trainer._session.ticks.step(*batch, 0)
         finally:
             torch.cuda.set_sync_debug_mode("default")

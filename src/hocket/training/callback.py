@@ -2,7 +2,7 @@
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -105,42 +105,6 @@ class Callback:
             stage: The stage, perhaps cut elsewhere than before the checkpoint.
             tensors: What ``stage_tensors`` returned for its weights and buffers.
         """
-
-
-class ResultFunctions(Callback):
-    """Callback that passes results on to functions.
-
-    Args:
-        for_epoch: Called with the result of each epoch; None to call nothing.
-        for_evaluation: Called with the updates and the result of each evaluation within an
-            epoch; None to call nothing.
-    """
-
-    def __init__(
-        self,
-        for_epoch: Callable[[EpochResult], None] | None,
-        for_evaluation: Callable[[int, EvaluationResult], None] | None,
-    ) -> None:
-        self._for_epoch = for_epoch
-        self._for_evaluation = for_evaluation
-
-    def on_epoch(self, trainer: TrainerView, result: EpochResult) -> None:
-        """Pass the result of an epoch on."""
-        if self._for_epoch is not None:
-            self._for_epoch(result)
-
-    def on_evaluation(
-        self, trainer: TrainerView, updates: int, result: EvaluationResult
-    ) -> None:
-        """Pass the result of an evaluation on.
-
-        Args:
-            trainer: The trainer.
-            updates: Updates that the batches lead to that have entered.
-            result: Result of the evaluation.
-        """
-        if self._for_evaluation is not None:
-            self._for_evaluation(updates, result)
 
 
 class CallbackList:

@@ -13,7 +13,6 @@ from hocket.data.loader_state import (
     restore_loader,
 )
 from hocket.errors import DataError, warn
-from hocket.training.budget import Budget
 from hocket.training.callback import CallbackList
 from hocket.training.results.metrics import EpochResult, EvaluationResult, TrainingMeter
 from hocket.training.results.progress_bar import Newest
@@ -123,14 +122,6 @@ class FitState:
             return iter(())
         return remaining_batches(train, self.batches, count, self.samples)
 
-    def require_ahead(self, budget: Budget) -> None:
-        """Refuse a budget that was passed before a restart.
-
-        Raises:
-            OptionError: More has been done, or begun, than there is to do.
-        """
-        budget.require_ahead(len(self.history), self.updates, begun=self.batches > 0)
-
     def require_same_length(self, length: int | None) -> None:
         """Refuse data of another length within an epoch, and warn of them between two.
 
@@ -175,15 +166,6 @@ class FitState:
     def drain(self) -> None:
         """Count the update of the remaining batches, if there are any, at a drained end."""
         self.updates, self.ungathered = self.updates + (self.ungathered > 0), 0
-
-    def batches_until(self, updates: int, accumulate: int) -> int:
-        """Return the batches that are missing for a number of updates more.
-
-        Args:
-            updates: Number of updates, from now on.
-            accumulate: Batches in an update.
-        """
-        return updates * accumulate - self.ungathered
 
     def end_epoch(self, result: EpochResult) -> None:
         """End the current epoch."""

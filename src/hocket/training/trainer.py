@@ -361,7 +361,7 @@ class Trainer:
         with session.reporting_failures, ctrl_c_held_back():
             samples = count_samples(as_tree(inputs)) if session.world.reads_data else 0
             self._fit_state.enter(session.setup.method.accumulate, samples)
-            events = session.step(inputs, targets, self.epoch)
+            events = session.ticks.step(inputs, targets, self.epoch)
         last = self.stage_count - 1
         losses = [
             event.report.loss
@@ -446,7 +446,8 @@ class Trainer:
         if not self._resumed:
             self._fit_state = FitState(self.epoch, self._fit_state.ungathered)
         if not self._session.setup.method.free_running:  # whose epochs are repeated
-            self._fit_state.require_ahead(budget)
+            done = self._fit_state
+            budget.require_ahead(len(done.history), done.updates, begun=done.batches > 0)
         request = FitRequest(
             train=train,
             validation=validation,
@@ -455,7 +456,7 @@ class Trainer:
             resumed=self._resumed,
             on_epoch=on_epoch,
             on_evaluation=on_evaluation,
-            callbacks=callbacks,
+            callbacks=require_list("callbacks", callbacks),
             progress=progress,
             checkpoints=checkpoints,
         )

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from hocket.training.session.upload import DetachOnce, Upload
+from hocket.training.session.batches import DetachOnce, Upload
 
 CPU = torch.device("cpu")
 

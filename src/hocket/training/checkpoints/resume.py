@@ -6,6 +6,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
+import torch
+
 from hocket.checkpoint import Checkpoints, CheckpointWriter, Manifest
 from hocket.checkpoint.directory import checkpoint_name, newest_first
 from hocket.distributed.failures.phases import Phase
@@ -16,7 +18,6 @@ from hocket.errors import CheckpointError, HocketError, OptionError, PeerLostErr
 from hocket.training.callback import CallbackList
 from hocket.training.checkpoints.state import (
     ResumePoint,
-    build_manifest,
     callback_tensors,
     newest_common_checkpoint,
     open_checkpoint,
@@ -31,9 +32,11 @@ from hocket.training.fit_state import FitState
 from hocket.training.session.choices import (
     require_same_setup,
     settings_of,
+    setup_choices,
     warn_of_changed_choices,
 )
 from hocket.training.session.session import Session
+from hocket.version import __version__
 
 SaveCheckpoint: TypeAlias = Callable[[int | None], None]
 """Leaves a checkpoint: at once if given None, or if one is due after this number of ticks."""
@@ -187,12 +190,15 @@ class _Saver:
             }
             for stage, stage_state in zip(engine.stages, engine.state_dict(), strict=True)
         }
-        manifest = build_manifest(
-            engine.tick_count,
-            session.setup,
-            session.cut.parameter_names,
-            session.world.replicas,
-            state.summary(),
+        manifest = Manifest(
+            tick=engine.tick_count,
+            stages=session.cut.parameter_names,
+            replicas=session.world.replicas,
+            setup=setup_choices(session.setup),
+            versions={"torch": torch.__version__, "hocket": __version__},
+            threads=torch.get_num_threads(),
+            fit=state.summary(),
+            parts={},
         )
         # Write them, with a reason if a checkpoint of such weights is of no use.
         faults = [(s.index, fault) for s in engine.stages if (fault := s.persistent_fault())]

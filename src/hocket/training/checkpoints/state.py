@@ -17,14 +17,11 @@ from hocket.checkpoint.directory import Manifest, newest_first, read_manifest, r
 from hocket.engine.engine import LockstepEngine
 from hocket.errors import CheckpointError, format_problems, warn
 from hocket.stage.memory.forward_state import named_tensors, set_tensors
-from hocket.stage.setup import Setup
 from hocket.stage.stage import Stage
 from hocket.training.fit_state import FitState
 from hocket.training.results.metrics import EpochResult
-from hocket.training.session.choices import setup_choices
 from hocket.training.session.cut_network import parameter_names
 from hocket.tree import Tree
-from hocket.version import __version__
 
 
 @dataclass(frozen=True)
@@ -115,34 +112,6 @@ def callback_tensors(
         callback: {name: named[own] for name, own in names.items() if own in named}
         for callback, named in values.items()
     }
-
-
-def build_manifest(
-    ticks: int,
-    setup: Setup,
-    names: list[list[str]],
-    replicas: int,
-    fit: dict[str, Any],
-) -> Manifest:
-    """Build the manifest of a checkpoint that is taken here and now, without digests.
-
-    Args:
-        ticks: Number of ticks done.
-        setup: Options of the training.
-        names: For each stage, the network's names of what it holds.
-        replicas: Number of processes that share a stage.
-        fit: Epochs and batches that are done, as JSON values.
-    """
-    return Manifest(
-        tick=ticks,
-        stages=names,
-        replicas=replicas,
-        setup=setup_choices(setup),
-        versions={"torch": torch.__version__, "hocket": __version__},
-        threads=torch.get_num_threads(),
-        fit=fit,
-        parts={},
-    )
 
 
 def newest_common_checkpoint(

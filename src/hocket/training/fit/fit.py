@@ -127,12 +127,12 @@ class Fit(ABC):
         last, method = session.cut.count - 1, session.setup.method
         shown = None if method.free_running else state.epoch
         updates = budget.updates_to_next_stop(state.updates)
-        count = None if updates is None else state.batches_until(updates, method.accumulate)
+        count = None if updates is None else updates * method.accumulate - state.ungathered
         missing = count
         # One tick for each batch: train, count, show, tell the callbacks, leave a checkpoint.
         for inputs, targets in session.engine.ticks(islice(batches, count)):
             state.enter(method.accumulate, count_samples(inputs))
-            events = session.step(inputs, targets, state.epoch)
+            events = session.ticks.step(inputs, targets, state.epoch)
             state.meter.add(events)
             self.progress.batch(partial(state.newest, shown, last))
             for callback in state.callbacks:
@@ -165,6 +165,8 @@ class Fit(ABC):
             state.evaluated = state.updates  # first, as a callback may write a checkpoint
             if evaluation is not None:
                 self.progress.evaluation(state.updates, evaluation)
+                if self.request.on_evaluation is not None:
+                    self.request.on_evaluation(state.updates, evaluation)
                 for callback in state.callbacks:
                     callback.on_evaluation(self.trainer, state.updates, evaluation)
 
@@ -193,6 +195,13 @@ class Fit(ABC):
             self.interrupt.asked = asked  # as a signal to all may reach this process later
             self.save(None)
             raise KeyboardInterrupt(asked)
+
+    def tell_of_epoch(self, epoch: EpochResult) -> None:
+        """Pass the result of an epoch on to the user's function and to the callbacks."""
+        if self.request.on_epoch is not None:
+            self.request.on_epoch(epoch)
+        for callback in self.state.callbacks:
+            callback.on_epoch(self.trainer, epoch)
 
     def merge_rows(
         self, rows: Sequence[Any], number: int, evaluation: EvaluationResult | None
@@ -305,8 +314,7 @@ class CommonEpochs(Fit):
         self.progress.epoch(
             EndedEpoch(epoch.number, epoch.loss, evaluation, max(epoch.skipped))
         )
-        for callback in state.callbacks:
-            callback.on_epoch(self.trainer, epoch)
+        self.tell_of_epoch(epoch)
         self.save(None)
         return True
 
@@ -361,5 +369,4 @@ class OwnEpochs(Fit):
         epochs[-1] = replace(epochs[-1], evaluation=self.evaluate())
         state.history = epochs
         for epoch in epochs:
-            for callback in state.callbacks:
-                callback.on_epoch(self.trainer, epoch)
+            self.tell_of_epoch(epoch)

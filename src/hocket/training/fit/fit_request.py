@@ -6,9 +6,9 @@ from typing import Any
 
 from hocket.checkpoint import Checkpoints
 from hocket.errors import OptionError
-from hocket.options import require_functions, require_list
+from hocket.options import require_functions
 from hocket.training.budget import Budget
-from hocket.training.callback import Callback, ResultFunctions
+from hocket.training.callback import Callback
 from hocket.training.results.metrics import EpochResult, EvaluationResult
 from hocket.training.session.agreement import require_alike
 from hocket.training.session.batches import require_batches
@@ -58,16 +58,6 @@ class FitRequest:
             raise OptionError(
                 f"checkpoints is {self.checkpoints!r}; give hocket.Checkpoints(folder)"
             )
-
-    def all_callbacks(self) -> list[Callback]:
-        """Return the functions of results as a callback, and the callbacks.
-
-        Raises:
-            OptionError: They are no list.
-        """
-        functions = self.on_epoch, self.on_evaluation
-        given = [] if functions == (None, None) else [ResultFunctions(*functions)]
-        return [*given, *require_list("callbacks", self.callbacks)]
 
     def require_same(self, session: Session) -> None:
         """Refuse arguments that differ from what other processes were given.

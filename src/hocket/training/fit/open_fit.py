@@ -5,9 +5,7 @@ from contextlib import contextmanager
 from math import ceil
 from pathlib import Path
 
-from hocket.stage.setup import Setup
 from hocket.stage.stage import Stage
-from hocket.training.budget import Budget
 from hocket.training.checkpoints.resume import saving
 from hocket.training.fit.fit import CommonEpochs, Fit, OwnEpochs
 from hocket.training.fit.fit_request import FitRequest
@@ -45,7 +43,10 @@ def open_fit(
     with session.reporting_failures:
         request.require_same(session)
     # Foresee the length of the training, for the display.
-    passes = _count_passes(setup, request.budget, length)
+    passes = request.budget.passes(length, setup.method.accumulate)
+    if setup.stage_speeds is not None:  # the slowest stage has to do its budget, too
+        speeds = setup.stage_speeds.speeds
+        passes = ceil(passes * speeds[0] / min(speeds))
     total = request.budget.batches(passes, length, setup.method.accumulate)
     completed = state.entered(length, setup.method.accumulate)
     shown = request.progress and world.is_main
@@ -68,7 +69,7 @@ def open_fit(
         saving(request.checkpoints, session, state, request.train, tell_of_checkpoint) as save,
     ):
         state.require_same_length(length)
-        state.callbacks = state.callbacks.started(trainer, request.all_callbacks())
+        state.callbacks = state.callbacks.started(trainer, request.callbacks)
         kind = OwnEpochs if session.detached else CommonEpochs
         fit = kind(request, trainer, session, state, bar, interrupt, save)
         with session.updates.telling(tell_of_update):
@@ -78,18 +79,3 @@ def open_fit(
                 state.pause()
     if world.size == 1 and interrupt.asked:  # after the last look
         raise KeyboardInterrupt(interrupt.asked)
-
-
-def _count_passes(setup: Setup, budget: Budget, length: int | None) -> int:
-    """Return the passes over the data until the slowest stage has done its budget.
-
-    Args:
-        setup: Options that all stages share.
-        budget: Length of the training.
-        length: Batches in an epoch; None if unknown.
-    """
-    passes = budget.passes(length, setup.method.accumulate)
-    if setup.stage_speeds is None:
-        return passes
-    speeds = setup.stage_speeds.speeds
-    return ceil(passes * speeds[0] / min(speeds))

@@ -98,16 +98,6 @@ def _without_paper(method: str) -> str:
     return re.sub(r"paper=('[^']*'|\"[^\"]*\"), ", "", method)
 
 
-def layer_settings(stage: Stage, network: nn.Module) -> dict[str, str]:
-    """Return the settings of PyTorch's own layers in a stage, by their names in the network."""
-    names = {id(layer): name for name, layer in network.named_modules()}
-    return {
-        names[id(layer)]: describe_layer(layer)
-        for layer in stage.module.modules()
-        if id(layer) in names and _is_of_torch(layer)
-    }
-
-
 def describe_layer(layer: nn.Module) -> str:
     """Return the class of a layer, with the settings of one of PyTorch's own."""
     settings = layer.extra_repr() if _is_of_torch(layer) else "..."
@@ -147,14 +137,20 @@ def _plain_settings(values: Mapping[str, object]) -> str:
 
 
 def settings_of(stage: Stage, network: nn.Module, loss: object) -> Tree:
-    """Return what a checkpoint keeps of the layers and the loss of a stage, for comparison.
+    """Return the settings of PyTorch's own layers in a stage, and of the loss.
 
     Args:
         stage: The stage.
         network: The network, which names the layers.
         loss: Loss of the training.
     """
-    return {"layers": layer_settings(stage, network), "loss": loss_settings(loss)}
+    names = {id(layer): name for name, layer in network.named_modules()}
+    layers = {
+        names[id(layer)]: describe_layer(layer)
+        for layer in stage.module.modules()
+        if id(layer) in names and _is_of_torch(layer)
+    }
+    return {"layers": layers, "loss": loss_settings(loss)}
 
 
 def warn_of_changed_choices(stage: Stage, then: Tree, now: Tree) -> None:

@@ -20,9 +20,8 @@ from hocket.stage.setup import Setup
 from hocket.stage.update.scale_free import warn_of_cancelled_scales
 from hocket.stage.update.untrained import loss_weights, warn_of_untrained
 from hocket.training.session.agreement import require_same_stages, require_same_training
-from hocket.training.session.batches import first_samples
+from hocket.training.session.batches import Upload, first_samples
 from hocket.training.session.cut_network import CutNetwork
-from hocket.training.session.upload import Upload
 from hocket.tree import Tree
 
 

@@ -12,7 +12,7 @@ from hocket.distributed.failures.phases import Phase
 from hocket.distributed.world.joined_worlds import join_world
 from hocket.distributed.world.solo_world import SoloWorld
 from hocket.engine.engine import Engine
-from hocket.engine.event import Event, Watcher
+from hocket.engine.event import Watcher
 from hocket.engine.gradient_error import GradientErrorMeter
 from hocket.engine.unbuilt import UnbuiltEngine
 from hocket.modes import TrainingMode
@@ -20,13 +20,12 @@ from hocket.options import require_list
 from hocket.restore import preserve_rng
 from hocket.stage.setup import Setup
 from hocket.training.results.own_metrics import Metric, OwnMetrics
-from hocket.training.session.batches import BatchSplitter, SplitBatch, read
+from hocket.training.session.batches import BatchSplitter, DetachOnce, SplitBatch, Upload, read
 from hocket.training.session.cut_network import CutNetwork, Stages
 from hocket.training.session.failure_report import FailureReport
 from hocket.training.session.opening import Opening
 from hocket.training.session.ticks import Ticks
 from hocket.training.session.updates import UpdateWatcher
-from hocket.training.session.upload import DetachOnce, Upload
 from hocket.tree import Tree
 
 
@@ -142,17 +141,6 @@ class Session:
             self.prepare(first[0][0] if first else None)
         return itertools.chain(first, pairs)
 
-    def step(self, inputs: Tree, targets: Tree, epoch: int) -> list[Event]:
-        """Do the tick in which a batch enters, and those that flush a full group.
-
-        Args:
-            inputs: Inputs of the batch, with tensors of shape (B, ...).
-            targets: Targets of the batch.
-            epoch: Epoch that the batch belongs to.
-        """
-        self.cut.collected = self.world.size == 1
-        return self.ticks.step(inputs, targets, epoch)
-
     def release(self) -> None:
         """Forget the stages, and undo what was done to the network."""
         self.prepared, self.sample = False, None
@@ -160,4 +148,4 @@ class Session:
         self._opening.undo()
 
     def _ticks_of(self, engine: Engine) -> Ticks:
-        return Ticks(engine, self.setup, self.world, self.upload, self.cut.count)
+        return Ticks(engine, self.setup, self.world, self.cut, self.upload)

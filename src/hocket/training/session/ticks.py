@@ -11,7 +11,8 @@ from hocket.partition.inputs import as_inputs, as_tree
 from hocket.stage.finite.late_check import look
 from hocket.stage.setup import Setup
 from hocket.stage.update.updater import Updater
-from hocket.training.session.upload import Upload
+from hocket.training.session.batches import Upload
+from hocket.training.session.cut_network import CutNetwork
 from hocket.tree import Tree
 
 
@@ -25,8 +26,8 @@ class Ticks:
         engine: The engine.
         setup: Options that all stages share.
         world: This process among the others, or alone.
+        cut: The network and its stages.
         upload: Brings batches to the device.
-        stages: Number of stages.
 
     Attributes:
         engine: The engine.
@@ -37,15 +38,17 @@ class Ticks:
         engine: Engine,
         setup: Setup,
         world: World | SoloWorld,
+        cut: CutNetwork,
         upload: Upload,
-        stages: int,
     ) -> None:
         self.engine = engine
         self._reads_data = world.reads_data
+        self._is_alone = world.size == 1
+        self._cut = cut
         self._upload = upload
         self._per_check = setup.ticks_per_check
         self._drains = setup.method.epoch_end == "drain"
-        self._holds_batches = setup.method.accumulate > 1 or setup.method.flight(stages) > 0
+        self._holds_batches = setup.method.accumulate > 1 or setup.method.flight(cut.count) > 0
         self._cut_short = ""
         self._advice = "resume a new trainer from a checkpoint"
 
@@ -68,7 +71,8 @@ class Ticks:
             inputs, targets = self._upload(pair)
         else:
             inputs = targets = None
-        # Do the tick.
+        # Do the tick; among several processes the network then lacks weights of other stages.
+        self._cut.collected = self._is_alone
         engine, every = self.engine, self._per_check
         ticks = engine.tick_count if every > 1 else 0
         try:
