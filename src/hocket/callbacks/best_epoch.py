@@ -56,12 +56,14 @@ class BestEpoch:
             OptionError: The stages count their epochs for themselves, without evaluations, or
                 the best epoch so far was that by another metric.
         """
+        # Refuse stages whose epochs cannot be compared.
         if not trainer.has_common_epochs:
             raise OptionError(
                 f"{self._owner} compares epochs, and the stages run freely in processes of "
                 "their own, where they are evaluated at the end only; leave it out, or "
                 "train in one process"
             )
+        # Begin, or continue with the same metric.
         if state is None:
             self.number = self.value = None
             return

@@ -350,6 +350,7 @@ class Trainer:
             DataError: There is no tensor among the inputs.
             NonFiniteError: An output, loss or gradient is NaN or infinite.
         """
+        # Warn of modes that the caller may not have meant.
         session = self._session
         self._warn_of_autocast()
         if not session.cut.network.training:
@@ -357,11 +358,13 @@ class Trainer:
                 "the network trains in evaluation mode, so that dropout and BatchNorm do not "
                 "work as in training; call its train(), which only fit does by itself"
             )
+        # Count the batch, and do its tick.
         session.prepare(inputs)
         with session.reporting_failures, ctrl_c_held_back():
             samples = count_samples(as_tree(inputs)) if session.world.reads_data else 0
             self._fit_state.enter(session.setup.method.accumulate, samples)
             events = session.ticks.step(inputs, targets, self.epoch)
+        # Find the loss among the events, if the last stage is in this process.
         last = self.stage_count - 1
         losses = [
             event.report.loss
@@ -441,6 +444,7 @@ class Trainer:
             DataError: The training data have no batches, or not of these forms.
             NonFiniteError: An output, loss or gradient is NaN or infinite.
         """
+        # Check the length, also against what a resumed training has done.
         budget = Budget(epochs=epochs, updates=updates, evaluate_every=evaluate_every)
         budget.check_evaluation(validation, on_evaluation)
         if not self._resumed:
@@ -460,6 +464,7 @@ class Trainer:
             progress=progress,
             checkpoints=checkpoints,
         )
+        # Run the fit; a further one begins anew.
         session, state = self._session, self._fit_state
         self._warn_of_autocast()
         with open_fit(request, self, session, state) as fit:

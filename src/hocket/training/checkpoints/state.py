@@ -127,6 +127,7 @@ def newest_common_checkpoint(
     Raises:
         CheckpointError: There is none.
     """
+    # Try one after another, from the newest; all processes try the same one.
     problems: list[str] = []
     for place in gather([str(place) for place in newest_first(folder)])[0]:
         snapshot, problem = None, None
@@ -138,6 +139,7 @@ def newest_common_checkpoint(
         if not told and snapshot is not None:
             return snapshot, problems
         problems += told
+    # Say why there is none.
     why = list(dict.fromkeys(problems)) or [_reason_for_none(folder)]
     raise CheckpointError(format_problems(f"cannot resume from {str(folder)!r}", why))
 
@@ -177,6 +179,7 @@ def _require_form(where: str, manifest: Manifest, part: Tree) -> None:
     Raises:
         CheckpointError: It is not the state of a stage.
     """
+    # Read what is needed before a stage is built, and collect what is wrong.
     try:
         wrong = [name for name, kind in PART_FORM.items() if type(part[name]) is not kind]
         kept = {f"callbacks: {name}": values for name, values in part["callbacks"].items()}
@@ -208,6 +211,7 @@ def warn_of_changes(snapshot: Snapshot, exact: bool, newer: Sequence[str]) -> No
         exact: True if the stages are the same.
         newer: Reasons why newer checkpoints are not used.
     """
+    # Collect what differs: the checkpoint, the stages, the machine.
     manifest = snapshot.manifest
     words = [f"a newer checkpoint is not used: {why}" for why in newer]
     if not exact:

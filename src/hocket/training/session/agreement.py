@@ -74,12 +74,14 @@ def require_same_training(
     """
     if world.size == 1:
         return
+    # Compare choices and weights, in one exchange.
     compares_weights = setup.broadcast == "none" and not resumes
     digests = _digests(network) if compares_weights else {}
     given = [_choices(setup, network), digests]
     gathered = world.gather(given, "comparing what to train")
     require_alike([choices for choices, _ in gathered])
     require_alike([weights for _, weights in gathered], SAME_WEIGHTS)
+    # Take the weights of rank 0, if that is wanted.
     if setup.broadcast == "first" and not resumes:
         world.copy_weights(network, source=0)
 
