@@ -135,7 +135,6 @@ print(code, errors.getvalue(), end="")
         ("torch.utils.tensorboard", "train --tensorboard", "tensorboard"),
         ("wandb", "train --log-to wandb", "wandb"),
         ("mlflow", "train --log-to mlflow", "mlflow"),
-        ("transformers", "train --network hf_gpt2", "transformers"),
         ("datasets", "train --data folder --data-dir .", "hf"),
     ],
 )

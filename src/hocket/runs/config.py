@@ -46,7 +46,7 @@ class RunConfig:
     """Cuts: balanced, paper, a file of `hocket plan` (.json), or the layers at which stages
     begin: layer2_1,layer3_0."""
     network: str = "mlp"
-    """Network, for example resnet20, mlp:hidden=[64,64], hf_gpt2 or own.py:function."""
+    """Network, for example resnet20, mlp:hidden=[64,64] or own.py:function."""
     data: str = "digits"
     """Data set: digits, cifar10, cifar100, folder, hf, text, synthetic or own.py:function."""
     data_dir: Path | None = None
