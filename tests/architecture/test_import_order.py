@@ -47,7 +47,6 @@ OPTIONAL = (
     "wandb",
     "mlflow",
     "datasets",
-    "transformers",
 )
 
 

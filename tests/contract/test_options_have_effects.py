@@ -476,7 +476,6 @@ RUN = {
 }
 RUN_ELSEWHERE = {
     "on_nan": "unit/cli/test_cli_non_finite.py",
-    "max_restores": "unit/cli/test_cli_non_finite.py",
 }
 SAME = {
     "scheduler_unit": ("update", {"scheduler": "StepLR:step_size=1"}),
@@ -529,7 +528,6 @@ ALONE = {
     "warmup_factor": (0.5, "warmup_epochs"),
     "checkpoint_keep": (2, "checkpoint_every"),
     "on_checkpoint_error": ("stop", "checkpoint_every"),
-    "max_restores": (1, "on_nan='restore'"),
     "batchnorm": ("shared", "replicas"),
 }
 
