@@ -47,6 +47,7 @@ class SoloWorld:
         is_main: True, as this process prints and writes files.
         reads_data: True, as this process has the first stage.
         rejoined: False, as there are no other processes.
+        sent_bytes: 0, as nothing is sent to other processes.
         process_name: None, as there are no other processes.
         slow_timeout_s: Infinity, as this process waits for no other.
         flags: Flags of this process.
@@ -61,6 +62,7 @@ class SoloWorld:
     is_main: Literal[True] = True
     reads_data: Literal[True] = True
     rejoined: Literal[False] = False
+    sent_bytes: Literal[0] = 0
     process_name: None = None
     slow_timeout_s = math.inf
 

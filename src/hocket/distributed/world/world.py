@@ -47,6 +47,10 @@ class CollectiveCounts:
 class NeighbourLink(Protocol):
     """The connection of a world to a neighbour."""
 
+    @property
+    def sent_bytes(self) -> int:
+        """Bytes sent to the neighbour so far."""
+
     def begin_close(self) -> None:
         """Tell the neighbour that nothing more will come, without waiting for it."""
 
@@ -193,6 +197,11 @@ class World:
     def add_link(self, link: NeighbourLink) -> None:
         """Close a connection when this process leaves the world."""
         self._links.append(link)
+
+    @property
+    def sent_bytes(self) -> int:
+        """Bytes sent to the neighbours so far."""
+        return sum(link.sent_bytes for link in self._links)
 
     def close(self) -> None:
         """Leave the world, in good order if the neighbours do the same in time.

@@ -55,7 +55,7 @@ def fit(session: Session, state: FitState, plan: FitPlan) -> None:
         # A loader draws from the global generator, and only that of the data is read.
         torch.set_rng_state(session.world.broadcast(torch.get_rng_state()))
     finally:
-        session.engine.end_goal()  # a loop of the caller's own has none
+        session.engine.pace.end_goal()  # a loop of the caller's own has none
 
 
 class _Goal:
@@ -71,7 +71,9 @@ class _Goal:
         session, plan = self._session, self._plan
         if session.prepared and not self._told:
             epochs = plan.budget.passes(plan.length, session.setup.method.accumulate)
-            session.engine.set_goal(epochs, plan.length, epoch=self._epoch, again=plan.resumed)
+            session.engine.pace.set_goal(
+                epochs, plan.length, epoch=self._epoch, again=plan.resumed
+            )
             self._told = True
             if session.follows_losses and plan.validation is None:
                 raise OptionError(
@@ -142,7 +144,7 @@ def _train_epoch(session: Session, state: FitState, plan: FitPlan, goal: _Goal) 
     while _train_until_stop(session, state, plan, batches):
         pass
     expected = reads and not plan.interrupt.asked
-    if state.samples == 0 and expected and not (free and session.engine.finished):
+    if state.samples == 0 and expected and not (free and session.engine.pace.finished):
         raise DataError(
             f"epoch {number}: the training data have no batches; an iterator can be used "
             "once, so pass a list or a DataLoader"
@@ -175,7 +177,7 @@ def _train_until_stop(
     count = None if updates is None else state.batches_until(updates, method.accumulate)
     missing = count
     shown = None if method.free_running else state.epoch
-    for inputs, targets in session.engine.ticks(islice(batches, count)):
+    for inputs, targets in session.engine.pace.ticks(islice(batches, count)):
         state.enter(method.accumulate, count_samples(inputs))
         events = session.step(inputs, targets, state.epoch)
         state.meter.add(events)

@@ -56,7 +56,7 @@ class Together:
         if any(self._session.world.gather(state.stop_requested)):
             return True
         enough = self._plan.budget.is_spent(len(state.history), state.updates)
-        return enough and not state.batches and self._session.engine.finished
+        return enough and not state.batches and self._session.engine.pace.finished
 
     def end_epoch(self) -> bool:
         """Evaluate, and add the result of the epoch to the history of all processes."""
@@ -66,7 +66,7 @@ class Together:
         if session.setup.method.epoch_end == "drain":
             state.drain()
         is_last = plan.budget.is_spent(len(state.history) + 1, state.updates)
-        if is_last and session.engine.finished:
+        if is_last and session.engine.pace.finished:
             state.drain()
             state.meter.add(session.finish())
         state.pause()
@@ -107,13 +107,15 @@ class Detached:
 
     def is_over(self) -> bool:
         """Return True once every stage has trained for all epochs."""
-        return bool(self._state.rows) and self._session.engine.finished
+        return bool(self._state.rows) and self._session.engine.pace.finished
 
     def end_epoch(self) -> bool:
         """Keep the result of this stage's epoch; return False if asked to stop."""
         session, state, plan = self._session, self._state, self._plan
-        if plan.interrupt.asked or session.engine.stopped:  # also in the middle of an epoch
-            session.engine.stop()
+        if (
+            plan.interrupt.asked or session.engine.pace.stopped
+        ):  # also in the middle of an epoch
+            session.engine.pace.stop()
             return False
         if state.meter.newest_loss(None) is not None or not state.rows:
             loss = state.meter.mean_loss(None)

@@ -41,7 +41,12 @@ from hocket.timeline import Span, Timeline
 from hocket.training.checkpoints.state import parameter_names
 from hocket.training.results.own_metrics import Metric, OwnMetrics
 from hocket.training.session.agreement import require_same_stages, require_same_training
-from hocket.training.session.batches import BatchSplitter, SplitBatch, first_samples
+from hocket.training.session.batches import (
+    BatchSplitter,
+    SplitBatch,
+    first_samples,
+    refuse_single_sample,
+)
 from hocket.training.session.cut_network import CutNetwork, Stages
 from hocket.training.session.upload import Upload, WithoutGraph
 from hocket.training.session.whole_ticks import WholeTicks
@@ -204,6 +209,7 @@ class Session:
             events = engine.step(inputs, targets, epoch)
         except BaseException as error:
             self.whole_ticks.end(error, self.engine.stages)
+            refuse_single_sample(error)
             raise
         if every > 1 and engine.tick_count // every > ticks // every:
             self.look()
@@ -264,6 +270,7 @@ class Session:
             events = self.engine.finish()
         except BaseException as error:
             self.whole_ticks.end(error, self.engine.stages)
+            refuse_single_sample(error)
             raise
         self.look()
         return events
