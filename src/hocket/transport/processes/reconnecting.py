@@ -14,7 +14,7 @@ from hocket.distributed.world.world import World
 from hocket.errors import HangError, HocketError
 from hocket.transport.packet import Activation
 from hocket.transport.processes.backends import HostBackend
-from hocket.transport.processes.connection import Connection, send_activation
+from hocket.transport.processes.connection import Connection
 
 POLL_S = 0.1
 """Seconds between two looks whether a neighbour is back."""
@@ -69,7 +69,7 @@ class ReconnectingLink:
             return False
         # If the connection is cut just now, the receiver of the next packet counts a lost one.
         with suppress(_ConnectionCutError):
-            send_activation(connection, packet, end_batch=0)
+            connection.send(packet.kind, packet.batch, packet.header(), **packet.trees())
         return True
 
     def start_reconnecting(self) -> None:
