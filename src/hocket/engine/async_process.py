@@ -69,8 +69,9 @@ class ProcessPace:
         """
         self._stage.data_epoch = epoch
         self._stage.set_goal(epochs, length, again=again)
-        self._world.membership.detach()
-        if self._world.rejoined and not self._stage.finished:
+        self._world.membership.detach(again=again)
+        if not self._stage.finished:
+            # It may be set by an earlier process of this rank, which was killed.
             self._world.flags.clear(self._flag("finished"))
         self._announced_end = self.finished = self.stopped = False
         for link in self._links:

@@ -14,8 +14,8 @@ from torch.distributed.distributed_c10d import PrefixStore, ProcessGroupGloo, St
 
 from hocket.distributed.failures.detector import FailureDetector
 from hocket.distributed.folder.identity import KEY_TIMEOUT_S, ProcessIdentity
-from hocket.distributed.network.strangers import form_behind_closed_door
-from hocket.errors import PeerLostError
+from hocket.distributed.network.strangers import form_without_strangers
+from hocket.errors import PeerLostError, WorldError
 
 Group: TypeAlias = Any
 """A process group; torch names no public type for it."""
@@ -44,6 +44,7 @@ class Membership:
         self, identity: ProcessIdentity, store: Store, failures: FailureDetector, name: str
     ) -> None:
         self.phase = 0
+        self._name = name
         self.detached = False
         self._identity = identity
         self._store = store
@@ -63,8 +64,20 @@ class Membership:
         failures.withdraw(_barrier(1))
         store.set(f"incarnation/{identity.rank}", str(identity.incarnation))
 
-    def detach(self) -> None:
-        """Begin an elastic phase: from now on this process needs no common process group."""
+    def detach(self, *, again: bool) -> None:
+        """Begin an elastic phase: from now on this process needs no common process group.
+
+        Args:
+            again: True if this process continues what it did before it was started again.
+
+        Raises:
+            WorldError: It was started again alone, and would begin anew.
+        """
+        if self._identity.incarnation and not self.phase and not again:
+            raise WorldError(
+                f"{self._name} was started again alone, and the others train already; call "
+                "resume with the folder of the checkpoints before fit"
+            )
         self.phase += 1
         self.detached = True
         if self._identity.rejoin_markers is not None:
@@ -143,7 +156,7 @@ class Membership:
         door = PrefixStore("door", store)
         # The door would take the connections of another group that forms now for a stranger's.
         with self._forming:
-            return form_behind_closed_door(
+            return form_without_strangers(
                 form, door, rank=rank, size=size, timeout_s=5 * timeout_s
             )
 

@@ -86,8 +86,8 @@ class FitRequest:
         Raises:
             WorldError: It differs.
         """
-        if session.world.size == 1 or (session.world.rejoined and self.resumed):
-            return  # of a process that comes back the others are in theirs already
+        if session.world.size == 1:
+            return
         given = {
             **asdict(self.budget),
             "validation": "not there" if self.validation is None else "given",

@@ -342,17 +342,15 @@ class Session:
                 accepted = self.cut.accepts(to_cut(few))
                 sample = few if accepted else inputs  # rows of graphs are no samples
         setup, world = self.setup, self.world
-        if not world.rejoined:
-            require_same_training(world, setup, self.cut.network, resumes=resumes)
-            sample = world.broadcast(sample)
+        require_same_training(world, setup, self.cut.network, resumes=resumes)
+        sample = world.broadcast(sample)
         self.sample, sample = sample, to_cut(sample)
         with warnings.catch_warnings():
             if not self.world.is_main:
                 warnings.simplefilter("ignore")  # the main process warns of an uneven cut
             modules = self.cut.cut(sample)
         names = NetworkNames(self.cut.network)
-        if not world.rejoined:
-            require_same_stages(world, setup, modules, names)
+        require_same_stages(world, setup, modules, names)
         if (known := names.parameters) and not any(weight.requires_grad for weight in known):
             warn(
                 "all weights of the network are frozen, and stay as they are; unfreeze some "

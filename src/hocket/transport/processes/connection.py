@@ -19,7 +19,6 @@ from hocket.distributed.world.world import World
 from hocket.errors import HocketError
 from hocket.transport.packet import Activation
 from hocket.transport.processes.backend import Backend
-from hocket.transport.processes.backends import HostBackend
 from hocket.transport.processes.inbox import Inbox
 from hocket.transport.processes.message import (
     Message,
@@ -57,13 +56,13 @@ class Connection:
         rank: Rank of the neighbour.
         capacity: Number of packets that may arrive before they are needed.
         device: Device on which received tensors are put.
-        backend: Sends and receives tensors; through host memory if not given.
+        headers: Sends and receives headers.
+        backend: Sends and receives tensors.
         on_activation: Called with every activation in the receiving thread; if not given,
             activations wait in the inbox.
         ahead: Number of messages whose receives are posted before they are sent; the same at
             the neighbour.
         checksum: Whether tensors are sent with a checksum; headers always are.
-        header_backend: Sends and receives headers; through host memory if not given.
         lost_error: Builds the error to raise when the neighbour is lost, from the text of the
             backend's error; by default the failure detector does, and the training ends.
     """
@@ -74,12 +73,12 @@ class Connection:
         rank: int,
         capacity: int,
         device: torch.device,
-        backend: Backend | None = None,
+        headers: Backend,
+        backend: Backend,
         on_activation: Callable[[Activation], None] | None = None,
         *,
         ahead: int = LEAST_AHEAD,
         checksum: bool = True,
-        header_backend: Backend | None = None,
         lost_error: Callable[[str], HocketError] | None = None,
     ) -> None:
         self.rank = rank
@@ -93,11 +92,10 @@ class Connection:
         self._ended = False  # the neighbour has said that nothing more will come
 
         # Messages are written and read through the backends.
-        headers = header_backend or HostBackend(world, rank)
-        self._backend = backend or headers
+        self._backend = backend
         route = f"{world.name}, from {self.peer_name}"
-        self._writer = MessageWriter(headers, self._backend, ahead, checksum=checksum)
-        self._reader = MessageReader(route, headers, self._backend)
+        self._writer = MessageWriter(headers, backend, ahead, checksum=checksum)
+        self._reader = MessageReader(route, headers, backend)
 
         # A failure anywhere wakes up a thread that waits here.
         self._inbox: Inbox[Message] = Inbox(route, capacity)

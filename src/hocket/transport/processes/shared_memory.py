@@ -237,11 +237,11 @@ def find_shared(world: World) -> dict[int, int]:
     Args:
         world: The processes of the training.
     """
-    offer = Offer()
-    addresses = world.gather(offer.address)
-    here = [rank for rank, address in enumerate(addresses) if offer.reaches(address)]
+    probe = SharedMemoryProbe()
+    addresses = world.gather(probe.address)
+    here = [rank for rank, address in enumerate(addresses) if probe.reaches(address)]
     reached = world.gather(here)
-    offer.close()
+    probe.close()
     return {
         rank: addresses[rank][0]
         for rank in here
@@ -249,7 +249,7 @@ def find_shared(world: World) -> dict[int, int]:
     }
 
 
-class Offer:
+class SharedMemoryProbe:
     """Memory that tells other processes whether they can map memory of this one.
 
     Attributes:
