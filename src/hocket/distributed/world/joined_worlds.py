@@ -191,9 +191,10 @@ def _tell_all(error: BaseException) -> bool:
         world
         for _, world in sorted(_joined.worlds.items())
         # Not those of a training that has ended before, in good order or by a caught error.
-        if world.failures.has_ended_by(error) or not (world.left or world.failures.has_ended)
+        if world.failures.record.has_ended_by(error)
+        or not (world.left or world.failures.record.has_ended)
     ]
-    firsts = [world.failures.report(error) for world in worlds]
+    firsts = [world.failures.record.report(error) for world in worlds]
     # The newest world decides. Who was first there tells those that wait in the next one.
     if firsts and not firsts[-1]:
         return False

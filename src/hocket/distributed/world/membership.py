@@ -12,6 +12,7 @@ from typing import Any, TypeAlias
 
 from torch.distributed.distributed_c10d import PrefixStore, ProcessGroupGloo, Store
 
+from hocket.distributed.failures.barriers import Barriers
 from hocket.distributed.failures.detector import FailureDetector
 from hocket.distributed.folder.identity import KEY_TIMEOUT_S, ProcessIdentity
 from hocket.distributed.network.strangers import form_without_strangers
@@ -35,6 +36,7 @@ class Membership:
     Attributes:
         phase: Number of the current or last elastic phase, counted from 1; 0 before the first.
         detached: True during an elastic phase.
+        barriers: Barriers of all processes of the training.
 
     Raises:
         PeerLostError: This process was restarted, and the others have already ended the phase.
@@ -49,19 +51,20 @@ class Membership:
         self._identity = identity
         self._store = store
         self._failures = failures
+        self.barriers = Barriers(failures, identity.rank, identity.size, identity.find_lost)
         self._next_tries: dict[str, int] = {}  # of groups of two, by name
         self._forming = threading.Lock()
         if not identity.incarnation:
             return
-        if failures.all_arrived(_barrier(1)):
+        if self.barriers.all_arrived(_barrier(1)):
             error = PeerLostError(
                 f"{name} was started again alone, but all stages had already finished their "
                 "last tick, and none can be replaced from then on; start the whole job again, "
                 "from its last checkpoints"
             )
-            failures.report(error)
+            failures.record.report(error)
             raise error
-        failures.withdraw(_barrier(1))
+        self.barriers.withdraw(_barrier(1))
         store.set(f"incarnation/{identity.rank}", str(identity.incarnation))
 
     def detach(self, *, again: bool) -> None:
@@ -96,7 +99,7 @@ class Membership:
         Raises:
             HocketError: A process has failed, or does not arrive.
         """
-        self._failures.wait_for_all(_barrier(self.phase), "finish their last tick")
+        self.barriers.wait_for_all(_barrier(self.phase), "finish their last tick")
         self.detached = False
         if self._identity.rejoin_markers is not None:
             self._identity.rejoin_markers.mark_reunited()

@@ -128,7 +128,6 @@ class World:
             timeout_s,
             slow_timeout_s,
             is_silent=identity.is_silent,
-            find_lost=identity.find_lost,
         )
         flags = PrefixStore("flags", store)
         self.flags = StoreFlags(flags, self.failures, self.rank, self.size)
@@ -166,7 +165,7 @@ class World:
         """
         self.flags.set("groups", json.dumps(_pool.offer(shape)))
         # Forming a group would hang if another process did not arrive.
-        self.failures.wait_for_all()
+        self.membership.barriers.wait_for_all()
         awaited, ranks = "what all processes offer", others(range(self.size), self.rank)
         with self.failures.waiting_for(f"waiting for {awaited}", ranks, awaited) as wait:
             while (offers := self.flags.values("groups")) is None:
@@ -284,7 +283,7 @@ class World:
 
     def report_failure(self, error: BaseException) -> None:
         """Report to the other processes why this one ends."""
-        self.failures.report(error)
+        self.failures.record.report(error)
 
     def agreement_store(self) -> Store | None:
         """Return a new store for an agreement between replicas; None without replicas."""
