@@ -275,6 +275,13 @@ def test_a_system_without_such_memory_offers_and_reaches_none(monkeypatch, error
     other.close()
 
 
+def test_a_processor_that_reorders_reads_and_writes_shares_no_memory(monkeypatch):
+    monkeypatch.setattr(shared_memory.platform, "machine", lambda: "aarch64")
+    probe = SharedMemoryProbe()
+    assert probe.address is None
+    probe.close()
+
+
 def test_a_system_without_namespaces_has_one_network(monkeypatch):
     def fail(path):
         raise OSError
