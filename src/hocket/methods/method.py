@@ -14,7 +14,7 @@ from hocket.methods.contradictions import contradictions
 from hocket.methods.replay import Replay
 from hocket.options import Range, out_of_range, wrong_fields
 from hocket.remedies.conflicts import remedy_problems
-from hocket.remedies.remedy import Post, Remedy, count_flushed_updates
+from hocket.remedies.remedy import Remedy, StageInfo, count_flushed_updates
 from hocket.signals.signal import Signal
 
 Order = Literal["forward-first", "backward-first"]
@@ -314,14 +314,14 @@ class Method:
         last = 0 if self.hold == "vertical" else stage
         return self._gradients_missed(last, stages) / self.accumulate
 
-    def post(self, stage: int, stages: int) -> Post:
+    def stage_info(self, stage: int, stages: int) -> StageInfo:
         """Return a stage as remedies know it.
 
         Args:
             stage: Number of the stage, from 0.
             stages: Number of stages.
         """
-        return Post(stage, stages, self.staleness(stage, stages))
+        return StageInfo(stage, stages, self.staleness(stage, stages))
 
     def memory(self, stage: int, stages: int) -> MemoryCount:
         """Return the largest number of batches that a stage holds in steady state.

@@ -13,10 +13,10 @@ from hocket.tree import Tree, tensors
 
 @dataclass(frozen=True)
 class Delayed:
-    """Gradient received from the next stage, times ``shrink``.
+    """Gradient received from the next stage, times ``shrink``: d_k = shrink * g_(k+1).
 
-    The factor acts at every edge that a gradient crosses, so stage k of K receives it
-    ``K-1-k`` times (gradient shrinking, beta; FDG, arXiv 1906.09108, section 3).
+    The factor acts at every edge that a gradient crosses, so stage k of K gets it ``K-1-k``
+    times (gradient shrinking, beta; FDG, arXiv 1906.09108, section 3).
 
     Attributes:
         shrink: Factor in (0, 1].

@@ -21,7 +21,7 @@ def _loss_roots(loss: Loss, predictions: Tree, targets: Tree) -> BackwardRoots:
 
 @dataclass(frozen=True)
 class Objective:
-    """Loss of the network, computed from the stage's output: the signal of every last stage."""
+    """Loss of the network on the stage's output h, L(h, y): the signal of every last stage."""
 
     needs_gradient = False
     learns_from_gradient = False
@@ -57,7 +57,9 @@ class Objective:
 
 @dataclass(frozen=True)
 class Local:
-    """Loss of an auxiliary head on the stage's output (DGL, arXiv 1901.08164, algorithm 1).
+    """Loss of an auxiliary head on the stage's output h, L(head(h), y).
+
+    It is the loss of DGL (arXiv 1901.08164, algorithm 1).
 
     Attributes:
         head: Kind of auxiliary network: ``mlp-sr``, ``mlp``, ``cnn`` or ``aug``.

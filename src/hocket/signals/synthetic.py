@@ -16,10 +16,10 @@ from hocket.tree import Tree, tensors
 
 @dataclass(frozen=True)
 class Synthetic:
-    """Gradient predicted by a synthesizer (DNI, arXiv 1608.05343, section 2.1).
+    """Gradient s = M(h) that a synthesizer M predicts (DNI, arXiv 1608.05343, section 2.1).
 
-    The synthesizer learns from the gradient that the next stage computes for the same output:
-    its loss is the squared error, summed over features and averaged over the batch.
+    M learns from the gradient g that the next stage computes for the same output h: its loss is
+    |M(h) - g|^2, summed over features and averaged over the batch.
 
     Attributes:
         labels: Let the synthesizer see the targets as well (cDNI).
