@@ -1,9 +1,9 @@
 """Prediction of weights: a batch is forwarded with the weights that its gradient may well meet.
 
-References: SpecTrain (Chen et al., arXiv 1809.02839, equation 4), XPipe (Guan et al., arXiv 1911.04610),
-PipeOptim (Guan et al., arXiv 2312.00839), MSNAG of FTPipe (Eliad et al., USENIX ATC 2021) and
-linear weight prediction (Kosson et al., MLSys 2021, arXiv 2003.11666). Plain version:
-``tests/reference/predict.py``.
+References: SpecTrain (Chen et al., arXiv 1809.02839, equation 4), XPipe (Guan et al., arXiv
+1911.04610), PipeOptim (Guan et al., arXiv 2312.00839), MSNAG of FTPipe (Eliad et al., USENIX
+ATC 2021) and linear weight prediction (Kosson et al., MLSys 2021, arXiv 2003.11666). Plain
+version: ``tests/reference/predict.py``.
 """
 
 from collections.abc import Sequence
