@@ -58,12 +58,7 @@ class AveragedWeights(Callback):
         self._averages.clear()
 
     def on_update(self, trainer: "Trainer", stage: Stage) -> None:
-        """Let the new weights of a stage count.
-
-        Args:
-            trainer: The trainer.
-            stage: The stage.
-        """
+        """Let the new weights of a stage count."""
         if stage.updater.version <= self._start:
             return
         weights = _weights_of(stage)

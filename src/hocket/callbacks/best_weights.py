@@ -61,10 +61,6 @@ class BestWeights(Callback):
     def on_epoch(self, trainer: "Trainer", result: EpochResult) -> None:
         """Write the weights if the epoch is the best so far.
 
-        Args:
-            trainer: The trainer.
-            result: Result of the epoch.
-
         Raises:
             CheckpointError: The file cannot be written.
             OptionError: The epoch was not evaluated as the metric needs it.

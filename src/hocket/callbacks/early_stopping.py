@@ -88,10 +88,6 @@ class EarlyStopping(Callback):
     def on_epoch(self, trainer: "Trainer", result: EpochResult) -> None:
         """Count an epoch that is not better than the best one.
 
-        Args:
-            trainer: The trainer.
-            result: Result of the epoch.
-
         Raises:
             OptionError: The epoch was not evaluated as the metric needs it.
         """

@@ -36,34 +36,21 @@ class Tracking(Callback):
         self._every = every
 
     def on_step(self, trainer: "Trainer", events: Sequence[Event]) -> None:
-        """Pass on the rows of a tick.
-
-        Args:
-            trainer: The trainer.
-            events: Events of the tick at the stages of this process.
-        """
+        """Pass on the rows of a tick."""
         for event in events:
             is_last = event.action.stage == trainer.stage_count - 1
             if (row := event_row(event, self._every, is_last=is_last)) is not None:
                 self._trackers.log(*row)
 
     def on_epoch(self, trainer: "Trainer", result: EpochResult) -> None:
-        """Pass on the row of an epoch.
-
-        Args:
-            trainer: The trainer.
-            result: Result of the epoch.
-        """
+        """Pass on the row of an epoch."""
         if trainer.is_main_process:
             self._trackers.log("epoch", asdict(result))
 
     def on_evaluation(self, trainer: "Trainer", updates: int, result: EvaluationResult) -> None:
         """Pass on the row of an evaluation within an epoch.
 
-        Args:
-            trainer: The trainer.
-            updates: Updates that the batches lead to that have entered.
-            result: Result of the evaluation.
+        See the protocol.
         """
         if trainer.is_main_process:
             place = {"tick": trainer.engine.tick_count, "updates": updates}

@@ -35,15 +35,12 @@ def FDG(
 ) -> Method:
     """Build fully decoupled training with delayed gradients and gradient shrinking.
 
+    Other options: see `Method`.
+
     Args:
         shrink: Factor in (0, 1] on a gradient at each edge that it crosses (beta).
-        linearize: Weights that a late gradient is applied at.
         order: Work that a stage does first in a tick in which it has both kinds; the paper's
             backward-first saves one update of staleness.
-        forward_delay: Ticks that an activation travels to the next stage.
-        backward_delay: Ticks that a gradient travels to the stage before.
-        epoch_end: ``carry`` batches in flight into the next epoch, or ``drain`` them.
-        name: Name of the method in records and messages.
 
     Raises:
         OptionError: An option is out of range.

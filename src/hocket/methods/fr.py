@@ -32,14 +32,7 @@ def FR(
 ) -> Method:
     """Build features replay.
 
-    Args:
-        order: Work that a stage does first in a tick in which it has both kinds.
-        forward_delay: Ticks that an activation travels to the next stage.
-        backward_delay: Ticks that a gradient travels to the stage before.
-        statistics: Passes that update BatchNorm's running statistics: ``forward`` or ``both``.
-        first_stage_rate: Factor on the learning rate of the first stage.
-        epoch_end: ``carry`` batches in flight into the next epoch, or ``drain`` them.
-        name: Name of the method in records and messages.
+    Options: see `Method`.
 
     Raises:
         OptionError: An option is out of range.

@@ -42,13 +42,13 @@ def GPipe(
 ) -> Method:
     """Build the pipeline that forwards a whole group of batches before its first backward.
 
+    Other options: see `Method`.
+
     Args:
         accumulate: Number of batches in a group, with one update (M).
-        reduce: ``mean`` or ``sum`` of the accumulated gradients.
         recompute: Keep inputs instead of graphs, and forward again before each backward, which
             the paper calls re-materialization.
         epoch_end: ``carry`` a group that is not full into the next epoch, or ``drain`` it.
-        name: Name of the method in records and messages.
 
     Raises:
         OptionError: An option is out of range.

@@ -35,12 +35,12 @@ def OneFOneB(
 ) -> Method:
     """Build the pipeline that alternates forwards and backwards within a group of batches.
 
+    Other options: see `Method`.
+
     Args:
         accumulate: Number of batches in a group, with one update (M).
-        reduce: ``mean`` or ``sum`` of the accumulated gradients.
         recompute: Keep inputs instead of graphs, and forward again before each backward.
         epoch_end: ``carry`` a group that is not full into the next epoch, or ``drain`` it.
-        name: Name of the method in records and messages.
 
     Raises:
         OptionError: An option is out of range.

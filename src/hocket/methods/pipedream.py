@@ -43,15 +43,14 @@ def PipeDream(
 ) -> Method:
     """Build PipeDream's pipeline with weight stashing.
 
+    Other options: see `Method`.
+
     Args:
         linearize: Weights that a late gradient is applied at; weight stashing is ``stash``.
         hold: Version of its weights that a stage forwards with: its ``newest``, or the newest
             that every stage has (``vertical`` sync).
-        forward_delay: Ticks that an activation travels to the next stage.
-        backward_delay: Ticks that a gradient travels to the stage before.
         epoch_end: ``carry`` batches in flight into the next epoch, or ``drain`` them, as the
             authors' code does.
-        name: Name of the method in records and messages.
 
     Raises:
         OptionError: An option is out of range.
@@ -74,9 +73,10 @@ def PipeDreamLR(*, anneal: int = 1000, epoch_end: EpochEnd = "drain") -> Method:
     It is the baseline of that name in arXiv 2505.01099 and 2602.03515: T1 of PipeMare on top of
     weight stashing.
 
+    Other options: see `Method`.
+
     Args:
         anneal: Updates until the learning rates are those of PipeDream.
-        epoch_end: ``carry`` batches in flight into the next epoch, or ``drain`` them.
 
     Raises:
         OptionError: An option is out of range.

@@ -205,11 +205,7 @@ class StageRemedies(StageRemedy):
             remedy.after_backward(staleness)
 
     def lr_factor(self, update: int) -> float:
-        """Return the product of all factors on the learning rates of an update.
-
-        Args:
-            update: Number of updates that the weights have seen.
-        """
+        """Return the product of all factors on the learning rates of an update."""
         if not self.act_on(update):
             return 1.0
         return prod([r.lr_factor(update - self._flushed_updates) for r in self._remedies])

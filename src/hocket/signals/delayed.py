@@ -43,11 +43,7 @@ class Delayed:
     ) -> nn.Module:
         """Return an identity: there is nothing to train.
 
-        Args:
-            shape: Shape of the stage's output without the batch.
-            output_shape: Shape of the network's output without the batch; None if that is
-                not one tensor of floating point numbers.
-            later: Layers behind the stage.
+        See the protocol.
         """
         return nn.Identity()
 

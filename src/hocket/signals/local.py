@@ -34,11 +34,7 @@ class Objective:
     ) -> nn.Module:
         """Return an identity: there is nothing to train.
 
-        Args:
-            shape: Shape of the stage's output without the batch.
-            output_shape: Shape of the network's output without the batch; None if that is
-                not one tensor of floating point numbers.
-            later: Layers behind the stage.
+        See the protocol.
         """
         return nn.Identity()
 
@@ -104,11 +100,7 @@ class Local:
 
         Its predictions have the shape of the network's output, so that the loss takes both.
 
-        Args:
-            shape: Shape of the stage's output without the batch.
-            output_shape: Shape of the network's output without the batch; None if that is
-                not one tensor of floating point numbers.
-            later: Layers behind the stage.
+        See the protocol.
 
         Raises:
             OptionError: A head cannot predict an output of this shape.

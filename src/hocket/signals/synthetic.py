@@ -45,11 +45,7 @@ class Synthetic:
     ) -> nn.Module:
         """Build the synthesizer; its last layer starts at zero, so the stage starts frozen.
 
-        Args:
-            shape: Shape of the stage's output without the batch.
-            output_shape: Shape of the network's output without the batch; None if that is
-                not one tensor of floating point numbers.
-            later: Layers behind the stage.
+        See the protocol.
 
         Raises:
             OptionError: It is to see labels, and the network does not predict classes.
