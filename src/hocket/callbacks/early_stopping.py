@@ -56,7 +56,7 @@ class EarlyStopping(Callback):
 
     @property
     def reason(self) -> str:
-        """The stop in words, with epochs counted from 1; empty without a stop."""
+        """Text of the stop, with epochs counted from 1; empty without a stop."""
         if not self.exhausted:
             return ""
         best, metric = self._best, self._best.metric.replace("_", " ")

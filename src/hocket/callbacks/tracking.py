@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 class Tracking(Callback):
     """Passes rows of metrics on to trackers, such as ``WandB`` or ``MLflow``.
 
-    Each process passes on those of its own stages, and the main one those of epochs and
+    Each process passes on the rows of its stages, and the main one also those for epochs and
     evaluations. The trackers stay open behind the ``fit``.
 
     Args:

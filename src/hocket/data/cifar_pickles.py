@@ -32,7 +32,7 @@ _ALLOWED: dict[tuple[str, str], Any] = {
 
 
 class _ArraysOnly(pickle.Unpickler):
-    """Unpickler that refuses all names but those of a NumPy array."""
+    """Unpickler that refuses all names but a NumPy array's."""
 
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) not in _ALLOWED:
@@ -51,8 +51,8 @@ def read_pickles(release: Release, path: Path) -> Splits:
         path: The folder with the pickles, or the archive that contains it.
 
     Raises:
-        DataError: A file is missing, its md5 sum is not the published one, it refers to other
-            names than those of an array, or it has another number of images.
+        DataError: A file is missing, its md5 sum is not the published one, it refers to names
+            that no array has, or it has another number of images.
     """
     wanted = {**release.train_md5, **release.test_md5}
     files = _read_folder(path, wanted) if path.is_dir() else _read_archive(release, path)

@@ -162,7 +162,7 @@ class Delays:
         """Refuse a number of stages that the method's delays or versions are not for.
 
         Raises:
-            OptionError: Delays are those of another number of edges, or a forward needs weights
+            OptionError: The delays are for another number of edges, or a forward needs weights
                 that do not exist yet, as there are too few gradients per update.
         """
         edges = stages - 1 if self.edge_delays is None else len(self.edge_delays)

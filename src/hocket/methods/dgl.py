@@ -1,4 +1,4 @@
-"""DGL: every stage learns from a loss of its own, and no gradient crosses an edge.
+"""DGL: every stage learns from its own loss, and no gradient crosses an edge.
 
 Reference: Belilovsky, Eickenberg, Oyallon, ICML 2020, arXiv 1901.08164, algorithm 1. Plain
 version: ``tests/reference/dgl.py``. An activation takes one tick per edge; without delay the

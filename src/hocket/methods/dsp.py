@@ -1,7 +1,7 @@
 """DSP: the schedule of FDG, with inputs kept instead of graphs and recomputed in the backward.
 
 Reference: Xu, Huo, Huang, Diversely stale parameters, CVPR 2020, arXiv 1909.02625. Plain
-version: ``tests/reference/dsp.py``. A stage's own Jacobian is that of its current weights; its
+version: ``tests/reference/dsp.py``. A stage's own Jacobian is taken at its current weights; its
 input and the gradient it receives are old.
 
 >>> from hocket.program import format_program, unroll

@@ -1,4 +1,4 @@
-"""FDG: no locks; in every tick each stage works on batches of its own.
+"""FDG: no locks; in every tick all stages work, on different batches.
 
 Reference: Zhuang, Wang, Liu, Lin, TNNLS 33(10), arXiv 1906.09108, algorithm 1. Plain version:
 ``tests/reference/fdg.py``. Every packet takes one tick per edge. The last stage computes

@@ -2,7 +2,7 @@
 
 Reference: Huo, Gu, Huang, NeurIPS 2018, arXiv 1807.04511, algorithm 1. Plain version:
 ``tests/reference/fr.py``. Play is a forward without a graph (F); replay forwards the kept input
-again, with a graph (in B). The ticks are those of DDG.
+again, with a graph (in B). The ticks are as in DDG.
 
 >>> from hocket.program import format_program, unroll
 >>> print(format_program(unroll(FR(), stages=3, batches=3), stages=3))

@@ -2,9 +2,9 @@
 
 Reference: Huang et al., NeurIPS 2019, arXiv 1811.06965, figure 2. Plain version:
 ``tests/reference/flushed.py``. The M micro-batches of the paper are M batches of the loader.
-Nothing enters before the update with the group before: gradients are those of
-back-propagation with M accumulated batches, to the bit, and stages are idle meanwhile, for a
-fraction (K-1)/(M+K-1) of the time on K equal stages.
+Nothing enters before the update with the group before: gradients equal back-propagation with M
+accumulated batches, to the bit, and stages are idle meanwhile, for a fraction (K-1)/(M+K-1) of
+the time on K equal stages.
 
 >>> from hocket.program import format_program, unroll
 >>> print(format_program(unroll(GPipe(accumulate=2), stages=3, batches=4), stages=3))

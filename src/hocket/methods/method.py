@@ -47,7 +47,7 @@ class Method(Delays):
         forward_delay: Ticks that an activation travels to the next stage.
         backward_delay: Ticks that a gradient (or target) travels to the stage before.
         order: Work that a stage does first in a tick in which it has both kinds.
-        linearize: Weights that a late gradient is applied at: those of its forward (``stash``),
+        linearize: Weights that a late gradient is applied at: its forward's (``stash``),
             current ones with old activations (``live``), or current ones with activations
             computed again (``recompute``).
         hold: Version of its weights that a stage forwards with: its ``newest``; the newest that

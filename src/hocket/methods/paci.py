@@ -2,7 +2,7 @@
 
 Reference: arXiv 2606.07881. Plain version: ``tests/reference/pipedream.py``. Nothing is
 stashed: a backward meets the activations of its forward and the current weights, which fewer
-updates have changed because each stage updates after M of its own backwards.
+updates have changed because each stage updates after M backwards.
 
 >>> from hocket.program import format_program, unroll
 >>> print(format_program(unroll(PACI(accumulate=2), stages=3, batches=4), stages=3))

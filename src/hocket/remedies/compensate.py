@@ -85,7 +85,7 @@ class _Constant(StageRemedy):
         self._parameters = weights.parameters
 
     def correct_gradient(self, forward_weights: Sequence[Tensor] | None) -> None:
-        """Move ``grad`` of the weights from those of the forward to the present ones."""
+        """Move ``grad`` from the weights of the forward to the present ones."""
         if forward_weights is None:
             return
         for weight, old in zip(self._parameters, forward_weights, strict=True):

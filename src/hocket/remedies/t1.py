@@ -19,7 +19,7 @@ class T1(Remedy):
     S is the stage's staleness, at least 1.
 
     Attributes:
-        anneal: Updates until the learning rate is that of the base; 0 for no effect.
+        anneal: Updates until the learning rate is as without the remedy; 0 for no effect.
 
     Raises:
         OptionError: It is no number of updates.

@@ -20,7 +20,7 @@ class T2(Remedy):
     """Back-propagate at w - S d, where d is the mean change of the weights in an update.
 
     d is a moving average with the factor decay^(1/tau) for the past, where tau is the stage's
-    staleness in the mean. S is that of the batch, as it was counted.
+    mean staleness. S is the counted staleness of the batch.
 
     Attributes:
         decay: What is left after tau updates of a change's part in d; 0 for the last change

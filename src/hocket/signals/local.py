@@ -61,7 +61,8 @@ class Local:
         head: Kind of auxiliary network: ``mlp-sr``, ``mlp``, ``cnn`` or ``aug``.
         width: Factor on the width of its hidden layers, above 0.
         depth: Number of hidden layers of its perceptron; 0 for a linear prediction. With
-            ``aug`` it is that of layers of the first stage's head, and later ones have fewer.
+            ``aug`` it is the number of layers of the first stage's head; later heads have
+            fewer.
 
     Raises:
         OptionError: Width or depth is out of range, or has no effect on this head.

@@ -54,7 +54,7 @@ NETWORKS: Mapping[str, Callable[..., nn.Sequential]] = MappingProxyType(
 
 
 def names() -> list[str]:
-    """Return the names of all networks: those of the papers, then those of transformers."""
+    """Return the names of all networks: first the papers', then those from transformers."""
     return [*NETWORKS, *HUGGING_FACE]
 
 
