@@ -45,3 +45,8 @@ class StageParts:
     seed_offset: int = 0
     reduction: BuildReduction | None = None
     names: NetworkNames = field(default_factory=NetworkNames)
+
+    @property
+    def is_last(self) -> bool:
+        """True for the last stage of the network."""
+        return self.index == self.count - 1

@@ -173,7 +173,7 @@ def _stack(norms: Sequence[Tensor]) -> Tensor:
     return torch.stack(list(norms))
 
 
-def look(checks: Sequence[LateCheck]) -> None:
+def check_pending(checks: Sequence[LateCheck]) -> None:
     """Read all norms of the stages of this process; keep their states, or let all go back.
 
     Args:

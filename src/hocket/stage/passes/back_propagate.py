@@ -6,12 +6,10 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import get_gradient_edge
 
-from hocket.errors import OptionError, PacketError
+from hocket.errors import OptionError
 from hocket.signals.signal import BackwardRoots
 from hocket.stage.layers.compatibility import ForbidForward
 from hocket.stage.passes.bare_backward import bare_backward
-from hocket.transport.packet import Activation
-from hocket.tree import Tree, map_tensors, tensors
 
 
 def back_propagate(
@@ -96,21 +94,3 @@ def require_graph(roots: BackwardRoots, stage: int, leaves: Iterable[Tensor]) ->
             "detached from it (detach, item, no_grad), so nothing can be learned from it; "
             "compute it from the output with operations of PyTorch"
         )
-
-
-def graph_leaves(activation: Activation) -> Tree:
-    """Return the tensors of an activation as leaves of a new graph.
-
-    Raises:
-        PacketError: It does not tell of each tensor whether it is differentiable.
-    """
-    count, told = len(tensors(activation.values)), len(activation.differentiable)
-    if told != count:
-        raise PacketError(
-            f"activation {activation.batch} has {count} tensors, and tells of {told} whether "
-            "they are differentiable"
-        )
-    flags = iter(activation.differentiable)
-    return map_tensors(
-        lambda value: value.detach().requires_grad_(next(flags)), activation.values
-    )

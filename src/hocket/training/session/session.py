@@ -30,7 +30,7 @@ from hocket.modes import TrainingMode
 from hocket.options import require_list
 from hocket.partition.inputs import as_inputs, as_tree
 from hocket.restore import preserve_rng
-from hocket.stage.finite.late_check import look
+from hocket.stage.finite.late_check import check_pending
 from hocket.stage.layers.network_names import NetworkNames
 from hocket.stage.setup import Setup
 from hocket.stage.stage import Stage
@@ -275,7 +275,7 @@ class Session:
             NonFiniteError: There is one. The stages are in their states of the last look.
         """
         try:
-            look([stage.late_check for stage in self.engine.stages])
+            check_pending([stage.late_check for stage in self.engine.stages])
         except NonFiniteError as error:
             self.whole_ticks.end(error, self.engine.stages)
             raise
