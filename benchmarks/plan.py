@@ -27,6 +27,7 @@ from benchmarks.harness.workload import Workload
 from benchmarks.peers import PreparedTraining
 from benchmarks.peers.baseline import network_state
 from benchmarks.peers.decoupled import Decoupled
+from hocket.codecs import Exact
 from hocket.errors import unknown_name
 from hocket.methods import parse_method
 from hocket.options import Named
@@ -35,11 +36,10 @@ from hocket.partition.costs.link import ONE_MACHINE
 from hocket.partition.costs.profile import LayerCost
 from hocket.partition.cut_points import find_cut_points
 from hocket.partition.cutting import measure_layers
-from hocket.planner.forecast import Forecast
-from hocket.planner.predict import cut_by_time, predict_all
-from hocket.planner.rehearsals import Candidate
 from hocket.runs.peak_memory import peak_mib
-from hocket.transport.codecs import Exact
+from hocket_lab.planner.forecast import Forecast
+from hocket_lab.planner.predict import cut_by_time, predict_all
+from hocket_lab.planner.rehearsals import Candidate
 
 ROWS = ("bp", "fdg", "ddg", "dgl")
 IMAGES = (3, 32, 32)

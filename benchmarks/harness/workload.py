@@ -11,6 +11,7 @@ from torch import Tensor, nn, optim
 
 from benchmarks.harness.cuts import paper_cut
 from hocket import zoo
+from hocket.codecs import Codec
 from hocket.methods.method import Method
 from hocket.options import Named
 from hocket.partition import Plan
@@ -18,7 +19,6 @@ from hocket.runs.build import build_optimizer_factory
 from hocket.runs.config import RunConfig
 from hocket.signals.losses import cross_entropy
 from hocket.training.trainer import Trainer
-from hocket.transport.codecs import Codec
 
 Step = Callable[[], float | None]
 """One step of training on a batch; returns a loss."""

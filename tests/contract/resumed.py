@@ -11,6 +11,7 @@ from contract.small import LINEARIZE, LOCKSTEP, WAITING, bits, different
 from contract.worlds import Case, Left, trained
 from hocket import Checkpoints
 from hocket.checkpoint.directory import newest_first
+from hocket.codecs import VQ, Cast, Integers
 from hocket.methods import method_options
 from hocket.remedies import (
     T1,
@@ -21,7 +22,6 @@ from hocket.remedies import (
     SpikeCompensation,
     StalenessRate,
 )
-from hocket.transport.codecs import VQ, Cast, Integers
 
 EVERY = 10**6
 """More than a test's checkpoints."""

@@ -18,8 +18,8 @@ from contract.resumed import all_of, differences, resumable
 from contract.small import SHAPES, conv
 from contract.worlds import Case, trained
 from hocket.checkpoint.directory import checkpoint_name, read_manifest, read_part
+from hocket.codecs import VQ
 from hocket.training.checkpoints import state as training_state
-from hocket.transport.codecs import VQ
 
 State = dict[str, Any]
 AT = checkpoint_name(7, 1)

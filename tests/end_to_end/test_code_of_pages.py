@@ -8,7 +8,7 @@ import torch
 
 import hocket
 from hocket.stage.layers.known_layers import KnownLayers
-from unit.runs.sweeps.in_process import pretend_runs, run_here
+from unit.lab.studies.in_process import pretend_runs, run_here
 
 DOCS = Path(__file__).parents[2] / "docs"
 # Parts of programs, whose names tests/architecture/test_stable_names.py looks up.

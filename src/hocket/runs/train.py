@@ -10,6 +10,8 @@ from typing import Any
 
 import torch
 
+from hocket.callbacks.tracker import Trackers
+from hocket.codecs import parse_codec
 from hocket.data import Data
 from hocket.distributed.folder import identity
 from hocket.distributed.folder.restart import environment_number
@@ -65,12 +67,10 @@ from hocket.signals.losses import cross_entropy
 from hocket.stage.stage import Stage
 from hocket.timeline import Timeline
 from hocket.training.budget import COUNTS_OWN_UPDATES
-from hocket.training.callbacks.tracker import Trackers
 from hocket.training.checkpoints.state import ResumePoint
 from hocket.training.results.progress_bar import activity, print_line
 from hocket.training.session.agreement import require_alike
 from hocket.training.trainer import Trainer
-from hocket.transport.codecs import parse_codec
 
 
 def train(config: RunConfig, *, resume: bool = False) -> Summary:

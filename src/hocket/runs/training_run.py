@@ -13,6 +13,9 @@ from typing import Any
 
 from torch import nn
 
+from hocket.callbacks.averaged_weights import AveragedWeights
+from hocket.callbacks.best_weights import BestWeights
+from hocket.callbacks.early_stopping import EarlyStopping
 from hocket.checkpoint import Checkpoints
 from hocket.data import Data
 from hocket.distributed.world.joined_worlds import report_failure
@@ -31,9 +34,6 @@ from hocket.runs.summary import (
     summarize_stages,
 )
 from hocket.timeline import Timeline
-from hocket.training.callbacks.averaged_weights import AveragedWeights
-from hocket.training.callbacks.best_weights import BestWeights
-from hocket.training.callbacks.early_stopping import EarlyStopping
 from hocket.training.fit.interrupt import Interrupt, heard, stop_signals
 from hocket.training.results.metrics import EpochResult, EvaluationResult
 from hocket.training.trainer import Trainer

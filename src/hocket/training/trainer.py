@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from hocket.checkpoint import Checkpoints
+from hocket.codecs import Codec, Exact, as_codec
 from hocket.distributed.failures.phases import Phase
 from hocket.distributed.network.device import assign_device
 from hocket.engine.engine import Engine
@@ -46,7 +47,6 @@ from hocket.training.session.batches import SplitBatch, length_of
 from hocket.training.session.cut_network import Stages, count_stages, find_device
 from hocket.training.session.session import Session
 from hocket.training.session.session_life import SessionLife
-from hocket.transport.codecs import Codec, Exact, as_codec
 from hocket.tree import Tree, count_samples
 
 

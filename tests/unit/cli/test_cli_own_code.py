@@ -13,8 +13,8 @@ from hocket.remedies import parse_remedies
 from hocket.runs.build import load_data
 from hocket.runs.config import RunConfig
 from hocket.runs.own_code import named_code
-from hocket.runs.sweeps.rows import Run
-from hocket.runs.sweeps.study import Study
+from hocket_lab.studies.rows import Run
+from hocket_lab.studies.study import Study
 
 MINE = """
 from __future__ import annotations

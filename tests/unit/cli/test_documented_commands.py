@@ -14,7 +14,7 @@ import pytest
 
 from hocket.cli.main import main
 from hocket.partition import Plan
-from unit.runs.sweeps.in_process import run_here
+from unit.lab.studies.in_process import run_here
 
 ROOT = Path(__file__).parents[3]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -62,10 +62,10 @@ ELSEWHERE = {
         "tests/unit/benchmarks/test_studies.py"
         for study, data in STUDIES.items()
     },
-    "hocket watch runs": "tests/unit/runs/report/test_live.py",
-    "hocket watch runs/*": "tests/unit/runs/report/test_live.py",
-    "hocket report": "tests/unit/runs/report/test_report.py",
-    "hocket report sweeps/mine --out study.html": "tests/unit/runs/report/test_report.py",
+    "hocket watch runs": "tests/unit/lab/report/test_live.py",
+    "hocket watch runs/*": "tests/unit/lab/report/test_live.py",
+    "hocket report": "tests/unit/lab/report/test_report.py",
+    "hocket report sweeps/mine --out study.html": "tests/unit/lab/report/test_report.py",
     "hocket draw --method new": "docs/add-a-method.md",  # of a method that the reader writes
     "hocket train --network mlp --data digits --stages 2 --epochs 1 --compile":
     "tests/contract/test_compiled.py",  # which compiles smaller stages

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 
 from torch import Tensor, strided
 
+from hocket.codecs import Exact
 from hocket.distributed.wire import to_dense
 from hocket.partition.parts.partial_module import PartialModule
 from hocket.stage.core import StageCore
-from hocket.transport.codecs import Exact
 from hocket.transport.packet import Activation
 from hocket.tree import Tree, map_tensors
 
