@@ -58,7 +58,7 @@ class PassContexts:
         return seeded
 
     def differentiating(self) -> AbstractContextManager[object]:
-        """Return a context manager for a backward: its types are those of the forward."""
+        """Return a context manager for a backward, which has the types of the forward."""
         if torch.is_autocast_enabled(self._device_type):  # by the caller
             return torch.autocast(self._device_type, enabled=False)
         return _NOTHING
@@ -70,7 +70,7 @@ def _seeded_and_cast(
 ) -> Iterator[None]:
     with seeded, cast:
         yield
-    # Inside autocast of the caller's it would keep casts of weights that are updated now.
+    # Inside the caller's autocast it would keep casts of weights that are updated now.
     torch.clear_autocast_cache()
 
 
@@ -84,8 +84,9 @@ def seeded_rng(
 ) -> AbstractContextManager[None]:
     """Return a context manager that seeds the global generators for one pass.
 
-    They are those of torch, of numpy and of Python's ``random``, and are restored at the end. A
-    layer's own generators are not reached: `check_compatible` refuses them where that matters.
+    These are the generators of torch, numpy and Python's ``random``; they are restored at the
+    end. Generators that a layer has for itself are not reached: `check_compatible` refuses them
+    where that matters.
 
     Args:
         seed: Seed of the training.

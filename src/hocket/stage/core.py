@@ -140,7 +140,7 @@ def build_core(setup: Setup, parts: StageParts) -> StageCore:
         foreign_weights=ForeignWeights(parts.names.parameters, *modules),
     )
 
-    # Gradients of an earlier backward are those of no batch of this training.
+    # Gradients of an earlier backward come from no batch of this training.
     for each in updaters:
         each.zero_grad()
 

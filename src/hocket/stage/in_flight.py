@@ -97,7 +97,7 @@ class InFlight:
         return forwarded
 
     def clear(self) -> None:
-        """Let all batches go, with their graphs."""
+        """Forget all batches, with their graphs."""
         self._batches.clear()
 
     def state_dict(self) -> list[Tree]:

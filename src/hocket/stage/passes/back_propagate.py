@@ -24,6 +24,7 @@ def back_propagate(
         guard: Context manager for the backward, if layers must not be forwarded in it.
         scale: Factor on all gradients.
     """
+    # Roots with a graph, and what to begin with.
     live, given = [], []
     for root, gradient in zip(roots.roots, roots.gradients, strict=True):
         # A root without a graph: nothing of this stage or before it is trained.
@@ -32,6 +33,8 @@ def back_propagate(
             given.append(_start(root, gradient, share, scale))
     if not live:
         return
+
+    # A guard sees calls of Python only if the backward begins at edges.
     if guard is None:
         bare_backward(live, given)
         return
@@ -41,7 +44,7 @@ def back_propagate(
 
 
 def load_backward() -> None:
-    """Let PyTorch import all that it needs for a backward along a gradient that is given.
+    """Let PyTorch import everything that it needs for a backward along a given gradient.
 
     That takes about as long as ``import torch``, and would count as work of the stage whose
     backward is the first.
@@ -52,7 +55,7 @@ def load_backward() -> None:
 
 
 def _start(root: Tensor, gradient: Tensor | None, share: float, scale: float) -> Tensor | None:
-    """Return the gradient to begin with at a root; None stands for 1.
+    """Return the gradient to begin with at a root; None means 1.
 
     Args:
         root: The root.
@@ -81,11 +84,15 @@ def require_graph(roots: BackwardRoots, stage: int, leaves: Iterable[Tensor]) ->
     """
     if roots.loss is None:
         return
+
+    # The loss uses a tensor that only another stage has.
     if roots.loss.is_meta:
         raise OptionError(
             f"stage {stage}: the loss uses a tensor of an earlier stage, which has no numbers "
             "here; return all that the loss needs from the forward of the network"
         )
+
+    # Nothing of the stage leads to the loss.
     if any([root.requires_grad for root in roots.roots]):
         return
     if any(leaf.requires_grad for leaf in leaves):

@@ -1,7 +1,8 @@
 """The backward of PyTorch without what it does in Python before its engine begins.
 
 That takes as long as the backward of a few small layers. Most of it is for tensors that a stage
-on a CPU rarely has; for these, and for whoever looks on, PyTorch's own function is called.
+on a CPU rarely has. PyTorch's function is called for these, and if a mode, a wrapper or the log
+looks on.
 """
 
 import logging
@@ -13,7 +14,7 @@ from torch import Tensor
 from torch.overrides import has_torch_function
 
 _ENGINE: Any = getattr(torch.autograd.Variable, "_execution_engine", None)
-"""PyTorch's own name, which no other release promises."""
+"""A private name of PyTorch, which no other release promises."""
 _WHOLE = torch.autograd.backward
 _GRAPH_LOG = logging.getLogger("torch.autograd.graph")
 """Log in which PyTorch tells of each node of a backward, at the level DEBUG."""
@@ -43,7 +44,7 @@ def bare_backward(roots: Sequence[Tensor], gradients: Sequence[Tensor | None]) -
 
 
 def _is_simple(root: Tensor, gradient: Tensor | None) -> bool:
-    """Return True if there is nothing to check, and the engine needs no thread of its own.
+    """Return True if there is nothing to check, and the engine needs no other thread.
 
     Args:
         root: Where the backward begins.

@@ -52,11 +52,7 @@ class CorrectedWeights(NewestWeights):
             self._share = linearizer.copies.sharing
 
     def at(self, action: Action) -> AbstractContextManager[None]:
-        """Return a context in which the weights of an action are in place.
-
-        Args:
-            action: Action of the program.
-        """
+        """Return a context in which the weights of an action are in place; see the base."""
         changes = None
         if action.kind == "F" and action.due:
             changes = self._remedies.ahead(action.due)
@@ -116,10 +112,13 @@ def build_weights(
     Raises:
         OptionError: A weight shares its memory with others, which old weights would change.
     """
+    # All stages forward with one old version.
     if method.holds(parts.count):
         assert linearizer.copies is not None, "a method that holds weights stashes"
         held_back = method.held_back(parts.index, parts.count)
         return HeldWeights(updater, linearizer.copies, held_back, parts.index)
+
+    # Remedies move the weights, or compare them with old ones.
     if any(remedy.moves for remedy in method.remedies):
         corrected = CorrectedWeights(updater, linearizer, in_flight)
         passes = {"forward", "backward"} if linearizer.recomputes else {"forward"}
