@@ -9,7 +9,6 @@ from torch.autograd.graph import get_gradient_edge
 from hocket.errors import OptionError
 from hocket.signals.signal import BackwardRoots
 from hocket.stage.layers.compatibility import ForbidForward
-from hocket.stage.passes.bare_backward import bare_backward
 
 
 def back_propagate(
@@ -34,9 +33,9 @@ def back_propagate(
     if not live:
         return
 
-    # A guard sees calls of Python only if the backward begins at edges.
+    # The guard would be off in a call with tensors, so it gets edges of the graph.
     if guard is None:
-        bare_backward(live, given)
+        torch.autograd.backward(live, given)
         return
     edges = [get_gradient_edge(root) for root in live]
     with torch.no_grad(), guard:

@@ -47,7 +47,7 @@ class CorrectedWeights(NewestWeights):
         self._remedies = updater.remedies
         self._parameters = updater.parameters
         self._weights = distinct_in_memory(updater.parameters)
-        self._share: _Share = _share_nothing
+        self._share: _Share = lambda weights, copies: nullcontext()  # no graph is kept
         if linearizer.copies is not None:
             self._share = linearizer.copies.sharing
 
@@ -79,18 +79,6 @@ class CorrectedWeights(NewestWeights):
                 yield
         finally:
             fill_memory(self._weights, newest)
-
-
-def _share_nothing(
-    weights: Sequence[Tensor], copies: Sequence[torch.UntypedStorage]
-) -> AbstractContextManager[None]:
-    """Do nothing: no graph is kept.
-
-    Args:
-        weights: Weights of the stage.
-        copies: A copy of the memory of each weight.
-    """
-    return nullcontext()
 
 
 def build_weights(
