@@ -403,7 +403,7 @@ def test_bad_choices_are_refused_before_anything_is_made(call, here, words, said
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ("trian", "unknown command 'trian' (did you mean 'train'?); there are: train, sweep,"),
+        ("trian", "unknown command 'trian' (did you mean 'train'?); there are: train,"),
         ("--method fdg", "--method"),
         ("draw --method fgd", "did you mean 'fdg'?"),
         ("draw --stages 0", "has 0 stages; use at least 1"),

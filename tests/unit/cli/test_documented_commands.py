@@ -70,7 +70,6 @@ ELSEWHERE = {
     "hocket train --network mlp --data digits --stages 2 --epochs 1 --compile":
     "tests/contract/test_compiled.py",  # which compiles smaller stages
     "hocket test": "hocket",  # the wrapper, which runs these tests
-    "hocket test --longer": "hocket",
 }  # fmt: skip
 
 
