@@ -79,12 +79,7 @@ class MLflow:
         return str(self._client.get_experiment_by_name(name).experiment_id)
 
     def log(self, kind: str, values: Mapping[str, Any]) -> None:
-        """Keep the numbers of a row, and send them if they are many or those of an epoch.
-
-        Args:
-            kind: Kind of the row.
-            values: Its values.
-        """
+        """Keep the numbers of a row; send them once they are many, or an epoch has ended."""
         now_ms = int(time.time() * 1000)
         for name, number in scalars(kind, values):
             place = axis(values)[1]
@@ -93,11 +88,7 @@ class MLflow:
             self._send()
 
     def close(self, *, failed: bool = False) -> None:
-        """Send what is left, and end the run.
-
-        Args:
-            failed: True if the training ended by an error.
-        """
+        """Send what is left, and end the run."""
         self._send()
         self._client.set_terminated(self._run_id, "FAILED" if failed else "FINISHED")
 

@@ -23,7 +23,7 @@ def require_wandb() -> tuple[Any, type[Exception]]:
 
 
 class WandB:
-    """Tracker of Weights & Biases, which sends from a process of its own.
+    """Tracker of Weights & Biases, which sends from another process.
 
     The processes of a training have a run each, in one group. The project is
     ``WANDB_PROJECT``, or ``hocket``; with ``WANDB_MODE=offline`` nothing is sent.
@@ -61,22 +61,13 @@ class WandB:
             self._run.define_metric(f"{kind}/*", step_metric=step)
 
     def log(self, kind: str, values: Mapping[str, Any]) -> None:
-        """Log the numbers of a row over its batch, epoch or update.
-
-        Args:
-            kind: Kind of the row.
-            values: Its values.
-        """
+        """Log the numbers of a row over its batch, epoch or update."""
         if numbers := dict(scalars(kind, values)):
             name, place = axis(values)
             self._run.log({**numbers, name: place})
 
     def close(self, *, failed: bool = False) -> None:
-        """Send what is left, and end the run.
-
-        Args:
-            failed: True if the training ended by an error.
-        """
+        """Send what is left, and end the run."""
         self._run.finish(exit_code=int(failed))
 
 

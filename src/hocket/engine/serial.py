@@ -5,21 +5,20 @@ Its results define what is correct: every other engine gives the same bits.
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from hocket.engine.engine import Batch, WithoutGoal
+from hocket.engine.engine import Batch, LockstepPace
 from hocket.engine.event import Event, Watcher
 from hocket.engine.execute import execute
 from hocket.engine.gradient_error import GradientErrorMeter
 from hocket.engine.stage_streams import StageStreams
 from hocket.methods.method import Method
 from hocket.program import Program, Tick, drain, enter
-from hocket.stage.passes.forward_only import predict_batch
-from hocket.stage.passes.prediction import Prediction
+from hocket.stage.passes.forward_only import Prediction, predict_batch
 from hocket.stage.stage import Stage
 from hocket.transport.source import Source
 from hocket.tree import Tree
 
 
-class SerialEngine(WithoutGoal):
+class SerialEngine:
     """Executes the program of a method on stages that live in this process.
 
     Args:
@@ -42,6 +41,7 @@ class SerialEngine(WithoutGoal):
     ) -> None:
         self.program = Program(method, len(stages))
         self.stages = stages
+        self.pace = LockstepPace()
         self._source = source
         self._meter = meter
         self._streams = streams
@@ -65,15 +65,6 @@ class SerialEngine(WithoutGoal):
         for tick in enter(self.program):
             events += self._execute(self.program.tick_count - 1, tick)
         return events
-
-    @property
-    def sent_bytes(self) -> int:
-        """0, as nothing is sent to other processes."""
-        return 0
-
-    def ticks(self, batches: Iterable[Batch]) -> Iterator[Batch]:
-        """Return the batches, one for each tick."""
-        return iter(batches)
 
     def predict(self, batches: Iterable[Batch]) -> Iterator[Prediction]:
         """Forward batches for evaluation; return what each stage predicts."""
@@ -141,6 +132,6 @@ def predict_in_order(stages: Sequence[Stage], batches: Iterable[Batch]) -> Itera
     for inputs, targets in batches:
         values, ensemble = inputs, None
         for stage in stages:
-            prediction = predict_batch(stage, values, targets, ensemble)
+            prediction = predict_batch(stage.core, values, targets, ensemble)
             yield prediction
             values, ensemble = prediction.output, prediction.ensemble

@@ -16,7 +16,7 @@ from hocket.options.common import NEEDED, RANGES
 
 _COUNTS = ("epochs", "batch_size", "log_every", "checkpoint_keep")
 _COUNTS_OR_NONE = (
-    "extra_delay", "threads", "checkpoint_every", "max_restores",
+    "extra_delay", "threads", "checkpoint_every",
     "updates", "evaluate_every", "early_stopping", "workers",
 )  # fmt: skip
 RUN_RANGES = {
@@ -50,7 +50,7 @@ class RunConfig(CommonOptions):
     """Cuts: balanced, paper, a file of `hocket plan` (.json), or the layers at which stages
     begin: layer2_1,layer3_0."""
     network: str = "mlp"
-    """Network, for example resnet20, mlp:hidden=[64,64], hf_gpt2 or own.py:function."""
+    """Network, for example resnet20, mlp:hidden=[64,64] or own.py:function."""
     data: str = "digits"
     """Data set: digits, cifar10, cifar100, folder, hf, text, synthetic or own.py:function."""
     data_dir: Path | None = None
@@ -114,11 +114,6 @@ class RunConfig(CommonOptions):
     """Number of newest checkpoints to keep."""
     on_checkpoint_error: Literal["warn", "stop"] = "warn"
     """Reaction to a checkpoint that cannot be written."""
-    on_nan: Literal["stop", "skip", "restore"] = "stop"  # type: ignore[assignment]
-    """Reaction to NaN and infinity: stop, skip the batch, or restore the last checkpoint and
-    skip the batch from there on."""
-    max_restores: int = 3
-    """Most times that a training restores a checkpoint for this."""
     timeline: Path | None = None
     """File to write a timeline to, for Perfetto and `hocket draw --timeline`."""
     tensorboard: bool = False
@@ -132,20 +127,10 @@ class RunConfig(CommonOptions):
 
     def __post_init__(self) -> None:
         problems = Problems(self.find_problems(RUN_RANGES, NEEDED | _NEEDED_BY_RUNS))
-        if self.max_restores != RunConfig.max_restores and self.on_nan != "restore":
-            problems.append(
-                f"max_restores is {self.max_restores}, which has no effect without "
-                "on_nan='restore'; give both"
-            )
         if self.updates and self.epochs != RunConfig.epochs:
             problems.append(
                 f"updates is {self.updates} and epochs is {self.epochs}; a training ends after "
                 "one of the two, so give one"
-            )
-        if self.on_nan == "restore" and not self.checkpoint_every:
-            problems.append(
-                "on_nan is 'restore', and there are no checkpoints to restore; give "
-                "checkpoint_every, or use 'skip'"
             )
         problems.raise_together("this run is impossible")
 
@@ -178,7 +163,7 @@ MAY_CHANGE = frozenset([
     "data_dir", "workers", "device", "streams", "threads", "timeout_s", "slow_timeout_s",
     "checksum", "run_dir", "log_every", "gradient_error_every", "timeline", "tensorboard",
     "log_to", "weights_format", "checkpoint_every", "checkpoint_keep", "on_checkpoint_error",
-    "on_nan", "check_every", "max_restores",
+    "on_nan", "check_every",
 ])  # fmt: skip
 """Choices that may differ in a resumed run."""
 

@@ -103,7 +103,6 @@ class ResolvedRun:
         smoothed = partial(cross_entropy, label_smoothing=config.label_smoothing)
         names = [field.name for field in fields(CommonOptions)]
         common = {name: getattr(config, name) for name in names}
-        common["on_nan"] = "skip" if config.on_nan == "skip" else "stop"
         options = TrainingOptions(
             **common,
             scheduler=scheduler,
@@ -137,8 +136,6 @@ def _find_common_counts(config: RunConfig, method: Method) -> list[str]:
         return []
     each = f"the stages of method {config.method!r} run freely, and each"
     problems = []
-    if config.on_nan == "restore":
-        problems.append(f"on_nan is 'restore', but {each} numbers its own batches; use 'skip'")
     if config.updates or config.evaluate_every:
         problems.append(f"{each} {COUNTS_OWN_UPDATES}")
     # In one process all epochs end together.

@@ -41,7 +41,6 @@ from hocket.runs.run_dir import (
     require_new,
     require_no_links,
 )
-from hocket.runs.skipped_batches import read_skipped_batches
 from hocket.runs.summary import SUMMARY, Summary
 from hocket.runs.training_run import TrainingRun
 from hocket.stage.stage import Stage
@@ -67,8 +66,6 @@ def train(config: RunConfig, *, resume: bool = False) -> Summary:
     Raises:
         OptionError: The configuration is impossible.
         HocketError: Its parts do not fit each other, or something became NaN or infinite.
-        RestoreRequest: Something became NaN or infinite; its batch is noted to be skipped after
-            a restart from the last checkpoint.
     """
     # Find everything that the configuration names, before a folder is made or data are read.
     previous_dir = config.run_dir if resume else None
@@ -89,7 +86,7 @@ def train(config: RunConfig, *, resume: bool = False) -> Summary:
         with activity(f"reading {config.data}", shown=is_first):
             data = run.data()
         listener = _Listener()
-        trainer = _build_trainer(run, run.network(data), listener, previous_dir)
+        trainer = _build_trainer(run, run.network(data), listener)
         return _train_in(run, trainer, listener, data, previous_dir, stack)
 
 
@@ -216,10 +213,7 @@ class _Listener:
         self.log.log_gradient_error(comparison)
 
 
-def _build_trainer(
-    run: ResolvedRun, network: nn.Module, listener: _Listener, previous_dir: Path | None
-) -> Trainer:
-    skipped = read_skipped_batches(previous_dir) if previous_dir is not None else []
+def _build_trainer(run: ResolvedRun, network: nn.Module, listener: _Listener) -> Trainer:
     compares = run.options.gradient_error_every > 0
     return Trainer(
         network,
@@ -230,7 +224,7 @@ def _build_trainer(
         device=run.config.device,
         watchers=[listener.on_event],
         on_gradient_error=listener.on_gradient_error if compares else None,
-        options=dataclasses.replace(run.options, skip_batches=skipped),
+        options=run.options,
     )
 
 

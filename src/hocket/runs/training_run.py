@@ -18,14 +18,12 @@ from hocket.callbacks.best_weights import BestWeights
 from hocket.callbacks.early_stopping import EarlyStopping
 from hocket.checkpoint import Checkpoints
 from hocket.data import Data
-from hocket.distributed.world.joined_worlds import report_failure
-from hocket.errors import NonFiniteError, OptionError, warn
+from hocket.errors import OptionError, warn
 from hocket.runs.config import write_json
 from hocket.runs.metrics_log import MetricsLog
 from hocket.runs.peak_memory import peak_mib
 from hocket.runs.resolve import ResolvedRun
-from hocket.runs.run_dir import cannot_write, checkpoint_dir, has_checkpoints
-from hocket.runs.skipped_batches import RestoreRequest, note_skipped_batch
+from hocket.runs.run_dir import cannot_write, checkpoint_dir
 from hocket.runs.summary import (
     SUMMARY,
     StageSummary,
@@ -87,7 +85,7 @@ class TrainingRun:
         Raises:
             Exception: The error that ends the training; network and summary are written.
         """
-        config, budget = self._config, self._run.budget
+        budget = self._run.budget
         callbacks = (self._best_weights, self._averaged_weights, self._early_stopping)
         # Train, and write what was reached after Ctrl-C or an error.
         try:
@@ -107,8 +105,6 @@ class TrainingRun:
             return self._end("interrupted", self._stopped(), number)
         except Exception as error:
             self._fail(error)
-            if isinstance(error, NonFiniteError) and config.on_nan == "restore":
-                raise self._request_restore(error) from error
             raise
         # Evaluate averaged weights, and write the end.
         with Interrupt(heard(stop_signals())) as interrupt:  # that all processes end alike
@@ -231,19 +227,6 @@ class TrainingRun:
             return message
         remove_other_formats(file)
         return ""
-
-    def _request_restore(self, error: NonFiniteError) -> RestoreRequest:
-        """Return the request to restart from the last checkpoint and skip the batch.
-
-        Raises:
-            NonFiniteError: There is no checkpoint, or a restart would not help; or another
-                process was the first to find something, and notes the batch.
-        """
-        if not report_failure(error):
-            raise error
-        if not has_checkpoints(self._run_dir, self._config.stages):
-            raise NonFiniteError(f"{error}; there is no checkpoint yet to restore") from error
-        return note_skipped_batch(self._run_dir, error, self._config.max_restores)
 
     def _summarize_stages(self) -> list[StageSummary]:
         """Summarize the stages of this process."""

@@ -11,8 +11,8 @@ from hocket.codecs import Codec, Exact, as_codec
 from hocket.errors import OptionError, Problems
 from hocket.methods.method import Method
 from hocket.methods.simulated.stage_speeds import StageSpeeds
-from hocket.optim.factory import OptimizerFactory, check_factories
-from hocket.options import require_functions, require_list
+from hocket.optim.factory import OptimizerFactory, wrong_factories
+from hocket.options import require_list, wrong_functions
 from hocket.options.common import Compiler
 from hocket.signals.losses import Loss, cross_entropy
 from hocket.stage.options import TrainingOptions
@@ -63,14 +63,13 @@ class Setup(TrainingOptions):
             problems.attempt(self._bring_into, name, form)
         # Check each option, and the plain ones together.
         problems += self.find_problems()
-        losses = {"loss": self.loss, "evaluation_loss": self.evaluation_loss}
-        problems.attempt(require_functions, **losses)
-        problems.attempt(check_factories, self.optimizer, self.scheduler)
+        problems += wrong_functions(loss=self.loss, evaluation_loss=self.evaluation_loss)
+        problems += wrong_factories(self.optimizer, self.scheduler)
         problems += self._find_impossible_skips()
         if self.precision == "fp16" and self.method.signal.learns_from_gradient:
             problems.append(
                 f"precision is 'fp16', and method {self.method.name!r} predicts gradients, "
-                "whose own numbers are too small for float16; use 'bf16', or another method"
+                "whose numbers are too small for float16; use 'bf16', or another method"
             )
         problems.raise_together("these options are impossible")
 
@@ -94,7 +93,7 @@ class Setup(TrainingOptions):
         if self.method.free_running:
             problems.append(
                 f"the stages of method {self.method.name!r} run freely, and each numbers its "
-                "batches for itself; leave skip_batches (on_nan='restore') out"
+                "batches for itself; leave skip_batches out"
             )
         return problems
 

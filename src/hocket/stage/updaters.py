@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from hocket.methods.method import Reduce
 from hocket.optim.factory import NamedParameters, build_optimizer, build_scheduler
-from hocket.remedies.remedy import Remedy, Weights, post_remedies
+from hocket.remedies.remedy import Remedy, Weights, attach_remedies
 from hocket.stage.parts import StageParts
 from hocket.stage.setup import Setup
 from hocket.stage.update.clipping import as_clipping
@@ -15,7 +15,7 @@ from hocket.stage.update.updater import Updater
 def build_updaters(
     setup: Setup, parts: StageParts
 ) -> tuple[Updater, Updater, UntrainedWeights]:
-    """Build the updater of the layers, and that of a network that learns from targets.
+    """Build the updaters of the layers and of a network that learns from targets.
 
     Args:
         setup: Options that all stages share.
@@ -27,6 +27,7 @@ def build_updaters(
     Raises:
         OptionError: The optimizer or the scheduler is not one for a stage.
     """
+    # All weights, by their names in the network.
     method, deferred = setup.method, parts.signal.learns_from_gradient
     layers = list(parts.names.of_parameters(parts.module))
     auxiliary = [
@@ -34,6 +35,8 @@ def build_updaters(
         for name, parameter in parts.signal_network.named_parameters()
     ]
     weights = [(name, parameter) for name, parameter in layers if parameter.requires_grad]
+
+    # A factor for the first stage, if the method has one.
     first = parts.index == 0 and parts.count > 1
     first_rate = method.first_stage_rate if first else 1.0
 
@@ -44,11 +47,12 @@ def build_updaters(
         remedies: Sequence[Remedy] = (),
     ) -> Updater:
         trained = [parameter for _, parameter in parameters]
-        optimizer = scheduler = aids = None
+        # Without weights the user's functions are not called.
+        optimizer = scheduler = attached = None
         if parameters:
             optimizer = build_optimizer(setup.optimizer, parameters, parts.index, parts.count)
-            post = method.post(parts.index, parts.count)
-            aids = post_remedies(remedies, post, Weights(trained, optimizer))
+            stage = method.stage_info(parts.index, parts.count)
+            attached = attach_remedies(remedies, stage, Weights(trained, optimizer))
             if setup.scheduler is not None:
                 by_epochs = setup.scheduler_unit == "epoch" and not method.free_running
                 scheduler = build_scheduler(
@@ -64,9 +68,10 @@ def build_updaters(
             lr_factor=lambda *when: setup.warmup_lr_factor(*when) * lr_factor,
             build_reduction=parts.reduction,
             clip=as_clipping(setup.clip),
-            remedies=aids,
+            remedies=attached,
         )
 
+    # The network of the signal has an updater for itself if it learns from targets.
     updater = build(
         weights if deferred else weights + auxiliary,
         method.reduce,

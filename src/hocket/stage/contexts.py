@@ -1,0 +1,178 @@
+"""Random numbers and precision in which the passes of a stage compute.
+
+Random numbers depend on seed, stage, batch and pass only. So a forward can be repeated without
+keeping the state of a generator, stages in different processes draw the same numbers as in one
+process, and the caller's random numbers are left alone.
+"""
+
+import hashlib
+import random
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import cache
+from typing import Literal
+
+import numpy
+import torch
+from numpy.random import mtrand
+
+from hocket.stage.layers.known_layers import Draws
+from hocket.stage.parts import StageParts
+from hocket.stage.setup import Setup
+
+_NOTHING = nullcontext()
+
+Pass = Literal["signal", "forward", "backward", "learn"]
+
+
+class PassContexts:
+    """Context managers in which a stage computes.
+
+    Args:
+        setup: Options that all stages share.
+        parts: Layers, signal and ports of the stage.
+    """
+
+    def __init__(self, setup: Setup, parts: StageParts) -> None:
+        self._stage = parts.index
+        self._seed = setup.seed + parts.seed_offset
+        self._device = setup.device
+        self._device_type = setup.device.type  # PyTorch takes a while to say it
+        self._autocast_enabled = setup.precision != "fp32"
+        self.autocast = setup.autocast
+
+    def computing(
+        self, batch: int, which: Pass, draws: Draws = "anything"
+    ) -> AbstractContextManager[None]:
+        """Return a context manager with the random numbers and the precision of one pass.
+
+        Args:
+            batch: Number of the batch.
+            which: The pass.
+            draws: Generators that the pass may draw from.
+        """
+        seeded = seeded_rng(self._seed, self._stage, batch, which, self._device, draws)
+        # Autocast that is off changes something only inside the caller's own.
+        if self._autocast_enabled or torch.is_autocast_enabled(self._device_type):
+            return _seeded_and_cast(seeded, self.autocast())
+        return seeded
+
+    def differentiating(self) -> AbstractContextManager[object]:
+        """Return a context manager for a backward, which has the types of the forward."""
+        if torch.is_autocast_enabled(self._device_type):  # by the caller
+            return torch.autocast(self._device_type, enabled=False)
+        return _NOTHING
+
+
+@contextmanager
+def _seeded_and_cast(
+    seeded: AbstractContextManager[None], cast: torch.autocast
+) -> Iterator[None]:
+    with seeded, cast:
+        yield
+    # Inside the caller's autocast it would keep casts of weights that are updated now.
+    torch.clear_autocast_cache()
+
+
+def seeded_rng(
+    seed: int,
+    stage: int,
+    batch: int,
+    pass_name: Pass,
+    device: torch.device,
+    draws: Draws = "anything",
+) -> AbstractContextManager[None]:
+    """Return a context manager that seeds the global generators for one pass.
+
+    These are the generators of torch, numpy and Python's ``random``; they are restored at the
+    end. Generators that a layer has for itself are not reached: `check_compatible` refuses them
+    where that matters.
+
+    Args:
+        seed: Seed of the training.
+        stage: Number of the stage.
+        batch: Number of the batch.
+        pass_name: Pass of the stage over the batch.
+        device: Device of the stage.
+        draws: Generators that the pass may draw from; others are left as they are.
+    """
+    if draws == "nothing":
+        return _NOTHING
+
+    # One key for each pass of each batch at each stage.
+    words = f"{seed}/{stage}/{batch}/{pass_name}".encode()
+    key = int.from_bytes(hashlib.blake2b(words, digest_size=8).digest(), "big")
+
+    # Only the generators that the pass may draw from: reading each state takes time.
+    seeded: AbstractContextManager[None] = _SeededTorch(key)
+    if device.type == "cuda":
+        seeded = _SeededOnGpu(key, device)
+    return seeded if draws == "torch" else _SeededEverywhere(key, seeded)
+
+
+class _SeededTorch:
+    """Seeds PyTorch's generator of the CPU; entered for every pass, so by the shortest way."""
+
+    __slots__ = ("_before", "_key")
+
+    def __init__(self, key: int) -> None:
+        self._key = key
+
+    def __enter__(self) -> None:
+        generator = torch.default_generator
+        self._before = generator.get_state()
+        # Not torch.manual_seed: it records a stack trace for each kind of device not in use.
+        generator.manual_seed(self._key)
+
+    def __exit__(self, *error: object) -> None:
+        torch.default_generator.set_state(self._before)
+
+
+class _SeededOnGpu(_SeededTorch):
+    """Seeds the generator of a GPU as well."""
+
+    __slots__ = ("_device", "_on_gpu")
+
+    def __init__(self, key: int, device: torch.device) -> None:
+        super().__init__(key)
+        self._device = device
+
+    def __enter__(self) -> None:
+        self._on_gpu = torch.cuda.get_rng_state(self._device)
+        super().__enter__()
+        with torch.cuda.device(self._device):
+            torch.cuda.manual_seed(self._key)
+
+    def __exit__(self, *error: object) -> None:
+        super().__exit__(*error)
+        torch.cuda.set_rng_state(self._on_gpu, self._device)
+
+
+class _SeededEverywhere:
+    """Seeds the generators of PyTorch, NumPy and Python."""
+
+    __slots__ = ("_key", "_numpy", "_python", "_torch")
+
+    def __init__(self, key: int, seeded_torch: AbstractContextManager[None]) -> None:
+        self._key = key
+        self._torch = seeded_torch
+
+    def __enter__(self) -> None:
+        self._python = random.getstate()
+        # Another generator takes the place of numpy's, whose state is slow to read and write.
+        self._numpy = mtrand.get_bit_generator()
+        self._torch.__enter__()
+        mtrand.set_bit_generator(_numpy_generator())
+        random.seed(self._key)
+        numpy.random.seed(self._key % 2**32)
+
+    def __exit__(self, *error: object) -> None:
+        mtrand.set_bit_generator(self._numpy)
+        random.setstate(self._python)
+        self._torch.__exit__(None, None, None)
+
+
+@cache
+def _numpy_generator() -> numpy.random.MT19937:
+    """Return the generator that passes are seeded with."""
+    return numpy.random.MT19937(0)

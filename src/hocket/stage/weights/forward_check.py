@@ -1,0 +1,191 @@
+"""Check of forwards: do they leave alone what they are said to, and do they change weights?"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+
+import torch
+from torch import Tensor, nn
+
+from hocket.errors import LinearizeError, list_names, warn
+from hocket.restore import numpy_and_python_state, preserve_rng, restore_state
+from hocket.stage.layers.known_layers import KnownLayers
+from hocket.stage.memory.weight_edits import WeightEdits
+from hocket.stage.parts import StageParts
+from hocket.stage.setup import Setup
+from hocket.stage.update.untrained import describe_names
+from hocket.stage.weights.held import NewestWeights
+from hocket.tree import Tree, copy_tensors, tensors
+
+_NO_CHECK: AbstractContextManager[None] = nullcontext()
+
+
+class ForwardCheck:
+    """Check of the first forward of a stage, or of each if forwards may see other weights.
+
+    Args:
+        known: What is known of the layers; where precautions are taken, the input and random
+            numbers need no check.
+        stage: Number of the stage, for messages.
+        weights: Weights of the layers by name.
+        stand_in: What forwards see instead of the newest weights, for messages; empty if they
+            see these.
+        compiled: Compiled layers, in which edits cannot be seen; None for others.
+
+    Attributes:
+        edits_weights: False once it is known that the layers leave their weights alone.
+        backward_is_checked: True once a backward has shown that no forward is inside it.
+    """
+
+    def __init__(
+        self,
+        known: KnownLayers,
+        stage: int,
+        weights: Mapping[str, Tensor],
+        stand_in: str,
+        compiled: nn.Module | None = None,
+    ) -> None:
+        self._known = known
+        self._stage = stage
+        self._weights = weights
+        self._stand_in = stand_in
+        self._compiled = compiled
+        self._is_checked = known.plain and not known.declared and not stand_in
+        self.edits_weights = not self._is_checked
+        self.backward_is_checked = not known.declared
+
+    def checking(self, leaves: Tree) -> AbstractContextManager[None]:
+        """Return a context manager for a forward.
+
+        Args:
+            leaves: Input of the stage, with tensors of shape (B, ...).
+
+        Raises:
+            LinearizeError: The forward edits an input, or a weight that others stand in for.
+        """
+        if self._is_checked:
+            return self._watch_versions() if self._stand_in else _NO_CHECK
+        self._is_checked = True
+        return self._check_first(leaves)
+
+    @contextmanager
+    def _check_first(self, leaves: Tree) -> Iterator[None]:
+        # Layers that are not compiled are watched; a compiled graph would hide what they do.
+        inputs = tensors(leaves)
+        edits = WeightEdits(self._weights)
+        if self._compiled is None:
+            with self._check_declared(inputs), edits:
+                yield
+        else:
+            buffers = own_float_buffers(self._compiled)
+            if self._stand_in or buffers:
+                devices, changed = {tensor.device for tensor in inputs}, WeightEdits(buffers)
+                with preserve_rng(devices), restore_state(self._compiled), edits:
+                    self._compiled(copy_tensors(leaves))
+                _refuse_buffers(changed.names(), self._stage)
+            self._refuse(edits)
+            yield
+        self._refuse(edits)
+
+        # A declaration that is wrong is not believed any more.
+        names = edits.names()
+        self._known.checked = True
+        self.edits_weights = bool(names)
+        if names and self._known.plain:
+            self._known.distrust()
+            warn(
+                f"stage {self._stage}: a forward changes {describe_names(names)}, and "
+                f"plain_forward is declared by {list_names(self._known.declared)}; all "
+                "precautions are taken as without it, which takes longer"
+            )
+
+    @contextmanager
+    def _watch_versions(self) -> Iterator[None]:
+        edits = WeightEdits(self._weights)
+        yield
+        self._refuse(edits)
+
+    def _refuse(self, edits: WeightEdits) -> None:
+        if self._stand_in and (names := edits.names()):
+            raise LinearizeError(
+                f"stage {self._stage}: a forward changes {describe_names(names)} itself, as "
+                f"Embedding(max_norm=...) or a clamp does, and sees {self._stand_in} in their "
+                "place, so that the change would be lost; compute with a changed copy of the "
+                "weight, or leave that option out"
+            )
+
+    @contextmanager
+    def _check_declared(self, inputs: Sequence[Tensor]) -> Iterator[None]:
+        if not self._known.declared or not self._known.plain:
+            yield
+            return
+        devices = {tensor.device for tensor in inputs if tensor.is_cuda}
+        versions = [tensor._version for tensor in inputs]
+        before = _random_states(devices)
+        yield
+        names = list_names(self._known.declared)
+        if [tensor._version for tensor in inputs] != versions:
+            raise LinearizeError(
+                f"stage {self._stage}: a forward edits its input in place; plain_forward, "
+                f"which says that none does, is declared by {names}; take it from the class of "
+                "that forward"
+            )
+        if _random_states(devices) != before:
+            self._known.distrust()
+            warn(
+                f"stage {self._stage}: random numbers were drawn in a forward, by it or by "
+                f"another thread, and plain_forward is declared by {names}; all precautions "
+                "are taken as without it, which takes longer"
+            )
+
+
+def build_forward_check(
+    setup: Setup, parts: StageParts, known: KnownLayers, in_place: NewestWeights
+) -> ForwardCheck:
+    """Build the check of the forwards of a stage.
+
+    Args:
+        setup: Options that all stages share.
+        parts: Parts of the stage.
+        known: What is known of its layers.
+        in_place: What sets the weights of its forwards.
+    """
+    method, stand_in = setup.method, in_place.stand_in
+    weights = dict(parts.names.of_parameters(parts.module))
+    if stand_in:
+        weights = {name: p for name, p in weights.items() if p.requires_grad}
+    late = method.graph_delay(parts.index, parts.count) > 0
+    if setup.compile and late and method.linearize != "recompute":
+        stand_in = "tensors of a compiled graph (compile)"
+    compiled = parts.module if setup.compile else None
+    return ForwardCheck(known, parts.index, weights, stand_in, compiled)
+
+
+def own_float_buffers(module: nn.Module) -> dict[str, Tensor]:
+    """Return the floating buffers of layers that are not PyTorch's, by name."""
+    return {
+        f"{path}.{name}".lstrip("."): buffer
+        for path, layer in module.named_modules()
+        if not type(layer).__module__.startswith("torch.nn.")
+        for name, buffer in layer.named_buffers(recurse=False)
+        if buffer.is_floating_point()
+    }
+
+
+def _refuse_buffers(names: Sequence[str], stage: int) -> None:
+    """Refuse buffers that a forward changes in place.
+
+    Raises:
+        LinearizeError: There are some; torch.compile itself computes them wrongly.
+    """
+    if names:
+        raise LinearizeError(
+            f"stage {stage}: a forward changes the buffer {list_names(names)} in place, which "
+            "torch.compile computes wrongly; assign a new tensor (self.mean = self.mean + x), "
+            "or train without compile"
+        )
+
+
+def _random_states(gpus: set[torch.device]) -> object:
+    """Return the states of all generators that are common to a process."""
+    states = [torch.get_rng_state(), *map(torch.cuda.get_rng_state, gpus)]
+    return [state.tolist() for state in states], numpy_and_python_state()
