@@ -1,7 +1,5 @@
 """Options: a name with options as text, and checks of values against what is wanted."""
 
-from hocket.options.common import RANGES as RANGES
-from hocket.options.common import CommonOptions as CommonOptions
 from hocket.options.hints import argument_hints as argument_hints
 from hocket.options.hints import wrong_fields as wrong_fields
 from hocket.options.hints import wrong_options as wrong_options

@@ -14,7 +14,7 @@ from hocket.distributed.network.device import parse_device
 from hocket.errors import Problems
 from hocket.methods.method import Method
 from hocket.optim.factory import OptimizerFactory
-from hocket.options import CommonOptions
+from hocket.options.common import CommonOptions
 from hocket.partition import Plan
 from hocket.runs.build import (
     build_plan,

@@ -7,7 +7,8 @@ from typing import Any
 
 from hocket.errors import Problems
 from hocket.methods import METHODS, Method, method_options, parse_method
-from hocket.options import RANGES, Range, wrong_options
+from hocket.options import Range, wrong_options
+from hocket.options.common import RANGES
 from hocket.runs.config import RUN_RANGES, RunConfig
 from hocket.runs.resolve import ResolvedRun
 from hocket_lab.studies.rows import RATES, Row, Run, as_list, expand
