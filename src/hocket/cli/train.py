@@ -95,7 +95,7 @@ class PrintedReport:
             print_tables(*summary_tables(result))
             if config.hold_out:
                 print_note(
-                    f"note: test loss and test error are those of {config.hold_out:.3g} of the "
+                    f"note: test loss and test error are of {config.hold_out:.3g} of the "
                     "training examples, which were held out"
                 )
             if result.early_stop:

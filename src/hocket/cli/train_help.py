@@ -1,4 +1,4 @@
-"""The help of ``hocket train``, whose options stand in groups."""
+"""The help of ``hocket train``, in groups of options."""
 
 from typing import Any
 

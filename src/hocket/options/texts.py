@@ -28,7 +28,7 @@ def field_texts(options: type) -> dict[str, str]:
 
 
 def in_groups(names: Iterable[str], first: Mapping[str, str]) -> dict[str, list[str]]:
-    """Return names by the title of their group; those of :class:`CommonOptions` come last.
+    """Return names by the title of their group; names of :class:`CommonOptions` come last.
 
     Args:
         names: The names, in their order.

@@ -58,11 +58,11 @@ class RunConfig(CommonOptions):
     workers: int = 0
     """Threads that prepare batches ahead; 0 to prepare each when it is needed."""
     hold_out: float = 0.0
-    """Share of the training examples to evaluate with in the place of the test; 0 for none."""
+    """Share of the training examples to evaluate with instead of the test data; 0 for none."""
     epochs: int = 20
     """Number of passes through the training data."""
     updates: int = 0
-    """Number of updates of each stage to end after, in the place of epochs; 0 for epochs."""
+    """Number of updates of each stage to end after, instead of epochs; 0 for epochs."""
     evaluate_every: int = 0
     """Updates between evaluations within epochs; 0 for none."""
     early_stopping: int = 0
@@ -97,7 +97,7 @@ class RunConfig(CommonOptions):
     """Additional ticks that packets may take over every edge, or over each: 1,0,2. They hide a
     slow link (`hocket plan` chooses them) and add to the delays."""
     staleness: str = "none"
-    """Staleness of each stage in the place of the method's own: 6,4,2,0 for twice that of ddg
+    """Staleness of each stage instead of the method's: 6,4,2,0 for twice the staleness of ddg
     on four stages."""
     codec: str = "none"
     """Compression of packets: none, bf16, fp16, int8, or vq:groups=16,codes=256."""

@@ -30,7 +30,7 @@ class StageSummary:
         sent_mib: Data that its process sent to others, evaluations included.
         peak_mib: Most memory that its process held.
         compression: Factor by which its codec reduced what it sent; None without a codec.
-        lost: Norm of the codec's error relative to that of the packet, of a late batch.
+        lost: Norm of the codec's error relative to the packet's norm, of a late batch.
         perplexity: Codes in use in each of its codebooks, of a late batch.
         unsent: Number of packets that it dropped, as the next stage was not ready for them.
         receive_stats: Statistics of the packets it received, where it draws from a buffer.

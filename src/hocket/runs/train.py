@@ -186,9 +186,9 @@ def _log_sizes(point: ResumePoint) -> dict[str, int]:
 
 
 def _restore_logs(trainer: Trainer, run_dir: Path, point: ResumePoint | None) -> None:
-    """Cut the metrics of all processes behind a checkpoint, or remove those of a vain start.
+    """Cut the metrics of all processes behind a checkpoint, or remove them if it left none.
 
-    The summary of the end before goes, too: the training has not ended.
+    The summary goes, too: the training has not ended.
     """
     sizes = _log_sizes(point) if point is not None else {}
     known = {name for names in trainer.gather(list(sizes)) for name in names}

@@ -322,7 +322,7 @@ def _evaluate_until_asked(
     Args:
         trainer: The trainer.
         batches: Batches of the evaluation.
-        interrupt: Knows whether this process is asked.
+        interrupt: Interrupt of this process, with the number of its signal.
 
     Returns:
         The result, or None; and the number of the signal, or 0.

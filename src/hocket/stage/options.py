@@ -26,8 +26,8 @@ class TrainingOptions(CommonOptions):
     stage_speeds: StageSpeeds | Sequence[float] | None = None
     """Speed of each stage, for a method whose stages run freely; equal speeds if not given."""
     broadcast: Literal["none", "first"] = "none"
-    """Initial weights among several processes: first for those of the network in the process of
-    rank 0; with none, weights that differ are refused."""
+    """Initial weights among several processes: first for the weights in the process of rank 0;
+    with none, weights that differ are refused."""
     evaluation_loss: Loss | None = None
     """Loss that evaluations report; the loss of the training if not given."""
     record_timeline: bool = False

@@ -75,7 +75,7 @@ class Trainer:
             unless that is a pair, or a mapping with ``labels``.
         metrics: Metrics of evaluations, by name: functions of the outputs (B, ...) and the
             targets (B, ...) of a batch, averaged over samples, or objects with ``reset``,
-            ``update`` and ``compute``, such as those of torchmetrics.
+            ``update`` and ``compute``, such as metrics of torchmetrics.
         options: All other options as one value, for type checkers and for reuse.
         **changes: Any of the options below by its name, such as ``clip=1.0``; it replaces the
             one in ``options``.

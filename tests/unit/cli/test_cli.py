@@ -81,7 +81,7 @@ def test_a_training_prints_a_table_and_leaves_a_run_folder(call):
 def test_a_training_says_if_its_test_is_of_held_out_examples(call, share):
     code, _, err = call("train", *QUICK, "--hold-out", share)
     assert code == 0
-    note = "those of 0.1 of the training examples, which were held out"
+    note = "of 0.1 of the training examples, which were held out"
     assert (note in err) == bool(share)
 
 
