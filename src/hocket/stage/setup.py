@@ -196,7 +196,7 @@ class Setup(UpdateOptions, DeviceOptions, ProcessOptions):
         if self.skip_batches and self.method.free_running:
             problems.append(
                 f"the stages of method {self.method.name!r} run freely, and each numbers its "
-                "batches for itself; leave skip_batches (on_nan='restore') out"
+                "batches for itself; leave skip_batches out"
             )
         return problems
 

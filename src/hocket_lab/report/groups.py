@@ -13,12 +13,12 @@ Line: TypeAlias = Mapping[float, tuple[float, float]]
 """Points (x, y) of a line by the place that tells which points of other runs are alike: the
 updates of an evaluation, or the number of a stage or of an interval of batches."""
 NOT_COMPARED = WITHOUT_EFFECT_ON_RESULTS | {
-    "seed", "timeline", "log_every", "gradient_error_every", "max_restores",
+    "seed", "timeline", "log_every", "gradient_error_every",
 }  # fmt: skip
 """Options in which the runs of a group may differ."""
 
 UNKNOWN = "\N{EN DASH}"
-"""Text in the place of a value that is not known, or not given."""
+"""Text for a value that is not known, or not given."""
 
 
 @dataclass(frozen=True)
@@ -137,7 +137,7 @@ def _labels(settings: Sequence[Mapping[str, str]]) -> list[str]:
 
 
 def _label(values: Mapping[str, str], names: Sequence[str]) -> str:
-    """Return the values of some settings as text, that of the method without its name.
+    """Return the values of some settings as text, the method's without its name.
 
     >>> _label({"method": "fdg:shrink=0.5", "batch_size": "32"}, ["method", "batch_size"])
     'fdg shrink=0.5, batch size 32'

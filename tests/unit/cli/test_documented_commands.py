@@ -151,8 +151,6 @@ def test_a_documented_command_runs(command, folder, tmp_path, monkeypatch, capsy
         (tmp_path / "runs").unlink()
     if "--plan-out" in words:
         (tmp_path / "plan.json").unlink()
-    if "hf_" in command:
-        pytest.importorskip("transformers")
     run_here(monkeypatch)  # the runs of a study
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])
