@@ -165,6 +165,8 @@ class Setup(UpdateOptions, DeviceOptions, ProcessOptions):
     def _contradictions(self) -> list[str]:
         """Return one problem for each set of options that contradict each other."""
         problems = self._loss_scale_problems()
+
+        # Options that exclude each other.
         if self.warmup_updates and self.warmup_epochs:
             problems.append(
                 f"warmup_updates is {self.warmup_updates} and warmup_epochs is "
