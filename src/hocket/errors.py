@@ -31,7 +31,7 @@ class SampleError(CutError):
     """The network does not take the inputs that it is to be cut by.
 
     Attributes:
-        reason: Error of its forward, in words.
+        reason: Text of its forward's error.
     """
 
     reason: str = ""

@@ -42,12 +42,7 @@ class Trackers:
         self._trackers = list(trackers)
 
     def log(self, kind: str, values: Mapping[str, Any]) -> None:
-        """Pass a row on to all trackers.
-
-        Args:
-            kind: Kind of the row.
-            values: Its values.
-        """
+        """Pass a row on to all trackers."""
         for tracker in list(self._trackers):
             try:
                 tracker.log(kind, values)
@@ -56,11 +51,7 @@ class Trackers:
                 _warn(tracker, error)
 
     def close(self, *, failed: bool = False) -> None:
-        """Close all trackers.
-
-        Args:
-            failed: True if the training ended by an error.
-        """
+        """Close all trackers."""
         for tracker in self._trackers:
             try:
                 tracker.close(failed=failed)

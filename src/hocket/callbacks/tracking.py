@@ -49,10 +49,7 @@ class Tracking(Callback):
     ) -> None:
         """Pass on the row of an evaluation within an epoch.
 
-        Args:
-            trainer: The trainer.
-            updates: Updates that the batches lead to that have entered.
-            result: Result of the evaluation.
+        See the protocol.
         """
         if trainer.is_main_process:
             place = {"tick": trainer.engine.tick_count, "updates": updates}

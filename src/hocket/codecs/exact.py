@@ -17,6 +17,6 @@ class Exact(StatelessCodec):
         return tensor
 
     def decode(self, encoded: Tree) -> Tensor:
-        """Return the tensor itself, of its own shape."""
+        """Return the tensor itself, with its shape."""
         assert isinstance(encoded, Tensor)
         return encoded

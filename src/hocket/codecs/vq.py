@@ -1,6 +1,6 @@
 """Vector quantization: vectors as indices into a codebook that is learned while they are sent.
 
-Product quantization: the channels are divided into groups, each with a codebook of its own, and
+Product quantization: the channels are divided into groups, each with its own codebook, and
 a group of channels at one position is sent as one index. The sender owns the codebooks, moves
 them towards what it sends, and sends them along when they have changed.
 
@@ -32,7 +32,7 @@ CHUNK = 2**22
 KMEANS_ROUNDS = 5
 """Rounds of k-means on the first batch."""
 UNUSED = 1.0
-"""A code that stands for fewer vectors than this, on average, is moved to another vector."""
+"""A code that is used for fewer vectors than this, on average, moves to another vector."""
 KEPT_VERSIONS = 4
 """Versions of the codebooks that a decoder remembers."""
 
@@ -80,7 +80,7 @@ class VQ:
 
     @property
     def gradients(self) -> Codec:
-        """Exact: errors of gradients add up over batches, those of activations do not."""
+        """Exact: errors of gradients add up over batches, errors of activations do not."""
         return Exact()
 
     def encoder(self, seed: int, *, self_contained: bool = False) -> Encoder:
@@ -132,7 +132,7 @@ class _VQEncoder:
             "version": self._version,
             "shape": list(tensor.shape),
             "dtype": str(tensor.dtype),
-            # Those of a copy, which has no gaps.
+            # Strides of a copy, which has no gaps.
             "stride": list(torch.empty_like(tensor, device="meta").stride()),
         }
         if self._self_contained or self._sent != self._version:
@@ -233,7 +233,7 @@ class _VQDecoder:
         self._books = dict(state)
 
     def decode(self, encoded: Tree) -> Tensor:
-        """Return the codes that the indices stand for, in the shape of the tensor.
+        """Return the codes of the indices, in the shape of the tensor.
 
         Raises:
             PacketError: The packet needs codebooks that have not arrived.
@@ -248,7 +248,7 @@ class _VQDecoder:
             )
         self._books[version] = books
         while len(self._books) > KEPT_VERSIONS:
-            # Those of this packet, if it is read again and they are older than all others.
+            # The books of this packet, if it is read again and they are older than all others.
             del self._books[min(self._books)]
         indices = encoded["indices"]
         groups, _, width = books.shape

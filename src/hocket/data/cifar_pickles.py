@@ -30,7 +30,7 @@ _ALLOWED: dict[tuple[str, str], Any] = {
 
 
 class _ArraysOnly(pickle.Unpickler):
-    """Unpickler that refuses all names but those of a NumPy array."""
+    """Unpickler that refuses all names but a NumPy array's."""
 
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) not in _ALLOWED:

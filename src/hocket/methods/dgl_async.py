@@ -37,6 +37,8 @@ def DGLAsync(
 ) -> Method:
     """Build decoupled greedy learning with replay buffers.
 
+    Other options: see `Method`.
+
     Args:
         head: Kind of auxiliary network: ``mlp-sr``, ``mlp``, ``cnn`` or ``aug``.
         width: Factor on the width of the heads' hidden layers.
@@ -44,9 +46,6 @@ def DGLAsync(
         similarity: Weight in [0, 1) of similarity matching, as of :func:`DGL`.
         buffer: Number of the last arrived batches that a stage keeps (the paper's M).
         reuse: Limit on the uses of each batch; 0 for no limit.
-        accumulate: Number of gradients per update.
-        reduce: ``mean`` or ``sum`` of the accumulated gradients.
-        name: Name of the method in records and messages.
 
     Raises:
         OptionError: An option is out of range.

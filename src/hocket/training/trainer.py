@@ -314,7 +314,7 @@ class Trainer:
     @property
     def sent_bytes(self) -> int:
         """Bytes that this process has sent to others so far."""
-        return self.engine.sent_bytes
+        return self._session.world.sent_bytes
 
     def prepare(self, inputs: Tree) -> None:
         """Cut the network and build its stages for inputs like these; later calls do nothing.

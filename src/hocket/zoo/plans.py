@@ -4,7 +4,7 @@ A plan lists the layers at which stages 1, 2, ... begin; stage 0 begins at the f
 
 Sources: FDG, arXiv 1906.09108, and its official code; ADL, arXiv 2012.03747, and its code; DGL,
 arXiv 1901.08164, section 4, and its code. Where the ADL code moves a cut of the FDG paper, the
-plan here is that of the paper.
+plan here follows the paper.
 """
 
 from collections.abc import Mapping

@@ -2,7 +2,7 @@
 
 Layers: `stem`, `layer1_0` ... `layer4_{n-1}` (group, then block from 0), `head`.
 
-Source: He et al., arXiv 1512.03385, table 1. The 3x3 stem is that of Zhuang et al., arXiv
+Source: He et al., arXiv 1512.03385, table 1. The 3x3 stem is from Zhuang et al., arXiv
 1906.09108.
 """
 

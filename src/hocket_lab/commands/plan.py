@@ -48,9 +48,9 @@ def plan_command(
     Layers are timed on the processor, not on a GPU, and the network is cut by their times. Then
     each stage of each method is rehearsed alone, with its heads, synthesizers, updates and
     copies of weights, and the program is simulated with the measured times. Each stage is
-    assumed to have a core of its own, unless --same-machine is given. A method whose
-    stages would wait for packets is forecast with the extra delay that hides the link, too, and
-    with forwards first in each tick if that hides it.
+    assumed to have its own core, unless --same-machine is given. A method whose stages would
+    wait for packets is forecast with the extra delay that hides the link, too, and with
+    forwards first in each tick if that hides it.
 
     Args:
         network: As for `hocket train`.

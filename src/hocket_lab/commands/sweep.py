@@ -24,8 +24,8 @@ def sweep_command(
     Args:
         study: File of the study, TOML.
         out: Folder of the runs and of the record; sweeps/NAME if not given.
-        jobs: Number of runs at a time, in place of that of the study.
-        data_dir: Folder or file of the data set, in place of that of the study.
+        jobs: Number of runs at a time; by default the study's.
+        data_dir: Folder or file of the data set; by default the study's.
         network: A network own.py:function that the study names, whose code is to be run.
         method: The same for a method or a remedy; give each.
         data: The same for a data set.

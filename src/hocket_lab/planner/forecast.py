@@ -24,7 +24,7 @@ class StageMemory:
     """Peak memory of a stage, in MiB, by what it is used for.
 
     Attributes:
-        weights: Parameters, their gradients, and buffers, with those of heads and synthesizers.
+        weights: Parameters, their gradients, and buffers, also of heads and synthesizers.
         optimizer: State of the optimizer, with momentum.
         versions: Copies of weights, for graphs that were built with them.
         inputs: Received activations of the batches in flight or in a buffer.
@@ -146,7 +146,7 @@ def forecast(
         profiles: Profiles measured while nothing else was running.
         link: Link that packets go over.
         contended_profiles: Profiles measured while as many processes as stages were running,
-            if the stages share a machine; None if each has a device of its own.
+            if the stages share a machine; None if each has its own device.
     """
     method, count = candidate.build_method(), len(profiles.method)
     times = _stage_times(profiles.method, link)

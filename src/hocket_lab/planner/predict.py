@@ -230,7 +230,7 @@ def _fastest_cuts(
 def _profiles_by_candidate(
     rehearsed: Sequence[Candidate], profiles: Sequence[CandidateProfile]
 ) -> dict[Candidate, StageProfiles]:
-    """Return the profiles for a forecast of each candidate, from those of all candidates."""
+    """Return the profiles for a forecast of each candidate, from all candidates' profiles."""
     found = dict(zip(rehearsed, profiles, strict=True))
     (uncut,) = found[Candidate(BASELINE, ())]
     return {

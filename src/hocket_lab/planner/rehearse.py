@@ -1,6 +1,6 @@
 """Rehearsal of single stages: each runs alone, between simulated neighbours, and is measured.
 
-The stages are those of the engines and follow their schedule of the program. So the measured
+They are the engines' stages, and follow their schedule of the program. So the measured
 time and memory include copies of weights, heads, synthesizers, norms and updates.
 """
 
@@ -31,7 +31,7 @@ REPETITIONS = 5
 UPDATES = 2
 # Typical time that a stage waits for a packet, at some batches per second.
 IDLE_S = 0.05
-# Standard deviation of simulated gradients: small, as those of a mean over a batch are.
+# Standard deviation of simulated gradients: small, as for a mean over a batch.
 GRADIENT_SCALE = 1e-4
 
 
@@ -44,8 +44,8 @@ class StageProfile:
         seconds: All durations of each kind of action; empty for actions that it never does.
         received_bytes: Bytes of a batch received from the previous stage.
         sent_bytes: Bytes of a batch sent to the next stage; 0 of the last one.
-        weight_bytes: Parameters and buffers, with those of its head or synthesizer.
-        trainable_bytes: Those of them that get a gradient.
+        weight_bytes: Parameters and buffers, also of its head or synthesizer.
+        trainable_bytes: Parameters that get a gradient.
         optimizer_bytes: State of the optimizers.
         peak_bytes: Peak of all tensors of the stage, with its weights.
     """
@@ -143,7 +143,7 @@ class _PreviousStage:
         self._activation = activation
 
     def receive(self, batch: int) -> Activation:
-        """Return a copy of the activation, as that of this batch."""
+        """Return a copy of the activation for this batch."""
         values = copy_tensors(self._activation.values)
         return Activation(
             batch, 0, values, self._activation.differentiable, self._activation.targets
@@ -190,7 +190,7 @@ class _NextStage:
             )
 
     def receive(self, batch: int) -> Gradient:
-        """Return a copy of the gradients, as those of this batch."""
+        """Return a copy of the gradients for this batch."""
         gradients = self._gradients
         return Gradient(batch, tuple(g if g is None else g.clone() for g in gradients))
 

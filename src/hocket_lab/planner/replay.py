@@ -21,8 +21,8 @@ def replay_timeline(
 
     The actions of each stage keep their order and their durations without waits. An action
     begins when its stage is free and the packet that it needs has arrived. So the timeline of
-    stages that share a core, or take turns in one process, becomes that of stages on cores of
-    their own.
+    stages that share a core, or take turns in one process, becomes one of stages on separate
+    cores.
 
     Args:
         timeline: Recorded from the beginning of a training, in any number of processes.

@@ -53,7 +53,7 @@ class StageTimes:
         return self.forward_s + self.backward_s + self.update_s + self.learn_s
 
     def interpolate(self, other: "StageTimes", fraction: float) -> "StageTimes":
-        """Interpolate linearly: 0 returns these durations, 1 those of the other.
+        """Interpolate linearly: 0 returns these durations, 1 the other's.
 
         >>> StageTimes(1.0, 2.0, 0.5, 0.25).interpolate(
         ...     StageTimes(2.0, 4.0, 0.5, 0.25), 0.5

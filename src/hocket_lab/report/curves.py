@@ -123,7 +123,7 @@ def _cosines(stage: int, width: int, run: ReportedRun) -> Line:
     Args:
         stage: Number of the stage.
         width: Length of the intervals that are averaged.
-        run: The run; that of a study's record has the mean only.
+        run: The run; one from a study's record has the mean only.
     """
     series = run.metrics.cosine.get(stage, ())
     return bin_means(series, width) if len(series) > 1 else {}

@@ -173,7 +173,7 @@ def _data_dir(folder: Path, row: dict[str, Any]) -> str | None:
 
 
 def _mean_gradient_error(errors: Sequence[dict[str, Any]]) -> BatchMetrics:
-    """Return the mean error of the gradients of each stage, which stands for all batches."""
+    """Return the mean error of the gradients of each stage, over all batches."""
     return BatchMetrics(
         cosine={each["stage"]: [(0.0, each["cosine"])] for each in errors},
         ratio={each["stage"]: [(0.0, each["ratio"])] for each in errors},

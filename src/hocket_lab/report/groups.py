@@ -18,7 +18,7 @@ NOT_COMPARED = WITHOUT_EFFECT_ON_RESULTS | {
 """Options in which the runs of a group may differ."""
 
 UNKNOWN = "\N{EN DASH}"
-"""Text in the place of a value that is not known, or not given."""
+"""Text for a value that is not known, or not given."""
 
 
 @dataclass(frozen=True)
@@ -137,7 +137,7 @@ def _labels(settings: Sequence[Mapping[str, str]]) -> list[str]:
 
 
 def _label(values: Mapping[str, str], names: Sequence[str]) -> str:
-    """Return the values of some settings as text, that of the method without its name.
+    """Return the values of some settings as text, the method's without its name.
 
     >>> _label({"method": "fdg:shrink=0.5", "batch_size": "32"}, ["method", "batch_size"])
     'fdg shrink=0.5, batch size 32'

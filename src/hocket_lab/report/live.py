@@ -22,7 +22,7 @@ MOST_CONNECTIONS = 16
 
 
 class LiveReport(ThreadingHTTPServer):
-    """Server of a page that is built from the files of runs whenever it is asked for.
+    """Server of a page that is built from the files of runs at each request.
 
     Only this machine reaches it, and its address ends in a word that other users of the machine
     do not know. A browser that was sent here under the name of another host is refused, so that

@@ -120,7 +120,7 @@ def build_page(found: FoundRuns, version: str | None = None) -> str:
 
 
 def _titles(found: FoundRuns) -> tuple[str, str]:
-    """Return the title, which is that of the studies if all runs are theirs, and a subtitle."""
+    """Return the title, which names the studies if all runs are theirs, and a subtitle."""
     count = f"{len(found.runs)} run{'s' if len(found.runs) > 1 else ''}"
     folders = [study.folder for study in found.studies]
     subjects = {f"{run.config.network} on {run.config.data}" for run in found.runs}

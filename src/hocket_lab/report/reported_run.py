@@ -20,7 +20,7 @@ DAMAGED = (
     LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RuntimeError,
     MemoryError,
 )  # fmt: skip
-"""Errors of plain values that have another form, depth or size than those of Hocket."""
+"""Errors of plain values that have another form, depth or size than Hocket's."""
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,8 @@ class BatchMetrics:
         loss: Training loss at the last stage, by batch.
         staleness: Staleness of each stage, by batch.
         cosine: Cosine of the angle between late and true gradient of each stage, by batch.
-        ratio: Norm of the late gradient over that of the true one of each stage, by batch.
+        ratio: Norm of the late gradient over the norm of the true one, for each stage, by
+            batch.
     """
 
     loss: Series = ()

@@ -154,7 +154,7 @@ def _stage(group: Group, k: int, stages: Sequence[StageSummary]) -> Row:
     bar = fraction_bar([(name, part) for name, part in parts.items() if part is not None])
     first = stages[0]
     return [
-        # The sample of the line alone names the group again, in whatever order.
+        # The sample of the line alone names the group again, in any order.
         group_cell(group) if k == 0 else Cell(line_sample(group.number), str(group.number)),
         number(k),
         Cell(bar, busy),

@@ -32,7 +32,7 @@ def sortable_table(columns: Sequence[str], rows: Sequence[Row]) -> Markup:
 
     Args:
         columns: Heads of the columns.
-        rows: Cells of each row; a text stands for itself.
+        rows: Cells of each row; a text is shown as it is.
     """
     heads = [
         element("th", element("button", name, type="button"), scope="col") for name in columns
@@ -60,7 +60,7 @@ def spread(values: Sequence[float | None], factor: float = 1.0) -> Cell:
     """Return the cell of the mean of values, with their standard deviation.
 
     Args:
-        values: The values; a dash stands for them unless all are known.
+        values: The values; unless all are known, the cell is a dash.
         factor: Factor on them, such as 100 for percent.
     """
     found = mean_and_deviation([None if v is None else v * factor for v in values])

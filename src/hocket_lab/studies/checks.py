@@ -298,7 +298,7 @@ def _run_problems(row: Row, rate: float | None, first: dict[str, Row]) -> list[s
 def _config_problems(config: RunConfig) -> list[str]:
     """Return the problems of a configuration: what it names does not exist, or not here."""
     told = [text for build in _PARTS for text in _problems_of(partial(build, config))]
-    problems = list(dict.fromkeys(told))  # a scheduler meets those of its optimizer
+    problems = list(dict.fromkeys(told))  # a scheduler meets its optimizer's
     if config.replicas > 1:
         problems.append(
             f"replicas is {config.replicas}, and each run of a study has one process; use 1"

@@ -61,7 +61,7 @@ class StageError:
     Attributes:
         stage: Number of the stage.
         cosine: Cosine of the angle to the true gradient.
-        ratio: Norm of the late gradient over that of the true one.
+        ratio: Norm of the late gradient over the norm of the true one.
     """
 
     stage: int
@@ -72,9 +72,9 @@ class StageError:
 def read_curve(folder: Path, config: RunConfig, *, under_way: bool = False) -> list[Point]:
     """Read the curve of a run from the metrics in its folder, as far as whole epochs go.
 
-    It ends before an epoch that is missing, as nobody knows its samples and seconds. Samples
-    and seconds of evaluations within an epoch are those of the whole epoch, divided in
-    proportion to the updates.
+    It ends before an epoch that is missing, as its samples and seconds are not known.
+    Evaluations within an epoch get a part of its samples and seconds, in proportion to the
+    updates.
 
     Args:
         folder: The run folder.

@@ -17,7 +17,7 @@ from hocket_lab.studies.target import METRICS
 class KeptRuns:
     """Runs of the last record in the folder of a study; none if there is no record.
 
-    The name of a run is that of its configuration, so a run of a study that has changed since
+    The name of a run follows from its configuration, so a run of a study that has changed since
     is never taken for another one.
 
     Args:
@@ -82,7 +82,7 @@ class KeptRuns:
 
 
 def _point(values: Mapping[str, Any]) -> Point:
-    """Return an evaluation; a record has no infinity, and null for it beside an error."""
+    """Return an evaluation; a record with an error and no loss has an infinite loss."""
     diverged = values["test_loss"] is None and values["test_error"] is not None
     return Point(**{**values, "test_loss": math.inf if diverged else values["test_loss"]})
 

@@ -27,7 +27,7 @@ from hocket_lab.studies.run_folder import (
 )
 
 STOP_TIMEOUT_S = 60.0
-"""Seconds in which a run that is asked to stop must have left its checkpoint."""
+"""Seconds that a run has to write its checkpoint when it must stop."""
 POLL_S = 0.1
 _PROGRAM = (
     "import sys; sys.path[:] = {path!r}; from hocket_lab.studies.child import main; "
@@ -55,7 +55,7 @@ class RunningRun:
 class Pool:
     """Context manager that runs the processes of runs, and leaves none behind.
 
-    A process has a session of its own, so that Ctrl-C reaches the sweep alone, and the sweep
+    Each process has its own session, so that Ctrl-C reaches the sweep alone, and the sweep
     holds its standard input open, so that it ends when the sweep is killed.
 
     Args:

@@ -96,7 +96,7 @@ class SweepProgress:
         self._print(f"[{self._done}/{self._total}] {run.title}: {end}{rest and f'; {rest}'}")
 
     def update(self, running: Sequence[RunningRun]) -> None:
-        """Take note of how far the running runs are, and show it; once in `INTERVAL_S`."""
+        """Record how far the running runs are, and show it; once in `INTERVAL_S`."""
         if not self._shown or time.monotonic() < self._next_s:
             return
         self._next_s = time.monotonic() + INTERVAL_S
@@ -135,7 +135,7 @@ class SweepProgress:
         return min(1.0, (batch + 1) / (length * config.epochs)), loss
 
     def _remaining(self) -> str:
-        """Return the estimated time of what is left, in words; nothing if it is not known.
+        """Return a text with the estimated time that is left; an empty one if it is not known.
 
         A run that is continued has done a part of its work before.
         """

@@ -139,7 +139,7 @@ def build_record(
 
 
 def study_command(study: Study) -> str:
-    """Return the command that repeats a study; DIR stands for the place of its data.
+    """Return the command that repeats a study, with DIR for the place of its data.
 
     Args:
         study: The study; one that a program made has a call instead.
@@ -309,7 +309,7 @@ def _run(outcome: RunOutcome, *, chosen: bool) -> dict[str, Any]:
 
 
 def train_command_line(config: RunConfig) -> str:
-    """Return the command that repeats a run; DIR stands for the place of its data."""
+    """Return the command that repeats a run, with DIR for the place of its data."""
     words = ["hocket", "train"]
     shown = {"method": config.method, "stages": config.stages} | choices(config)
     for name, value in shown.items():

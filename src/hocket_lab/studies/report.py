@@ -195,7 +195,7 @@ def _run_table(values: Mapping[str, Any]) -> str:
 
 
 def _skipped(run: Mapping[str, Any]) -> str:
-    """Return the number of batches that a run skipped, in words; nothing if it skipped none."""
+    """Return a text with the number of batches that a run skipped; an empty one for none."""
     count = run["curve"][-1].get("skipped", 0) if run["curve"] else 0
     return f", {count} batch{'' if count == 1 else 'es'} skipped" if count else ""
 

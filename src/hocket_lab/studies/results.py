@@ -154,7 +154,7 @@ class RowResults:
         known = self.sweep_values
         if any(len(known[rate]) < len(outcomes) for rate, outcomes in self.sweep.items()):
             return None
-        if None in known:  # there is nothing to choose from, whatever became of its runs
+        if None in known:  # there is nothing to choose from, even if its runs ended
             return (None,)
         return best_rate(known)
 
@@ -181,6 +181,6 @@ class RowResults:
         """Outcomes at the best learning rate, by seed; nothing if there is none."""
         if self.best is None:
             return []
-        # Where examples are held out in the sweep, the later runs take the place of its own.
+        # Where examples are held out in the sweep, the later runs replace its runs.
         by_seed = {each.run.seed: each for each in (*self.sweep[self.best[0]], *self.later)}
         return [by_seed[seed] for seed in self._study.seeds]

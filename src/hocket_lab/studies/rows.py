@@ -38,7 +38,7 @@ WITHOUT_EFFECT_ON_RESULTS = frozenset(
 _PEAK_RATES = {"OneCycleLR": "max_lr"}
 """Options of schedulers that replace the learning rate of the optimizer by their own."""
 _OWN_RATES = ("CyclicLR",)
-"""Schedulers with several learning rates of their own."""
+"""Schedulers that have several learning rates."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class Row:
     Attributes:
         label: Options in which it differs from other rows, as text.
         options: Options of its runs, but for learning rate and seed.
-        learning_rates: Learning rates to choose from; none for that of the optimizer.
+        learning_rates: Learning rates to choose from; none to use the optimizer's.
     """
 
     label: str
@@ -57,7 +57,7 @@ class Row:
 
     @property
     def rates(self) -> tuple[float | None, ...]:
-        """Learning rates to try; None stands for that of the optimizer."""
+        """Learning rates to try; None for the optimizer's."""
         return self.learning_rates or (None,)
 
     def file_digests(self) -> dict[str, str]:
@@ -68,9 +68,9 @@ class Row:
         """Return the run of a learning rate and a seed.
 
         Args:
-            rate: The rate; None for that of the optimizer.
+            rate: The rate; None for the optimizer's.
             seed: The seed.
-            hold_out: Share of the training examples in the place of the test; 0 for the option
+            hold_out: Share of the training examples to use as test examples; 0 for the option
                 of the row.
 
         Raises:
@@ -91,7 +91,7 @@ class Run:
     Attributes:
         label: Label of its row.
         config: Its configuration, without a run folder.
-        rate: Learning rate that was given to it; None for that of the optimizer.
+        rate: Learning rate that was given to it; None for the optimizer's.
         seed: Its seed.
         name: Name of its folder, which is the same as long as its configuration is, and the
             files of its plan and of the user's code.
@@ -161,10 +161,10 @@ def choices(config: RunConfig) -> dict[str, Any]:
 def with_learning_rate(options: Mapping[str, Any], rate: float) -> dict[str, Any]:
     """Return options in which the optimizer has a learning rate.
 
-    A scheduler that replaces it by a peak of its own, such as OneCycleLR, gets the rate, too.
+    A scheduler that replaces it by a peak, such as OneCycleLR, gets the rate, too.
 
     Raises:
-        OptionError: The scheduler has several rates of its own.
+        OptionError: The scheduler has several rates.
 
     >>> with_learning_rate({"optimizer": "SGD:lr=0.1,momentum=0.9"}, 0.05)["optimizer"]
     'SGD:lr=0.05,momentum=0.9'
@@ -214,7 +214,7 @@ def expand(
 
 
 def as_list(value: Any) -> list[Any]:
-    """Return the values that a key of a table stands for."""
+    """Return the values of a key of a table."""
     return list(value) if isinstance(value, list | tuple) else [value]
 
 

@@ -58,7 +58,7 @@ def read_result(folder: Path) -> RunResult | None:
 
 
 def check_is_run(folder: Path, run: Run) -> None:
-    """Check that a folder, if it exists, is that of a run.
+    """Check that a folder, if it exists, is the folder of a run.
 
     Raises:
         RunFolderError: It holds a run of another configuration.

@@ -12,7 +12,7 @@ RULE = (
     "the sweep, of the last {metric} of each run. A run that diverged counts as infinite; of "
     "equal means the smaller rate wins. A row without a finite mean has no best rate."
 )
-"""The rule in words, with a place for the metric."""
+"""Text of the rule, with a place for the metric."""
 HELD_OUT = (
     "The runs of the sweep were evaluated with {share:.4g} of the training examples, on which "
     "they did not train, in the place of the test, which so chose nothing. The results are "
@@ -22,7 +22,7 @@ HELD_OUT = (
 
 
 def sweep_means(values: Mapping[Rate, Sequence[float]]) -> dict[Rate, float]:
-    """Return the mean of each learning rate's values; infinity stands for a run that diverged.
+    """Return the mean of each learning rate's values; a run that diverged has infinity.
 
     >>> sweep_means({0.1: [1.0, 2.0], 0.2: [1.0, math.inf]})
     {0.1: 1.5, 0.2: inf}
@@ -35,7 +35,7 @@ def best_rate(values: Mapping[float | None, Sequence[float]]) -> tuple[float | N
 
     Args:
         values: Last value of the metric in each run of each rate, infinity if it diverged. The
-            rate None stands for that of the optimizer.
+            rate None is the optimizer's.
 
     >>> best_rate({0.2: [1.5], 0.1: [1.5], 0.4: [math.inf]})
     (0.1,)

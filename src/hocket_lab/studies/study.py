@@ -31,9 +31,9 @@ class Study:
         base: Options of `hocket train` that all runs have.
         grid: A table of options, each with one value or a list of values, of which all
             combinations are rows; or several such tables, whose rows follow each other. A table
-            may have ``learning_rates`` of its own.
-        learning_rates: Learning rates of which each row chooses its best; none for those of the
-            optimizers as they are written.
+            may have ``learning_rates``, too.
+        learning_rates: Learning rates of which each row chooses its best; none to use the
+            optimizers' as they are written.
         seeds: Seeds of each row.
         seeds_for_sweep: Seeds with which the learning rates are compared; the others are run
             with the best one only. All if not given.
@@ -41,8 +41,8 @@ class Study:
             while learning rates are compared; 0 to compare them by the test. All seeds are then
             run with the best rate, on all training examples.
         target: A metric and its limit: ``test_loss <= 1.90``.
-        select: Metric that chooses the learning rate, and that is shown; by default that of the
-            target, or else ``test_loss``.
+        select: Metric that chooses the learning rate, and that is shown; by default the
+            target's, or else ``test_loss``.
         jobs: Number of runs at a time; 0 for as many as there are cores for their threads.
         file: File that it was read from, which is no key; None if a program made it.
 
@@ -80,7 +80,7 @@ class Study:
             file: The file.
             own_code: Values of the file whose code may be run, by option:
                 ``{"network": ["own.py:function"]}``.
-            changes: Keys that replace those of the file; of a table, such as ``base``, only the
+            changes: Keys that replace the file's; of a table, such as ``base``, only the
                 options that are given.
 
         Raises:
@@ -156,7 +156,7 @@ class Study:
 
         Args:
             row: The row.
-            rate: The rate; None for that of the optimizer, which needs no run on less data.
+            rate: The rate; None for the optimizer's, which needs no run on less data.
         """
         if rate is None and self.hold_out_for_sweep:
             return []
@@ -168,7 +168,7 @@ class Study:
 
         Args:
             row: The row.
-            rate: The best rate; None for that of the optimizer.
+            rate: The best rate; None for the optimizer's.
         """
         return [row.run(rate, seed) for seed in self.later_seeds]
 

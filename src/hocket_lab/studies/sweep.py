@@ -26,7 +26,7 @@ from hocket_lab.studies.run_folder import check_is_run
 from hocket_lab.studies.study import Study
 
 RUNS = "runs"
-"""Folder of the run folders in that of a study."""
+"""Folder of the run folders, in the study's folder."""
 
 
 def sweep(
@@ -34,7 +34,7 @@ def sweep(
 ) -> SweepRecord:
     """Run what is missing of a study, and write its record.
 
-    Runs that have ended, be it by divergence, are kept; those that were stopped continue from
+    Runs that have ended, also by divergence, are kept; those that were stopped continue from
     their last checkpoints, and those that failed are tried again. The first Ctrl-C stops all
     runs with a checkpoint, and the record says what is missing.
 
@@ -83,7 +83,7 @@ def orphans(study: Study, folder: Path) -> list[str]:
 
 
 def runs_at_a_time(study: Study) -> int:
-    """Return the number of runs at a time: that of the study, or what the cores allow."""
+    """Return the number of runs at a time: the study's, or what the cores allow."""
     if study.jobs:
         return study.jobs
     cores = usable_cores()

@@ -20,7 +20,8 @@ from hocket.methods import (
     build_method,
     method_options,
 )
-from hocket.methods.method import MemoryCount, Method
+from hocket.methods.delays import MemoryCount
+from hocket.methods.method import Method
 from hocket.methods.replay import Replay
 from hocket.signals import Delayed
 

@@ -77,10 +77,8 @@ def test_a_batch_of_one_sample_for_batchnorm_is_refused(method, place, compared)
         **(measured if compared else {}),
     )
     batches = [(torch.randn(n, 5), torch.zeros(n, dtype=torch.long)) for n in (4, 1)]
-    with pytest.raises(DataError, match="one sample cannot pass BatchNorm in train") as caught:
+    with pytest.raises(DataError, match=r"one sample.*BatchNorm.*drop_last=True") as caught:
         trainer.fit(batches, epochs=1, progress=False)
-    assert "use another batch size (--batch-size on the command line)" in str(caught.value)
-    assert "DataLoader(drop_last=True)" in str(caught.value)
     assert place in caught.value.__notes__
 
 

@@ -65,8 +65,8 @@ class FitRequest:
         Raises:
             WorldError: They differ, so that processes would wait for each other.
         """
-        if session.world.size == 1 or (session.world.rejoined and self.resumed):
-            return  # the others are in their ``fit`` already when this process comes back
+        if session.world.size == 1:
+            return
         given = {
             **asdict(self.budget),
             "validation": "not there" if self.validation is None else "given",

@@ -79,19 +79,17 @@ class Opening:
         # Agree with the other processes on what to train, and on a sample.
         to_cut = self._upload.to(cut.device)
         sample = self._choose_sample(inputs, to_cut, whole) if world.reads_data else inputs
-        if not world.rejoined:
-            require_same_training(world, setup, cut.network, resumes=resumes)
-            sample = world.broadcast(sample)
+        require_same_training(world, setup, cut.network, resumes=resumes)
+        sample = world.broadcast(sample)
         moved = to_cut(sample)
         # Cut the network; the main process warns of an uneven cut.
         with warnings.catch_warnings():
             if not world.is_main:
                 warnings.simplefilter("ignore")
             modules = cut.cut(moved)
-        # Agree on the stages; a process that comes back has them from before.
+        # Agree on the stages.
         names = NetworkNames(cut.network)
-        if not world.rejoined:
-            require_same_stages(world, setup, modules, names)
+        require_same_stages(world, setup, modules, names)
         # Build the engine, with warnings of what it does not train.
         if (known := names.parameters) and not any(weight.requires_grad for weight in known):
             warn(

@@ -11,7 +11,7 @@ from hocket.partition.inputs import as_inputs, as_tree
 from hocket.stage.finite.late_check import look
 from hocket.stage.setup import Setup
 from hocket.stage.update.updater import Updater
-from hocket.training.session.batches import Upload
+from hocket.training.session.batches import Upload, refuse_single_sample
 from hocket.training.session.cut_network import CutNetwork
 from hocket.tree import Tree
 
@@ -79,6 +79,7 @@ class Ticks:
             events = engine.step(inputs, targets, epoch)
         except BaseException as error:
             self._end(error)
+            refuse_single_sample(error)
             raise
         # Look for faults, if that is due.
         if every > 1 and engine.tick_count // every > ticks // every:
@@ -97,6 +98,7 @@ class Ticks:
             events = self.engine.finish()
         except BaseException as error:
             self._end(error)
+            refuse_single_sample(error)
             raise
         self.look()
         return events
@@ -141,6 +143,7 @@ class Ticks:
             look([stage.late_check for stage in self.engine.stages])
         except NonFiniteError as error:
             self._end(error)
+            refuse_single_sample(error)
             raise
 
     def require_whole(self) -> None:
