@@ -86,7 +86,7 @@ class Injector:
             (writer, "write_file", self._wrap_write),
             (writer, "finish_checkpoint", self._wrap_publish),
             (metrics_log, "_append_whole", self._wrap_append),
-            (world, "form_behind_closed_door", self._wrap_door),
+            (world, "form_without_strangers", self._wrap_door),
         ]
         with ExitStack() as stack:
             for owner, name, wrap in patched:

@@ -55,7 +55,6 @@ OPTIONAL = (
     "wandb",
     "mlflow",
     "datasets",
-    "transformers",
 )
 
 

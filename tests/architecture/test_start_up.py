@@ -142,8 +142,7 @@ print(code, errors.getvalue(), end="")
         ("torch.utils.tensorboard", "train --tensorboard", "tensorboard"),
         ("wandb", "train --log-to wandb", "wandb"),
         ("mlflow", "train --log-to mlflow", "mlflow"),
-        ("transformers", "train --network hf_gpt2", "transformers"),
-        ("datasets", "train --data hf:dataset=x", "hf"),
+        ("datasets", "train --data folder --data-dir .", "hf"),
     ],
 )
 def test_whoever_lacks_an_extra_gets_its_name_in_one_line(missing, words, extra, tmp_path):

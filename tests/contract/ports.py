@@ -23,7 +23,7 @@ from hocket.timeline import Recorder
 from hocket.transport.mailbox import Edge
 from hocket.transport.packet import Activation, Gradient
 from hocket.transport.processes import shared_memory
-from hocket.transport.processes.backends import Backends
+from hocket.transport.processes.backends import Backends, HostBackend
 from hocket.transport.processes.connection import Connection
 from hocket.transport.processes.connection_ports import (
     ConnectionToNext,
@@ -186,11 +186,11 @@ def changing(change, number):
 def connect(world, transport, capacity=CAPACITY, checksum=True):
     """Build this process's end of a connection; return it and the connection."""
     device, rank = torch.device("cpu"), 1 - world.rank
-    backend = None
+    headers = backend = HostBackend(world.groups.packets, rank)
     if transport == "shared memory":
         backend = Backends(world, device).for_peer(rank)
         assert isinstance(backend, SharedMemoryBackend)
-    connection = Connection(world, rank, capacity, device, backend, checksum=checksum)
+    connection = Connection(world, rank, capacity, device, headers, backend, checksum=checksum)
     port = (ConnectionToNext, ConnectionToPrevious)[world.rank]
     return port(connection, Lookahead(), Recorder(world.rank, keep=False)), connection
 

@@ -124,8 +124,8 @@ ASYNC = Case(
 )  # fmt: skip
 FULL = replace(
     ASYNC,
-    options=(("buffer", 3), ("accumulate", 2), ("sampler", "official")),
-    trainer=ASYNC.trainer[:1],
+    options=(("buffer", 3), ("accumulate", 2)),
+    trainer=(("stage_speeds", (1, 1.7, 0.9)), ASYNC.trainer[1]),
 )
 COARSE = Case("dgl", "drifting", trainer=(("codec", VQ(codes=5, decay=0.5, every=4)),))
 

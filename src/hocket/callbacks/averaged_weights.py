@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from numbers import Integral, Real
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -13,9 +13,7 @@ from hocket.errors import OptionError, format_problems
 from hocket.options import Range
 from hocket.stage.stage import Stage
 from hocket.training.callback import Callback
-
-if TYPE_CHECKING:
-    from hocket.training.trainer import Trainer
+from hocket.training.view import TrainerView
 
 
 class AveragedWeights(Callback):
@@ -48,16 +46,11 @@ class AveragedWeights(Callback):
         self._update_averages = get_ema_multi_avg_fn(decay)
         self._averages: dict[int, dict[str, Tensor]] = {}
 
-    def on_start(self, trainer: "Trainer", state: dict[str, Any] | None) -> None:
-        """Forget the averages of a ``fit`` before.
-
-        Args:
-            trainer: The trainer.
-            state: Not used.
-        """
+    def on_start(self, trainer: TrainerView, state: dict[str, Any] | None) -> None:
+        """Forget the averages of a ``fit`` before."""
         self._averages.clear()
 
-    def on_update(self, trainer: "Trainer", stage: Stage) -> None:
+    def on_update(self, trainer: TrainerView, stage: Stage) -> None:
         """Let the new weights of a stage count."""
         if stage.updater.version <= self._start:
             return
@@ -72,11 +65,11 @@ class AveragedWeights(Callback):
             self._averages[stage.index] = copies
 
     @contextmanager
-    def in_place(self, trainer: "Trainer") -> Iterator[None]:
+    def in_place(self, trainer: TrainerView) -> Iterator[None]:
         """Context manager in which the network has the averages as its weights.
 
         They are there to evaluate, to predict and to save, and not to train. Buffers, such as
-        the statistics of BatchNorm, are the present ones; so are weights without an average.
+        the statistics of BatchNorm, keep their values; so do weights without an average.
         Among several processes all enter it, and have the averages of all stages.
 
         Args:
@@ -99,12 +92,7 @@ class AveragedWeights(Callback):
         return dict(self._averages.get(stage.index, {}))
 
     def load_stage_tensors(self, stage: Stage, tensors: dict[str, Tensor]) -> None:
-        """Continue from the averages of a checkpoint.
-
-        Args:
-            stage: The stage.
-            tensors: Its averages.
-        """
+        """Continue from the averages of a checkpoint."""
         weights = _weights_of(stage)
         self._averages[stage.index] = {  # another cut may join averages with other weights
             name: tensors.get(name, weight).to(weight.device, copy=True)

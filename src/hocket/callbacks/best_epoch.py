@@ -1,14 +1,12 @@
 """The best epoch of a training by one of its results."""
 
 import math
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from hocket.errors import OptionError, unknown_name
 from hocket.options import check_choice
 from hocket.training.results.metrics import EpochResult
-
-if TYPE_CHECKING:
-    from hocket.training.trainer import Trainer
+from hocket.training.view import TrainerView
 
 Mode: TypeAlias = Literal["min", "max"]
 """Values of a metric that are better: low ones or high ones."""
@@ -47,7 +45,7 @@ class BestEpoch:
         self._owner = owner
         self._min_delta = min_delta
 
-    def start(self, trainer: "Trainer", state: dict[str, Any] | None) -> None:
+    def start(self, trainer: TrainerView, state: dict[str, Any] | None) -> None:
         """Begin a ``fit``, or continue one.
 
         Args:
@@ -58,12 +56,14 @@ class BestEpoch:
             OptionError: The stages count their epochs for themselves, without evaluations, or
                 the best epoch so far was that by another metric.
         """
+        # Refuse stages whose epochs cannot be compared.
         if not trainer.has_common_epochs:
             raise OptionError(
                 f"{self._owner} compares epochs, and the stages run freely in processes of "
                 "their own, where they are evaluated at the end only; leave it out, or "
                 "train in one process"
             )
+        # Begin, or continue with the same metric.
         if state is None:
             self.number = self.value = None
             return

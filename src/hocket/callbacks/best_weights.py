@@ -1,16 +1,14 @@
 """Callback that keeps the weights of the best epoch in a file."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hocket.callbacks.best_epoch import BestEpoch, Mode
 from hocket.errors import CheckpointError, OptionError
 from hocket.training.callback import Callback
 from hocket.training.results.metrics import EpochResult
+from hocket.training.view import TrainerView
 from hocket.training.weights_file import save_weights
-
-if TYPE_CHECKING:
-    from hocket.training.trainer import Trainer
 
 
 class BestWeights(Callback):
@@ -40,12 +38,8 @@ class BestWeights(Callback):
         """Number of the epoch whose weights the file holds, from 0; None before the first."""
         return self._best.number
 
-    def on_start(self, trainer: "Trainer", state: dict[str, Any] | None) -> None:
-        """Begin to compare, or go on.
-
-        Args:
-            trainer: The trainer.
-            state: The best epoch so far; None for a new ``fit``.
+    def on_start(self, trainer: TrainerView, state: dict[str, Any] | None) -> None:
+        """Begin to compare, or continue.
 
         Raises:
             OptionError: There is no folder for the file, epochs do not end for all stages
@@ -58,7 +52,7 @@ class BestWeights(Callback):
             )
         self._best.start(trainer, state)
 
-    def on_epoch(self, trainer: "Trainer", result: EpochResult) -> None:
+    def on_epoch(self, trainer: TrainerView, result: EpochResult) -> None:
         """Write the weights if the epoch is the best so far.
 
         Raises:

@@ -1,14 +1,12 @@
 """Callback that stops a training whose results no longer improve."""
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hocket.callbacks.best_epoch import BestEpoch, Mode
 from hocket.errors import OptionError
 from hocket.training.callback import Callback
 from hocket.training.results.metrics import EpochResult
-
-if TYPE_CHECKING:
-    from hocket.training.trainer import Trainer
+from hocket.training.view import TrainerView
 
 
 class EarlyStopping(Callback):
@@ -56,7 +54,7 @@ class EarlyStopping(Callback):
 
     @property
     def reason(self) -> str:
-        """Text of the stop, with epochs counted from 1; empty without a stop."""
+        """Reason for the stop, with epochs counted from 1; empty without a stop."""
         if not self.exhausted:
             return ""
         best, metric = self._best, self._best.metric.replace("_", " ")
@@ -70,12 +68,8 @@ class EarlyStopping(Callback):
             f"epoch {best.number + 1}"
         )
 
-    def on_start(self, trainer: "Trainer", state: dict[str, Any] | None) -> None:
+    def on_start(self, trainer: TrainerView, state: dict[str, Any] | None) -> None:
         """Begin to count, or stop at once if the training had stopped before it was resumed.
-
-        Args:
-            trainer: The trainer.
-            state: The best epoch, and the epochs since then; None for a new ``fit``.
 
         Raises:
             OptionError: Epochs do not end for all stages together, or another metric was
@@ -85,7 +79,7 @@ class EarlyStopping(Callback):
         self._waited = state["waited"] if state else 0
         self._stop_if_exhausted(trainer)
 
-    def on_epoch(self, trainer: "Trainer", result: EpochResult) -> None:
+    def on_epoch(self, trainer: TrainerView, result: EpochResult) -> None:
         """Count an epoch that is not better than the best one.
 
         Raises:
@@ -94,7 +88,7 @@ class EarlyStopping(Callback):
         self._waited = 0 if self._best.improves(result) else self._waited + 1
         self._stop_if_exhausted(trainer)
 
-    def _stop_if_exhausted(self, trainer: "Trainer") -> None:
+    def _stop_if_exhausted(self, trainer: TrainerView) -> None:
         if self.exhausted:
             trainer.request_stop()
 

@@ -79,7 +79,7 @@ class MLflow:
         return str(self._client.get_experiment_by_name(name).experiment_id)
 
     def log(self, kind: str, values: Mapping[str, Any]) -> None:
-        """Keep the numbers of a row, and send them if they are many or an epoch ends."""
+        """Keep the numbers of a row; send them once they are many, or an epoch has ended."""
         now_ms = int(time.time() * 1000)
         for name, number in scalars(kind, values):
             place = axis(values)[1]

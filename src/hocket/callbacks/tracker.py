@@ -32,7 +32,7 @@ class Tracker(Protocol):
 
 
 class Trackers:
-    """Trackers of a process, of which one that fails is left out from then on.
+    """Trackers of a process; one that fails is left out from then on.
 
     Args:
         trackers: The trackers.

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING
 
 from hocket.callbacks.tracker import Tracker, Trackers
 from hocket.engine.event import Event
@@ -10,16 +9,14 @@ from hocket.errors import OptionError
 from hocket.training.callback import Callback
 from hocket.training.results.metrics import EpochResult, EvaluationResult
 from hocket.training.results.rows import event_row
-
-if TYPE_CHECKING:
-    from hocket.training.trainer import Trainer
+from hocket.training.view import TrainerView
 
 
 class Tracking(Callback):
     """Passes rows of metrics on to trackers, such as ``WandB`` or ``MLflow``.
 
-    Each process passes on the rows of its stages, and the main one also those for epochs and
-    evaluations. The trackers stay open behind the ``fit``.
+    Each process passes on the rows of its own stages, and the main one also the rows of epochs
+    and evaluations. The trackers stay open after the ``fit``.
 
     Args:
         trackers: The trackers of this process.
@@ -35,19 +32,21 @@ class Tracking(Callback):
         self._trackers = Trackers(trackers)
         self._every = every
 
-    def on_step(self, trainer: "Trainer", events: Sequence[Event]) -> None:
+    def on_step(self, trainer: TrainerView, events: Sequence[Event]) -> None:
         """Pass on the rows of a tick."""
         for event in events:
             is_last = event.action.stage == trainer.stage_count - 1
             if (row := event_row(event, self._every, is_last=is_last)) is not None:
                 self._trackers.log(*row)
 
-    def on_epoch(self, trainer: "Trainer", result: EpochResult) -> None:
+    def on_epoch(self, trainer: TrainerView, result: EpochResult) -> None:
         """Pass on the row of an epoch."""
         if trainer.is_main_process:
             self._trackers.log("epoch", asdict(result))
 
-    def on_evaluation(self, trainer: "Trainer", updates: int, result: EvaluationResult) -> None:
+    def on_evaluation(
+        self, trainer: TrainerView, updates: int, result: EvaluationResult
+    ) -> None:
         """Pass on the row of an evaluation within an epoch.
 
         See the protocol.

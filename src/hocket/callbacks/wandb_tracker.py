@@ -23,7 +23,7 @@ def require_wandb() -> tuple[Any, type[Exception]]:
 
 
 class WandB:
-    """Tracker of Weights & Biases, which sends from a separate process.
+    """Tracker of Weights & Biases, which sends from another process.
 
     The processes of a training have a run each, in one group. The project is
     ``WANDB_PROJECT``, or ``hocket``; with ``WANDB_MODE=offline`` nothing is sent.

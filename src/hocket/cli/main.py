@@ -240,19 +240,10 @@ def _choices_of(file: str, run_dir: str | None, words: Sequence[str]) -> dict[st
     ]
     if problems:
         raise OptionError(format_problems(f"{file!r} does not choose that alone", problems))
-    if connections := _connections({k: v for k, v in chosen.items() if not given(k)}):
-        print_note(f"{file!r} makes connections: {', '.join(connections)}")
+    services = chosen.get("log_to", "none")
+    if services != "none" and not given("log_to"):
+        print_note(f"{file!r} makes connections: log_to sends metrics to {services!r}")
     return chosen
-
-
-def _connections(values: Mapping[str, Any]) -> list[str]:
-    """Describe the choices of a run file by which the run connects to other machines."""
-    described = []
-    if (data := values.get("data", "")).partition(":")[0] == "hf":
-        described.append(f"data {data!r} may ask huggingface.co")
-    if (services := values.get("log_to", "none")) != "none":
-        described.append(f"log_to sends metrics to {services!r}")
-    return described
 
 
 def _strange_choices(values: dict[str, Any], run_dir: str | None) -> dict[str, str]:

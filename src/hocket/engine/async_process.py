@@ -26,6 +26,122 @@ POLL_S = 0.1
 """Seconds after which a stage that has finished asks again whether all others have, too."""
 
 
+class ProcessPace:
+    """Pace of the stage of this process, which ends once the stages of all processes have.
+
+    Args:
+        stage: The stage.
+        links: Links to the neighbours.
+        world: This process among the others.
+        reads_data: True for the first stage, whose turns need batches.
+
+    Attributes:
+        stopped: True if all stages were stopped where they are.
+        finished: True once every stage has reached its goal, or all are stopped.
+    """
+
+    def __init__(
+        self,
+        stage: AsyncStage,
+        links: Sequence[ReconnectingLink],
+        world: World,
+        *,
+        reads_data: bool,
+    ) -> None:
+        self._stage = stage
+        self._links = links
+        self._world = world
+        self._reads_data = reads_data
+        self._polled = 0.0
+        self._announced_end = self.finished = self.stopped = False
+        self._failures: list[HocketError] = []
+        # Not a method: the world lives longer than this engine, and would keep it alive.
+        world.failures.add_listener(self._failures.append)
+        self._waits = []
+        for link in links:
+            status = Status("waiting for the others", (link.rank,), limit="slow_timeout_s")
+            self._waits.append(Wait(world.failures, status, f"{link.peer_name} to finish"))
+
+    def set_goal(self, epochs: int, length: int | None, *, epoch: int, again: bool) -> None:
+        """Let the stage train for a number of epochs of its own; see the protocol.
+
+        From here on to ``finish`` any stage may be killed and rejoin.
+        """
+        self._stage.data_epoch = epoch
+        self._stage.set_goal(epochs, length, again=again)
+        self._world.membership.detach(again=again)
+        if not self._stage.finished:
+            # It may be set by an earlier process of this rank, which was killed.
+            self._world.flags.clear(self._flag("finished"))
+        self._announced_end = self.finished = self.stopped = False
+        for link in self._links:
+            link.start_reconnecting()
+
+    def end_goal(self) -> None:
+        """Let the stage train for as long as batches enter."""
+        self._stage.end_goal()
+        self._announced_end = self.finished = self.stopped = False
+
+    def stop(self) -> None:
+        """Let all stages stop where they are."""
+        # The flag of rank 0, whichever process sets it: all look at that one alone.
+        self._world.flags.set(self._flag("stop"), rank=0)
+
+    def ticks(self, batches: Iterable[Batch]) -> Iterator[Batch]:
+        """Return batches at the first stage, at others a placeholder for each turn."""
+        turns = iter(batches) if self._reads_data else self._placeholders()
+        while not self.check_finished():
+            batch = next(turns, None)
+            if batch is None:
+                return
+            yield batch
+
+    @property
+    def failed(self) -> bool:
+        """True if another process has failed."""
+        return bool(self._failures)
+
+    def _placeholders(self) -> Iterator[Batch]:
+        """Return a placeholder for each turn that is left of the stage's own epoch."""
+        epoch = self._stage.epoch
+        while self._stage.finished or self._stage.epoch == epoch:
+            yield NO_BATCH
+
+    def check_finished(self) -> bool:
+        """Announce that this stage has finished; return True once all have, or are stopped."""
+        finished = self._stage.finished
+        if finished and not self._announced_end:
+            self._world.flags.set(self._flag("finished"))
+            self._announced_end = True
+            for wait in self._waits:
+                wait.restart()
+        for link in self._links:
+            link.raise_if_lost()
+        if self._failures:
+            raise self._failures[0]
+        now = time.monotonic()
+        if not self.finished and now - self._polled >= POLL_S:
+            self._polled = now
+            flags = self._world.flags
+            self.stopped = flags.all_set(self._flag("stop"), ranks=[0])
+            self.finished = self.stopped or (finished and flags.all_set(self._flag("finished")))
+            if finished and not self.finished:
+                self._look_at_neighbours()
+        return self.finished
+
+    def _look_at_neighbours(self) -> None:
+        """Raise an error if a neighbour that has not finished hangs: nobody waits for it."""
+        for link, wait in zip(self._links, self._waits, strict=True):
+            finished = self._world.flags.all_set(self._flag("finished"), ranks=[link.rank])
+            if finished or link.connection is None:  # it is being started again
+                wait.restart()
+            else:
+                wait.look()
+
+    def _flag(self, name: str) -> str:
+        return f"{name}/{self._world.membership.phase}"
+
+
 class AsyncProcess:
     """Lets the stage of this process take its turns until all stages have reached their goal.
 
@@ -58,17 +174,10 @@ class AsyncProcess:
         self._world = world
         self._links = [link for link in (previous, following) if link is not None]
         self._announce: BatchAnnouncer | None = None
-        self._polled = 0.0
         self._taken = False  # whether this process has taken a turn
-        self._announced_end = self._all_finished = self.stopped = False
-        self._failures: list[HocketError] = []
-        # Not a method: the world lives longer than this engine, and would keep it alive.
-        world.failures.add_listener(self._failures.append)
-        self._waits = []
+        self.pace = ProcessPace(stage, self._links, world, reads_data=previous is None)
         for link in self._links:
             world.add_link(link)
-            status = Status("waiting for the others", (link.rank,), limit="slow_timeout_s")
-            self._waits.append(Wait(world.failures, status, f"{link.peer_name} to finish"))
 
     @property
     def stages(self) -> Sequence[Stage]:
@@ -80,31 +189,6 @@ class AsyncProcess:
         """Number of turns that the stage has taken."""
         return self._stage.turns
 
-    @property
-    def sent_bytes(self) -> int:
-        """Bytes sent to the neighbours so far."""
-        return sum(link.sent_bytes for link in self._links)
-
-    def set_goal(self, epochs: int, length: int | None, *, epoch: int, again: bool) -> None:
-        """Let the stage train for a number of epochs of its own.
-
-        From here on to ``finish`` any stage may be killed and rejoin.
-
-        Args:
-            epochs: Number of epochs.
-            length: Batches in an epoch, if known.
-            epoch: Epoch of the data that comes next.
-            again: True to count from where the goal was set before a restart.
-        """
-        self._stage.data_epoch = epoch
-        self._stage.set_goal(epochs, length, again=again)
-        self._world.membership.detach()
-        if self._world.rejoined and not self._stage.finished:
-            self._world.flags.clear(self._flag("finished"))
-        self._announced_end = self._all_finished = self.stopped = False
-        for link in self._links:
-            link.start_reconnecting()
-
     def state_dict(self) -> list[Tree]:
         """Return the state of the stage between two turns."""
         return [self._stage.state_dict()]
@@ -113,30 +197,6 @@ class AsyncProcess:
         """Continue from the state of the same stage."""
         (part,) = parts
         self._stage.load_state_dict(part)
-
-    @property
-    def finished(self) -> bool:
-        """True once every stage has reached its goal."""
-        return self._all_finished
-
-    def end_goal(self) -> None:
-        """Let the stage train for as long as batches enter."""
-        self._stage.end_goal()
-        self._announced_end = self._all_finished = self.stopped = False
-
-    def stop(self) -> None:
-        """Let all stages stop where they are."""
-        # The flag of rank 0, whoever asks for it: all look at that one alone.
-        self._world.flags.set(self._flag("stop"), rank=0)
-
-    def ticks(self, batches: Iterable[Batch]) -> Iterator[Batch]:
-        """Return batches at the first stage, at others a placeholder for each turn."""
-        turns = iter(batches) if self._previous is None else self._placeholders()
-        while not self._check_all_finished():
-            batch = next(turns, None)
-            if batch is None:
-                return
-            yield batch
 
     def step(self, inputs: Tree, targets: Tree, epoch: int) -> list[Event]:
         """Take a turn of the stage, as soon as there is a packet to draw.
@@ -191,12 +251,6 @@ class AsyncProcess:
             message = self._previous.wait_connected().receive("count", phase)
             self._buffer.count_lost(message.value("sent", int))
 
-    def _placeholders(self) -> Iterator[Batch]:
-        """Return a placeholder for each turn that is left of the stage's own epoch."""
-        epoch = self._stage.epoch
-        while self._stage.finished or self._stage.epoch == epoch:
-            yield NO_BATCH
-
     def _wait_for_packet(self) -> bool:
         """Wait for a packet to draw or, after the goal, to pass on; return True if it came.
 
@@ -212,9 +266,9 @@ class AsyncProcess:
         activity = f"waiting for something to draw from {peer}"
         wait = failures.waiting_for(activity, [self._previous.rank], f"anything from {peer}")
         with self._stage.stage.recorder.span("wait", turn, turn), wait as waiting:
-            while not there and not self._failures:
+            while not there and not self.pace.failed:
                 there = self._buffer.wait(min(POLL_S, failures.slice_s), fresh=finished)
-                if finished or self._check_all_finished():
+                if finished or self.pace.check_finished():
                     break
                 if self._previous.connection is None:  # it is being started again
                     waiting.restart()
@@ -222,39 +276,3 @@ class AsyncProcess:
                     # A sender that drops everything makes progress all the same.
                     waiting.look(failures.limits.slow_timeout_s)
         return there
-
-    def _check_all_finished(self) -> bool:
-        """Announce that this stage has finished; return True once all have, or are stopped."""
-        finished = self._stage.finished
-        if finished and not self._announced_end:
-            self._world.flags.set(self._flag("finished"))
-            self._announced_end = True
-            for wait in self._waits:
-                wait.restart()
-        for link in self._links:
-            link.raise_if_lost()
-        if self._failures:
-            raise self._failures[0]
-        now = time.monotonic()
-        if not self._all_finished and now - self._polled >= POLL_S:
-            self._polled = now
-            flags = self._world.flags
-            self.stopped = flags.all_set(self._flag("stop"), ranks=[0])
-            self._all_finished = self.stopped or (
-                finished and flags.all_set(self._flag("finished"))
-            )
-            if finished and not self._all_finished:
-                self._look_at_neighbours()
-        return self._all_finished
-
-    def _look_at_neighbours(self) -> None:
-        """Raise an error if a neighbour that has not finished hangs: nobody waits for it."""
-        for link, wait in zip(self._links, self._waits, strict=True):
-            finished = self._world.flags.all_set(self._flag("finished"), ranks=[link.rank])
-            if finished or link.connection is None:  # it is being started again
-                wait.restart()
-            else:
-                wait.look()
-
-    def _flag(self, name: str) -> str:
-        return f"{name}/{self._world.membership.phase}"

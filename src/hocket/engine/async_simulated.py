@@ -18,6 +18,45 @@ from hocket.transport.source import Source
 from hocket.tree import Tree
 
 
+class SimulatedPace:
+    """Pace of stages that take their turns in simulated time, each to a goal of its own.
+
+    Args:
+        stages: All stages, in order.
+
+    Attributes:
+        stopped: False, as all stages of this process stop with the batches.
+    """
+
+    stopped = False
+
+    def __init__(self, stages: Sequence[AsyncStage]) -> None:
+        self._stages = stages
+
+    @property
+    def finished(self) -> bool:
+        """True once every stage has reached its goal."""
+        return all(stage.finished for stage in self._stages)
+
+    def set_goal(self, epochs: int, length: int | None, *, epoch: int, again: bool) -> None:
+        """Let each stage train for a number of epochs of its own; see the protocol."""
+        for stage in self._stages:
+            stage.data_epoch = epoch
+            stage.set_goal(epochs, length, again=again)
+
+    def end_goal(self) -> None:
+        """Let every stage train for as long as batches enter."""
+        for stage in self._stages:
+            stage.end_goal()
+
+    def stop(self) -> None:
+        """Do nothing: all stages of this process stop with the batches."""
+
+    def ticks(self, batches: Iterable[Batch]) -> Iterator[Batch]:
+        """Return the batches, one for each turn of the first stage."""
+        return iter(batches)
+
+
 class AsyncSimulation:
     """Lets stages take their turns in the order of simulated time.
 
@@ -27,14 +66,13 @@ class AsyncSimulation:
         speeds: Speed of each stage.
     """
 
-    stopped = False  # as all stages of this engine stop with the batches
-
     def __init__(
         self,
         stages: Sequence[AsyncStage],
         source: Source,
         speeds: StageSpeeds,
     ) -> None:
+        self.pace = SimulatedPace(stages)
         self._stages = stages
         self._source = source
         self._clock = EventClock(speeds)
@@ -49,41 +87,6 @@ class AsyncSimulation:
     def tick_count(self) -> int:
         """Number of turns that the first stage has taken."""
         return self._tick_count
-
-    @property
-    def sent_bytes(self) -> int:
-        """0, as nothing is sent to other processes."""
-        return 0
-
-    def set_goal(self, epochs: int, length: int | None, *, epoch: int, again: bool) -> None:
-        """Let each stage train for a number of epochs of its own.
-
-        Args:
-            epochs: Number of epochs.
-            length: Batches in an epoch, if known.
-            epoch: Epoch of the data that comes next.
-            again: True to count from where the goal was set before a restart.
-        """
-        for stage in self._stages:
-            stage.data_epoch = epoch
-            stage.set_goal(epochs, length, again=again)
-
-    @property
-    def finished(self) -> bool:
-        """True once every stage has reached its goal."""
-        return all(stage.finished for stage in self._stages)
-
-    def end_goal(self) -> None:
-        """Let every stage train for as long as batches enter."""
-        for stage in self._stages:
-            stage.end_goal()
-
-    def stop(self) -> None:
-        """Do nothing: all stages of this engine stop with the batches."""
-
-    def ticks(self, batches: Iterable[Batch]) -> Iterator[Batch]:
-        """Return the batches, one for each turn of the first stage."""
-        return iter(batches)
 
     def step(self, inputs: Tree, targets: Tree, epoch: int) -> list[Event]:
         """Take a turn of the first stage, at which a batch enters, and all until its next.

@@ -6,6 +6,7 @@ from typing import cast
 
 from torch import nn
 
+from hocket.distributed.replicas.gradient_sync import sync_replicas
 from hocket.distributed.replicas.sync_batchnorm import (
     require_replaceable_forwards,
     share_statistics,
@@ -35,7 +36,7 @@ from hocket.transport.mailbox import Edge, NoNextStage
 from hocket.transport.packet import Activation
 from hocket.transport.port import ToNext, ToPrevious
 from hocket.transport.processes.backend import Backend
-from hocket.transport.processes.backends import Backends, HostBackend
+from hocket.transport.processes.backends import Backends
 from hocket.transport.processes.connection import Connection, messages_ahead
 from hocket.transport.processes.connection_ports import (
     ConnectionToNext,
@@ -145,7 +146,6 @@ def build_distributed(parts: EngineParts, world: World) -> DistributedEngine:
 
     def connect(offset: int) -> Connection:
         rank = world.neighbour(offset)
-        backend = backends.for_peer(rank)
         # A neighbour can be ahead by so many messages, and sends some for an evaluation.
         delays = method.edge_delay(min(k, k + offset))
         return Connection(
@@ -153,7 +153,8 @@ def build_distributed(parts: EngineParts, world: World) -> DistributedEngine:
             rank,
             sum(delays) + SPARE_CAPACITY,
             setup.device,
-            backend,
+            backends.for_headers(rank),
+            backends.for_peer(rank),
             ahead=messages_ahead(delays),
             checksum=setup.checksum,
         )
@@ -182,7 +183,7 @@ def build_distributed(parts: EngineParts, world: World) -> DistributedEngine:
         recorder=recorder,
     )
     stage = build_stage(setup, share_with_replicas(stage_parts, world, backends))
-    world.sync_replicas([stage.module, stage.signal_network])
+    sync_replicas(world, [stage.module, stage.signal_network])
     return DistributedEngine(
         method, stage, world, source, previous, following, lookahead, parts.watchers
     )
@@ -243,8 +244,7 @@ def build_async_process(parts: EngineParts, world: World) -> AsyncProcess:
             "1 and stage_timing at 'regular'"
         )
     signals, networks = build_signals(setup, parts.modules, parts.sample)
-    # Process groups of the others are closed to a process that comes back.
-    backends = None if world.rejoined else Backends(world, setup.device)
+    backends = world.together(lambda: Backends(world, setup.device))
     send_stats = SendStats()
     buffer = ReplayBuffer(replay) if k > 0 else None
 
@@ -254,23 +254,25 @@ def build_async_process(parts: EngineParts, world: World) -> AsyncProcess:
         rank = world.neighbour(offset)
 
         def connect(
-            lost_error: Callable[[str], HocketError], host: HostBackend | None
+            lost_error: Callable[[str], HocketError], headers: Backend, backend: Backend
         ) -> Connection:
-            first = backends.for_peer(rank) if backends is not None and host is None else None
-            backend: Backend | None = host or first
             return Connection(
                 world,
                 rank,
                 SPARE_CAPACITY,
                 setup.device,
+                headers,
                 backend,
                 on_activation,
                 checksum=setup.checksum,
-                header_backend=host,
                 lost_error=lost_error,
             )
 
-        return ReconnectingLink(world, rank, connect)
+        # Process groups of the others are closed to a process that comes back.
+        first = None
+        if backends is not None:
+            first = backends.for_headers(rank), backends.for_peer(rank)
+        return ReconnectingLink(world, rank, connect, first)
 
     previous = link(-1, buffer.put) if buffer is not None else None
     following = link(1) if k < count - 1 else None

@@ -7,7 +7,7 @@ and waits only where an action needs a packet that is not there yet.
 from collections.abc import Iterable, Iterator, Sequence
 
 from hocket.distributed.world.world import World
-from hocket.engine.engine import Batch, WithoutGoal
+from hocket.engine.engine import Batch, LockstepPace
 from hocket.engine.event import Event, Watcher
 from hocket.engine.execute import execute
 from hocket.engine.lookahead import BatchAnnouncer, predict_stage
@@ -23,7 +23,34 @@ from hocket.transport.source import Source
 from hocket.tree import Tree, count_samples, take_samples, tensors
 
 
-class DistributedEngine(WithoutGoal):
+class AnnouncedPace(LockstepPace):
+    """Pace of the stage of this process, by the batches that the first stage announces.
+
+    Args:
+        schedule: Schedule of the stage.
+        announce: Gives the batches of all stages.
+        lookahead: Batches that are known to enter.
+        ahead: Number of batches that the first stage reads ahead.
+    """
+
+    def __init__(
+        self,
+        schedule: StageSchedule,
+        announce: BatchAnnouncer,
+        lookahead: Lookahead,
+        ahead: int,
+    ) -> None:
+        self._schedule = schedule
+        self._announce = announce
+        self._lookahead = lookahead
+        self._ahead = ahead
+
+    def ticks(self, batches: Iterable[Batch]) -> Iterator[Batch]:
+        """Return a batch for each tick at the first stage, placeholders at the others."""
+        return self._announce(batches, self._lookahead, self._schedule.batch_count, self._ahead)
+
+
+class DistributedEngine:
     """Executes the schedule of one stage, while other processes execute those of the others.
 
     Args:
@@ -56,17 +83,14 @@ class DistributedEngine(WithoutGoal):
         self._following = following
         self._lookahead = lookahead
         self._watchers = watchers
-        # News of the batches to come must reach the last stage before it needs them.
-        self._ahead = method.entry(world.stages - 1) + 2
         self._announce = BatchAnnouncer(previous, following)
+        # News of the batches to come must reach the last stage before it needs them.
+        ahead = method.entry(world.stages - 1) + 2
+        self.pace = AnnouncedPace(self._schedule, self._announce, lookahead, ahead)
         self._executed: set[str] = set()  # kinds of actions that cannot be the first any more
         for connection in (previous, following):
             if connection is not None:
                 world.add_link(connection)
-
-    def ticks(self, batches: Iterable[Batch]) -> Iterator[Batch]:
-        """Return a batch for each tick at the first stage, placeholders at the others."""
-        return self._announce(batches, self._lookahead, self._schedule.batch_count, self._ahead)
 
     def step(self, inputs: Tree, targets: Tree, epoch: int) -> list[Event]:
         """Do the tick in which a batch enters, and those that flush a full group.
@@ -126,11 +150,6 @@ class DistributedEngine(WithoutGoal):
         self._schedule.load_state_dict(part["schedule"])
         self._lookahead.tick = self._schedule.tick_count - 1
         self.stages[0].load_state_dict(part)
-
-    @property
-    def sent_bytes(self) -> int:
-        """Bytes sent to the neighbours so far."""
-        return sum(c.sent_bytes for c in (self._previous, self._following) if c is not None)
 
     def _share(self, batch: Batch) -> tuple[float, Batch]:
         """Return this replica's fraction of a batch, and that part of it.

@@ -1,4 +1,4 @@
-"""The protocol of whatever executes a program for a trainer."""
+"""The protocol of engines, which execute a program for a trainer, and of their pace."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Protocol, TypeAlias, runtime_checkable
@@ -11,20 +11,8 @@ from hocket.tree import Tree
 Batch: TypeAlias = tuple[Tree, Tree]
 
 
-class Engine(Protocol):
-    """Executes a program, or the schedule of one of its stages."""
-
-    @property
-    def stages(self) -> Sequence[Stage]:
-        """Stages of this process."""
-
-    @property
-    def sent_bytes(self) -> int:
-        """Bytes sent to other processes so far."""
-
-    @property
-    def tick_count(self) -> int:
-        """Number of ticks done."""
+class Pace(Protocol):
+    """Batches that the stages take, and the goal at which they end."""
 
     @property
     def finished(self) -> bool:
@@ -52,6 +40,22 @@ class Engine(Protocol):
 
     def ticks(self, batches: Iterable[Batch]) -> Iterator[Batch]:
         """Return a batch for each tick; a placeholder in processes that read no data."""
+
+
+class Engine(Protocol):
+    """Executes a program, or the schedule of one of its stages."""
+
+    @property
+    def stages(self) -> Sequence[Stage]:
+        """Stages of this process."""
+
+    @property
+    def tick_count(self) -> int:
+        """Number of ticks done."""
+
+    @property
+    def pace(self) -> Pace:
+        """Batches that the stages take, and their goal."""
 
     def step(self, inputs: Tree, targets: Tree, epoch: int) -> list[Event]:
         """Do the tick in which a batch enters; return the events of this process.
@@ -95,8 +99,8 @@ class LockstepEngine(Engine, Protocol):
         """
 
 
-class WithoutGoal:
-    """Base of engines whose stages keep step, and train for as long as batches enter.
+class LockstepPace:
+    """Pace of stages that keep step: they have no goal, and train while batches enter.
 
     Attributes:
         finished: True, as no stage falls behind.
@@ -107,17 +111,14 @@ class WithoutGoal:
     stopped = False
 
     def set_goal(self, epochs: int, length: int | None, *, epoch: int, again: bool) -> None:
-        """Do nothing: all stages train for as long as batches enter.
-
-        Args:
-            epochs: Number of epochs.
-            length: Batches in an epoch, if known.
-            epoch: Epoch of the data that comes next.
-            again: True to count from where the goal was set before a restart.
-        """
+        """Do nothing; see the protocol."""
 
     def end_goal(self) -> None:
         """Do nothing: no goal was set."""
 
     def stop(self) -> None:
         """Do nothing: all stages stop with the batches."""
+
+    def ticks(self, batches: Iterable[Batch]) -> Iterator[Batch]:
+        """Return the batches, one for each tick."""
+        return iter(batches)

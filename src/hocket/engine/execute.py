@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from hocket.engine.event import Event, Watcher
-from hocket.errors import DataError, NonFiniteError
+from hocket.errors import NonFiniteError
 from hocket.program import Action
 from hocket.stage.report import ActionReport
 from hocket.stage.stage import Stage
@@ -59,29 +59,16 @@ def locating_errors(action: Action, tick: int) -> Iterator[None]:
 
 
 def _add_place(error: Exception, action: Action, tick: int) -> None:
-    """Add a note to an error; that a layer cannot train on one sample is one of the data.
+    """Add a note to an error.
 
     Args:
         error: The error.
         action: Action that has failed.
         tick: Number of its tick.
-
-    Raises:
-        DataError: A batch has one sample, which a layer cannot train on.
     """
     if isinstance(error, NonFiniteError):
         if error.batch is not None:  # of an earlier action, which it names
             return
         error.batch = action.batch
     where = f"stage {action.stage}, batch {action.batch}, tick {tick}"
-    place = f"({where}: {action})"
-    if "more than 1 value per channel" not in str(error):  # said by PyTorch's BatchNorm
-        error.add_note(place)
-        return
-    refusal = DataError(
-        f"a batch of one sample cannot pass BatchNorm in training ({error}); use another "
-        "batch size (--batch-size on the command line), so that the last batch has more, "
-        "or leave it out: DataLoader(drop_last=True)"
-    )
-    refusal.add_note(place)
-    raise refusal from error
+    error.add_note(f"({where}: {action})")

@@ -5,7 +5,7 @@ Its results define what is correct: every other engine gives the same bits.
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from hocket.engine.engine import Batch, WithoutGoal
+from hocket.engine.engine import Batch, LockstepPace
 from hocket.engine.event import Event, Watcher
 from hocket.engine.execute import execute
 from hocket.engine.gradient_error import GradientErrorMeter
@@ -19,7 +19,7 @@ from hocket.transport.source import Source
 from hocket.tree import Tree
 
 
-class SerialEngine(WithoutGoal):
+class SerialEngine:
     """Executes the program of a method on stages that live in this process.
 
     Args:
@@ -42,6 +42,7 @@ class SerialEngine(WithoutGoal):
     ) -> None:
         self.program = Program(method, len(stages))
         self.stages = stages
+        self.pace = LockstepPace()
         self._source = source
         self._meter = meter
         self._streams = streams
@@ -65,15 +66,6 @@ class SerialEngine(WithoutGoal):
         for tick in enter(self.program):
             events += self._execute(self.program.tick_count - 1, tick)
         return events
-
-    @property
-    def sent_bytes(self) -> int:
-        """0, as nothing is sent to other processes."""
-        return 0
-
-    def ticks(self, batches: Iterable[Batch]) -> Iterator[Batch]:
-        """Return the batches, one for each tick."""
-        return iter(batches)
 
     def predict(self, batches: Iterable[Batch]) -> Iterator[Prediction]:
         """Forward batches for evaluation; return what each stage predicts."""

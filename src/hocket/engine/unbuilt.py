@@ -1,8 +1,8 @@
-"""The engine before the first batch, so that nobody has to ask whether there is one."""
+"""The engine before the first batch, so that a session always has an engine."""
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from hocket.engine.engine import Batch
+from hocket.engine.engine import Batch, LockstepPace
 from hocket.engine.event import Event
 from hocket.errors import HocketError
 from hocket.stage.passes.prediction import Prediction
@@ -10,50 +10,35 @@ from hocket.stage.stage import Stage
 from hocket.tree import Tree
 
 
-class UnbuiltEngine:
-    """Engine without stages: nothing is done, in flight or sent.
+class UnbuiltPace(LockstepPace):
+    """Pace of stages that do not exist yet.
 
     Attributes:
-        stages: None yet.
-        sent_bytes: 0.
-        tick_count: 0.
         finished: False, as there may be batches to come.
-        stopped: False.
     """
 
-    stages: Sequence[Stage] = ()
-    sent_bytes = 0
-    tick_count = 0
     finished = False
-    stopped = False
-
-    def set_goal(self, epochs: int, length: int | None, *, epoch: int, again: bool) -> None:
-        """Do nothing: the engine that comes after this one is told.
-
-        Args:
-            epochs: Number of epochs.
-            length: Batches in an epoch, if known.
-            epoch: Epoch of the data that comes next.
-            again: True if the goal was set before a restart.
-        """
-
-    def end_goal(self) -> None:
-        """Do nothing: no goal was set."""
-
-    def stop(self) -> None:
-        """Do nothing: no stage runs."""
 
     def ticks(self, batches: Iterable[Batch]) -> Iterator[Batch]:
         """Return no batches: the first one builds the engine."""
         return iter(())
 
-    def step(self, inputs: Tree, targets: Tree, epoch: int) -> list[Event]:
-        """Refuse to train.
 
-        Args:
-            inputs: Inputs of a batch.
-            targets: Targets of the batch.
-            epoch: Epoch of the batch.
+class UnbuiltEngine:
+    """Engine without stages: nothing is done, in flight or sent.
+
+    Attributes:
+        stages: None yet.
+        tick_count: 0.
+        pace: Takes no batches.
+    """
+
+    stages: Sequence[Stage] = ()
+    tick_count = 0
+    pace = UnbuiltPace()
+
+    def step(self, inputs: Tree, targets: Tree, epoch: int) -> list[Event]:
+        """Refuse to train; see the protocol.
 
         Raises:
             HocketError: Always.

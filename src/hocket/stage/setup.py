@@ -140,7 +140,7 @@ class Setup:
         if self.skip_batches and self.method.free_running:
             raise OptionError(
                 f"the stages of method {self.method.name!r} run freely, and each numbers its "
-                "batches for itself; leave skip_batches (on_nan='restore') out"
+                "batches for itself; leave skip_batches out"
             )
 
     def _check_loss_scale(self) -> None:

@@ -4,11 +4,14 @@ A packet without values belongs to a skipped batch: it crosses every edge like a
 that each packet is answered, and no stage learns from it.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from torch import Tensor
 
+from hocket.distributed.wire import header_value
+from hocket.errors import PacketError
 from hocket.tree import Tree
 
 
@@ -29,6 +32,7 @@ class Activation:
     """
 
     kind: ClassVar[str] = "activation"
+    tree_names: ClassVar[tuple[str, ...]] = ("values", "targets")
 
     batch: int
     epoch: int
@@ -51,6 +55,41 @@ class Activation:
         """Return the packet with other values, as a codec encodes or decodes them."""
         return replace(self, values=values, exact=())
 
+    def header(self) -> dict[str, Any]:
+        """Return what a message says of the packet beside its number and its tensors."""
+        return {
+            "epoch": self.epoch,
+            "differentiable": self.differentiable,
+            "share": self.share,
+        }
+
+    def trees(self) -> dict[str, Tree]:
+        """Return the nested tensors by their names in a message."""
+        return {"values": self.values, "targets": self.targets}
+
+    @staticmethod
+    def from_message(header: dict[str, Any], trees: Mapping[str, Tree]) -> "Activation":
+        """Build the packet of a message.
+
+        Args:
+            header: Its header, with the batch as its number.
+            trees: Its nested tensors by name.
+
+        Raises:
+            PacketError: A value is missing or malformed.
+        """
+        differentiable = header_value(header, "differentiable", list)
+        if any(type(flag) is not bool for flag in differentiable):
+            raise PacketError(f"'differentiable' is {differentiable!r:.60}, wanted booleans")
+        return Activation(
+            batch=header_value(header, "number", int),
+            epoch=header_value(header, "epoch", int),
+            values=trees["values"],
+            differentiable=tuple(differentiable),
+            targets=trees["targets"],
+            share=header_value(header, "share", float),
+        )
+
 
 @dataclass(frozen=True)
 class Gradient:
@@ -63,6 +102,7 @@ class Gradient:
     """
 
     kind: ClassVar[str] = "gradient"
+    tree_names: ClassVar[tuple[str, ...]] = ("values",)
     exact: ClassVar[tuple[bool, ...]] = ()
 
     batch: int
@@ -76,3 +116,27 @@ class Gradient:
     def with_values(self, values: Tree) -> "Gradient":
         """Return the packet with other values, as a codec encodes or decodes them."""
         return replace(self, values=values)
+
+    def header(self) -> dict[str, Any]:
+        """Return an empty header: the number of a message is the batch."""
+        return {}
+
+    def trees(self) -> dict[str, Tree]:
+        """Return the nested tensors by their names in a message."""
+        return {"values": self.values}
+
+    @staticmethod
+    def from_message(header: dict[str, Any], trees: Mapping[str, Tree]) -> "Gradient":
+        """Build the packet of a message.
+
+        Args:
+            header: Its header, with the batch as its number.
+            trees: Its nested tensors by name.
+
+        Raises:
+            PacketError: A value is missing or malformed.
+        """
+        values = trees["values"]
+        if values is not None and not isinstance(values, tuple):
+            raise PacketError(f"the gradients are a {type(values).__name__}, wanted a tuple")
+        return Gradient(header_value(header, "number", int), values)

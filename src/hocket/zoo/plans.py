@@ -76,8 +76,6 @@ PLANS: Mapping[str, Mapping[int, tuple[str, ...]]] = MappingProxyType(
             2: ("conv4_1",),
             4: ("conv3_1", "conv4_1", "conv5_1"),
         },
-        # DGL cuts after 26 of 51 units. We read: the stem and 50 blocks, so stem and 25 blocks.
-        "resnet152": {2: ("layer3_14",)},
     }
 )
 

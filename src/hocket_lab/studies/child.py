@@ -14,7 +14,6 @@ from hocket.distributed.launching.deferred_compiler import defer_compiler
 from hocket.errors import HocketError, NonFiniteError, RunFolderError
 from hocket.runs.config import RunConfig, parse_config
 from hocket.runs.run_dir import lock_run_dir
-from hocket.runs.skipped_batches import RestoreRequest, retry_skipping
 from hocket.runs.start import train_in_process
 from hocket.runs.summary import Summary
 from hocket_lab.studies.curve import count_epochs
@@ -47,7 +46,7 @@ def main(words: Sequence[str]) -> int:
         return report(config, RunFolderError(reason))
     defer_compiler()
     try:
-        return retry_skipping(config, lambda _: train_in_process(config, True, report))
+        return train_in_process(config, True, report)
     except Exception as error:  # such as one of the user's network
         traceback.print_exc()
         write_result(config.run_dir, RunResult("failed", f"{type(error).__name__}: {error}"))
@@ -60,8 +59,6 @@ def report(config: RunConfig, result: Summary | HocketError) -> int:
     A training that was stopped has none: it goes on later.
     """
     assert config.run_dir is not None, "the pool names the folder of each run"
-    if isinstance(result, RestoreRequest):
-        return result.exit_code
     if isinstance(result, Summary):
         if result.state == "finished":
             write_result(config.run_dir, _finished(config.run_dir, len(result.epochs)))

@@ -312,8 +312,6 @@ def train_command_line(config: RunConfig) -> str:
     """Return the command that repeats a run, with DIR for the place of its data."""
     words = ["hocket", "train"]
     shown = {"method": config.method, "stages": config.stages} | choices(config)
-    if config.on_nan == "restore":  # which needs checkpoints, without other effects
-        shown["checkpoint_every"] = config.checkpoint_every
     for name, value in shown.items():
         option = name.replace("_", "-")
         if isinstance(value, bool):

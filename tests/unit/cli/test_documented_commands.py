@@ -70,7 +70,6 @@ ELSEWHERE = {
     "hocket train --network mlp --data digits --stages 2 --epochs 1 --compile":
     "tests/contract/test_compiled.py",  # which compiles smaller stages
     "hocket test": "hocket",  # the wrapper, which runs these tests
-    "hocket test --longer": "hocket",
 }  # fmt: skip
 
 
@@ -152,8 +151,6 @@ def test_a_documented_command_runs(command, folder, tmp_path, monkeypatch, capsy
         (tmp_path / "runs").unlink()
     if "--plan-out" in words:
         (tmp_path / "plan.json").unlink()
-    if "hf_" in command:
-        pytest.importorskip("transformers")
     run_here(monkeypatch)  # the runs of a study
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])

@@ -11,7 +11,8 @@ import pytest
 from torch.distributed import HashStore
 
 from hocket.distributed.failures import detector as failures
-from hocket.distributed.failures import phases, statuses, store_client, waits
+from hocket.distributed.failures import first_failure, phases, statuses, store_client, waits
+from hocket.distributed.failures.barriers import Barriers
 from hocket.distributed.failures.detector import FailureDetector
 from hocket.distributed.failures.first_failure import FAILURE_KEY
 from hocket.distributed.failures.phases import Phase, Status, TimeLimits
@@ -52,7 +53,7 @@ def _short_timeouts(monkeypatch):
     monkeypatch.setattr(store_client, "STORE_TIMEOUT_S", 0.5)
     monkeypatch.setattr(failures, "STORE_TIMEOUT_S", 0.5)
     monkeypatch.setattr(statuses, "STATUS_TIMEOUT_S", 0.5)
-    monkeypatch.setattr(failures, "RECORD_TIMEOUT_S", 10.0)
+    monkeypatch.setattr(first_failure, "RECORD_TIMEOUT_S", 10.0)
 
 
 def build_error(message="the reason", note=""):
@@ -86,8 +87,8 @@ def sleep_and_time_out(seconds):
 
 
 def test_every_process_ends_with_the_first_failure(detectors):
-    assert detectors[1].report(build_error("mine", note="(stage 1, batch 4)"))
-    assert not detectors[2].report(build_error("a consequence"))
+    assert detectors[1].record.report(build_error("mine", note="(stage 1, batch 4)"))
+    assert not detectors[2].record.report(build_error("a consequence"))
     for other in (detectors[0], detectors[2]):
         error = other.peer_lost(1, "reset")
         assert type(error) is PeerFailedError
@@ -95,18 +96,18 @@ def test_every_process_ends_with_the_first_failure(detectors):
 
 
 def test_the_first_failure_stays_when_its_process_reports_again(detectors):
-    assert detectors[1].report(build_error("mine"))
-    assert detectors[1].report(build_error("mine, with a note"))
+    assert detectors[1].record.report(build_error("mine"))
+    assert detectors[1].record.report(build_error("mine, with a note"))
     assert str(detectors[0].peer_lost(1, "reset")) == "stage 1 failed: ValueError: mine"
 
 
 def test_a_process_that_ends_because_another_failed_reports_nothing(detectors):
-    assert not detectors[0].report(PeerFailedError("stage 1 failed"))
+    assert not detectors[0].record.report(PeerFailedError("stage 1 failed"))
     assert type(detectors[2].peer_lost(None, "reset")) is PeerLostError
 
 
 def test_a_failure_that_is_recorded_a_little_late_is_waited_for(detectors):
-    timer = threading.Timer(0.1, detectors[1].report, [build_error("late")])
+    timer = threading.Timer(0.1, detectors[1].record.report, [build_error("late")])
     timer.start()
     assert str(detectors[0].peer_lost(1, "reset")) == "stage 1 failed: ValueError: late"
     timer.join()
@@ -118,7 +119,7 @@ def test_listeners_are_called_after_a_failure(detectors):
         detector.add_listener(heard.put)
     with pytest.raises(Empty):
         heard.get(timeout=2 * TIMEOUT_S / 16)
-    detectors[1].report(build_error("mine"))
+    detectors[1].record.report(build_error("mine"))
     for _ in detectors:
         error = heard.get(timeout=10)
         assert type(error) is PeerFailedError
@@ -179,7 +180,7 @@ def test_a_slow_phase_has_a_limit(detectors):
 
 
 def requests(detector):
-    return int(detector._store.get(STATUS_REQUEST_KEY) or 0)
+    return int(detector.store.get(STATUS_REQUEST_KEY) or 0)
 
 
 def wait_for_requests(detector, rank, count):
@@ -193,7 +194,7 @@ def wait_for_requests(detector, rank, count):
 def test_a_process_in_a_slow_phase_is_asked_again_and_again(detectors):
     with detectors[1].in_phase(Phase.READING):
         wait_for_requests(detectors[0], 1, count=3)
-    assert detectors[0]._store.get(FAILURE_KEY) is None
+    assert detectors[0].store.get(FAILURE_KEY) is None
 
 
 def test_a_process_that_makes_progress_does_not_hang(detectors):
@@ -210,7 +211,7 @@ def test_a_process_that_makes_progress_does_not_hang(detectors):
     finally:
         stop.set()
         thread.join()
-    assert detectors[0]._store.get(FAILURE_KEY) is None
+    assert detectors[0].store.get(FAILURE_KEY) is None
 
 
 def test_a_process_that_does_not_answer_is_reported_to_the_launcher(detectors):
@@ -245,7 +246,7 @@ def test_two_processes_that_notice_a_hang_report_the_same(detectors):
 
 
 def test_a_known_failure_is_reported_instead_of_a_hang(detectors):
-    detectors[2].report(build_error())
+    detectors[2].record.report(build_error())
     assert str(end_of_wait(detectors[0], 2)) == "stage 2 failed: ValueError: the reason"
     with pytest.raises(PeerFailedError, match="stage 2 failed: ValueError: the reason"):
         detectors[1].examine(Status("waiting", (2,)), "it", 1.0)
@@ -352,13 +353,17 @@ def test_a_process_that_never_comes_back_is_a_hang_of_the_slow_limit(detectors):
 # Barriers.
 
 
+def barriers_of(detector):
+    return Barriers(detector, detector._rank, len(detector._names))
+
+
 def wait_in_thread(detector):
     """Wait for all in another thread; return it and the list for its outcome."""
     outcome = []
 
     def wait():
         try:
-            detector.wait_for_all()
+            barriers_of(detector).wait_for_all()
             outcome.append("met")
         except (PeerFailedError, HangError) as error:
             outcome.append(error)
@@ -372,7 +377,7 @@ def test_all_continue_once_all_have_arrived(detectors):
     waiting = [wait_in_thread(detectors[0]), wait_in_thread(detectors[2])]
     time.sleep(0.05)
     assert [outcome for _, outcome in waiting] == [[], []]
-    detectors[1].wait_for_all()
+    barriers_of(detectors[1]).wait_for_all()
     for thread, outcome in waiting:
         thread.join()
         assert outcome == ["met"]
@@ -380,7 +385,7 @@ def test_all_continue_once_all_have_arrived(detectors):
 
 def test_a_failure_before_the_barrier_ends_the_wait_of_all(detectors):
     waiting = [wait_in_thread(detectors[0]), wait_in_thread(detectors[2])]
-    detectors[1].report(build_error("early"))
+    detectors[1].record.report(build_error("early"))
     for thread, outcome in waiting:
         thread.join()
         assert type(outcome[0]) is PeerFailedError
@@ -395,10 +400,10 @@ def test_a_process_without_a_trainer_is_starting():
         match=r"stage 0 waited \d+ s for all processes to build their Trainer; stage 1 has "
         r"been starting, without a Trainer yet, for \d+ s; if nothing hangs, increase slow_t",
     ):
-        detector.wait_for_all()
+        barriers_of(detector).wait_for_all()
     late = FailureDetector(store, NAMES[:2], 1, TIMEOUT_S)
     with pytest.raises(PeerFailedError, match="stage 1 has been starting"):
-        late.wait_for_all()
+        barriers_of(late).wait_for_all()
     for each in (detector, late):
         each.close()
 
@@ -426,9 +431,9 @@ def test_without_a_store_every_process_reports_what_it_knows():
     detector = FailureDetector(LostStore(), NAMES, 0, TIMEOUT_S)
     assert type(detector.peer_lost(1, "reset")) is PeerLostError
     assert "stage 1 does not answer" in str(end_of_wait(detector, 1))
-    assert detector.report(build_error())
+    assert detector.record.report(build_error())
     with pytest.raises(HangError, match="build their Trainer; stage 1 does not answer"):
-        detector.wait_for_all()
+        barriers_of(detector).wait_for_all()
     detector.close()
 
 
@@ -451,10 +456,10 @@ def test_a_store_that_answers_late_is_asked_again():
     other = FailureDetector(slow.store, NAMES[:2], 1, TIMEOUT_S, SLOW_TIMEOUT_S)
     slow.answers.clear()
     thread, outcome = wait_in_thread(detector)
-    while detector._store.reachable:
+    while detector.store.reachable:
         time.sleep(0.01)
     slow.answers.set()
-    other.wait_for_all()
+    barriers_of(other).wait_for_all()
     thread.join()
     assert outcome == ["met"]
     for each in (detector, other):
@@ -485,11 +490,11 @@ def test_a_consequence_is_not_reported_while_the_store_is_slow():
     detector = FailureDetector(slow, NAMES[:2], 0, TIMEOUT_S, SLOW_TIMEOUT_S)
     other = FailureDetector(slow.store, NAMES[:2], 1, TIMEOUT_S, SLOW_TIMEOUT_S)
     slow.answers.clear()
-    other.report(build_error("the cause"))
+    other.record.report(build_error("the cause"))
     late = threading.Timer(4 * store_client.STORE_TIMEOUT_S, slow.answers.set)
     late.start()
     assert str(detector.peer_lost(1, "reset")) == "stage 1 failed: ValueError: the cause"
-    assert not detector.report(build_error("a consequence"))
+    assert not detector.record.report(build_error("a consequence"))
     late.join()
     for each in (detector, other):
         each.close()
@@ -512,11 +517,11 @@ def test_a_store_is_waited_for_through_a_suspension(monkeypatch):
 
 
 def test_a_store_that_does_not_answer_is_given_up(monkeypatch):
-    monkeypatch.setattr(failures, "RECORD_TIMEOUT_S", 0.1)
+    monkeypatch.setattr(first_failure, "RECORD_TIMEOUT_S", 0.1)
     slow = SlowStore()
     detector = FailureDetector(slow, NAMES, 0, TIMEOUT_S, SLOW_TIMEOUT_S)
     slow.answers.clear()
-    assert detector.report(build_error())
+    assert detector.record.report(build_error())
     assert type(detector.peer_lost(1, "reset")) is PeerLostError
     slow.answers.set()
     detector.close()

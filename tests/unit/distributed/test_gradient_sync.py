@@ -71,7 +71,7 @@ def summed(replicas, uses, monkeypatch):
     world = SimpleNamespace(
         replica_collective=lambda activity: nullcontext(lambda work: work.wait()),
         replica_group=None,
-        collectives=counts,
+        operations=counts,
         left=False,
     )
 

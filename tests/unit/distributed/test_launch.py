@@ -593,14 +593,16 @@ def test_no_process_outlives_a_launcher_that_is_killed_with_the_server(folder, p
         shutil.rmtree(left)
 
 
-def test_a_request_that_is_cut_short_ends_the_server_in_good_order():
+@pytest.mark.parametrize("size", [5, 100], ids=["cut short", "damaged"])
+def test_a_request_that_cannot_be_read_ends_the_server_in_good_order(size, capfd):
     server = ForkServer(os.environ, [])
     reading, writing = os.pipe()
     assert server.wait_until_ready(reading) == 0
     socket.send_fds(server._control, [fork_server._NUMBER.pack(100)], [writing, 1, 2])
-    server._control.sendall(pickle.dumps("a request")[:5])
+    server._control.sendall((pickle.dumps("a request")[:5] + b"?" * 100)[:size])
     server._control.close()
     assert server._process.wait(timeout=100) == 0
+    assert ("UnpicklingError" in capfd.readouterr().err) == (size == 100)
     os.close(reading)
     os.close(writing)
 

@@ -38,9 +38,9 @@ def test_a_process_that_is_killed_while_all_are_detached_may_rejoin(tmp_path):
     store, markers = HashStore(), RejoinMarkers(str(tmp_path), 2)
     first, second = (build_membership(store, rank, 0, markers) for rank in (0, 1))
     assert not first.may_rejoin  # not detached yet
-    first.detach()
+    first.detach(again=False)
     assert not markers.all_detached
-    second.detach()
+    second.detach(again=False)
     assert first.may_rejoin
     assert markers.all_detached
     build_membership(store, 1, 1, markers)
@@ -51,7 +51,7 @@ def test_a_process_that_is_killed_while_all_are_detached_may_rejoin(tmp_path):
 
 def test_no_process_may_rejoin_without_markers():
     membership = build_membership(HashStore(), 0)
-    membership.detach()
+    membership.detach(again=False)
     assert not membership.may_rejoin
 
 
@@ -66,7 +66,7 @@ def test_processes_are_not_detached_any_more_after_they_have_reunited(tmp_path):
     store, markers = HashStore(), RejoinMarkers(str(tmp_path), 2)
     pair = [build_membership(store, rank, 0, markers) for rank in (0, 1)]
     for each in pair:
-        each.detach()
+        each.detach(again=False)
     store.set("arrived/end of elastic phase 1/1", "yes")
     assert markers.all_detached  # the first one has not arrived yet
     assert pair[0].reunite(timeout_s=20.0) is None
@@ -76,7 +76,7 @@ def test_processes_are_not_detached_any_more_after_they_have_reunited(tmp_path):
 def test_there_is_no_new_group_without_a_process_that_has_rejoined():
     store = HashStore()
     first = build_membership(store, 0)
-    first.detach()
+    first.detach(again=False)
     assert first.pair_group(1) is None
     store.set("incarnation/1", "1")
     assert first.pair_group(1) is None  # the other one is not ready
@@ -91,7 +91,7 @@ def test_a_later_phase_ends_in_the_group_of_the_first(monkeypatch):
     with ThreadPoolExecutor(2) as pool:
         for _ in range(2):
             for each in pair:
-                each.detach()
+                each.detach(again=True)
             groups.append(list(pool.map(lambda each: each.reunite(20.0), pair)))
     assert None not in groups[0]
     assert groups[1] == [None, None]
@@ -158,7 +158,7 @@ def test_two_processes_try_again_if_one_was_too_slow_or_their_group_is_lost(monk
 def test_a_process_that_rejoins_after_the_end_of_the_phase_is_too_late():
     store = HashStore()
     for rank in (0, 1):
-        build_membership(store, rank).detach()
+        build_membership(store, rank).detach(again=False)
         store.set(f"arrived/end of elastic phase 1/{rank}", "yes")
     with pytest.raises(
         PeerLostError, match="stage 1 was started again alone, but all stages h"

@@ -39,11 +39,12 @@ class Process:
 
     @staticmethod
     def _failures(rank, world, caught):
-        return SimpleNamespace(
+        record = SimpleNamespace(
             report=lambda error: world.setdefault("first", rank) == rank,
             has_ended=caught,
             has_ended_by=lambda error: False,
         )
+        return SimpleNamespace(record=record)
 
     def enter(self):
         """Let this process be the present one."""
@@ -106,8 +107,8 @@ def test_what_follows_from_the_failure_of_another_process_is_no_first_one(monkey
     seen, own = (FailureDetector(world, ["a", "b"], rank, 60.0) for rank in (1, 0))
     cause, symptom, wrapped = ValueError("cause"), PeerFailedError("a failed"), KeyError("mine")
     wrapped.__context__ = symptom
-    assert own.report(cause)
-    seen.report(symptom)
+    assert own.record.report(cause)
+    seen.record.report(symptom)
     for rank, detector, error, first in ((1, seen, wrapped, False), (0, own, cause, True)):
         process = Process(monkeypatch, rank, store)
         process._joined.worlds[1] = SimpleNamespace(left=True, failures=detector)
@@ -118,10 +119,10 @@ def test_what_follows_from_the_failure_of_another_process_is_no_first_one(monkey
 def test_a_detector_keeps_no_error():
     """Nor the frames that raised it, which hold all that was trained there."""
     detector, error = FailureDetector(HashStore(), ["a"], 0, 60.0), ValueError("mine")
-    detector.report(error)
-    assert detector.has_ended_by(error)
-    assert not detector.has_ended_by(ValueError("mine"))
-    assert not [each for each in gc.get_referrers(error) if each is vars(detector)]
+    detector.record.report(error)
+    assert detector.record.has_ended_by(error)
+    assert not detector.record.has_ended_by(ValueError("mine"))
+    assert not [each for each in gc.get_referrers(error) if each is vars(detector.record)]
     detector.close()
 
 

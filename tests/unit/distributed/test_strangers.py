@@ -19,7 +19,7 @@ from torch.distributed import HashStore
 from torch.distributed.distributed_c10d import PrefixStore, ProcessGroupGloo
 
 from hocket.distributed.network.sockets import own_sockets
-from hocket.distributed.network.strangers import form_behind_closed_door
+from hocket.distributed.network.strangers import form_without_strangers
 from hocket.errors import HangError, PeerLostError
 
 pytestmark = pytest.mark.skipif(
@@ -92,7 +92,7 @@ def form_two(monkeypatch):
                 return ProcessGroupGloo(pairs, rank, 2, timedelta(seconds=LIMIT_S))
 
             door = PrefixStore("door", store)
-            return form_behind_closed_door(form, door, rank=rank, size=2, timeout_s=LIMIT_S)
+            return form_without_strangers(form, door, rank=rank, size=2, timeout_s=LIMIT_S)
 
         with ThreadPoolExecutor(2) as pool:
             joined = [pool.submit(join, rank) for rank in range(2)]
@@ -145,7 +145,7 @@ def test_a_process_that_does_not_form_its_group_is_named():
     with pytest.raises(
         HangError, match=r"process 1 of 2 did not connect to the others within 0\.01 s"
     ):
-        form_behind_closed_door(lambda: None, HashStore(), rank=0, size=2, timeout_s=0.01)
+        form_without_strangers(lambda: None, HashStore(), rank=0, size=2, timeout_s=0.01)
 
 
 @pytest.mark.parametrize("says_more", [0, 1])
@@ -162,7 +162,7 @@ def test_a_stranger_on_the_port_of_a_process_is_told_with_his_own_user(says_more
     connections = []
     with contextlib.ExitStack() as stack:
         with pytest.raises(PeerLostError, match=rf"data to their ports: \S+ of user {user};"):
-            form_behind_closed_door(form, HashStore(), rank=0, size=1, timeout_s=LIMIT_S)
+            form_without_strangers(form, HashStore(), rank=0, size=1, timeout_s=LIMIT_S)
         members, strangers = connections
         assert strangers.recv(16) == struct.pack("q", 0)
         assert strangers.recv(16) == b""

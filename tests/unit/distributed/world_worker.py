@@ -11,7 +11,7 @@ from torch.distributed import PrefixStore
 from torch.distributed.distributed_c10d import _get_default_store
 
 from hocket.distributed.replicas import gradient_sync
-from hocket.distributed.replicas.gradient_sync import GradientSync
+from hocket.distributed.replicas.gradient_sync import GradientSync, sync_replicas
 from hocket.distributed.world.world import World
 from hocket.errors import WorldError
 
@@ -61,7 +61,7 @@ def run_four_processes(folder):
     results["different"] = gather_something_else(world)
     results["broadcast"] = broadcast(world)
     results["broadcast in place"] = broadcast_in_place(world)
-    results["synced"] = sync_replicas(world)
+    results["synced"] = sync_weights(world)
     results["clock offset"] = world.clock_offset()
     results["gradient sums"] = sum_gradients(world)
     link = Link()
@@ -133,11 +133,11 @@ def broadcast(world):
 
 def broadcast_in_place(world):
     tensors = [torch.full((2,), float(world.rank)), torch.zeros(0), torch.tensor(world.rank)]
-    world.broadcast_(tensors, source=2)
+    world.collectives.broadcast_(tensors, source=2)
     return [tensor.tolist() for tensor in tensors]
 
 
-def sync_replicas(world):
+def sync_weights(world):
     """Sync weights and statistics, some of them with gaps, and return their values."""
     network = nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2))
     gaps = nn.Parameter(torch.zeros(4, 2)[:, ::2])
@@ -145,7 +145,7 @@ def sync_replicas(world):
     with torch.no_grad():
         for value in network.state_dict().values():
             value.fill_(world.rank)
-    world.sync_replicas([network])
+    sync_replicas(world, [network])
     return sorted({float(v) for t in network.state_dict().values() for v in t.flatten()})
 
 

@@ -144,10 +144,8 @@ def test_memory_is_that_of_the_papers():
     [
         ({"buffer": 0}, "buffer is 0; use a number of at least 1"),
         ({"reuse": -1}, "reuse is -1; use a number of at least 0"),
-        ({"sampler": "best"}, "sampler is 'best'; wanted 'freshest' or 'official'"),
         ({"buffer": 2.5}, "buffer is 2.5; wanted a whole number"),
         ({"reuse": 1.5}, "reuse is 1.5; wanted a whole number"),
-        ({"sampler": "official", "reuse": 1}, "nothing could ever be drawn"),
     ],
     ids=str,
 )

@@ -77,10 +77,8 @@ def test_a_batch_of_one_sample_for_batchnorm_is_refused(method, place, compared)
         **(measured if compared else {}),
     )
     batches = [(torch.randn(n, 5), torch.zeros(n, dtype=torch.long)) for n in (4, 1)]
-    with pytest.raises(DataError, match="one sample cannot pass BatchNorm in train") as caught:
+    with pytest.raises(DataError, match=r"one sample.*BatchNorm.*drop_last=True") as caught:
         trainer.fit(batches, epochs=1, progress=False)
-    assert "use another batch size (--batch-size on the command line)" in str(caught.value)
-    assert "DataLoader(drop_last=True)" in str(caught.value)
     assert place in caught.value.__notes__
 
 
@@ -89,9 +87,9 @@ def test_the_weights_of_other_stages_are_said_to_be_old_once():
     session = trainer._session
     trainer.step(*data(mlp, 1)[0])
     assert trainer.network is session.cut.network  # one process has all stages
-    session.collected = False  # as after a step among processes
+    session.cut.collected = False  # as after a step among processes
     with pytest.warns(UserWarning, match="the present weights of its own stage only; call"):
         _ = trainer.network
     _ = trainer.network
     trainer.collect()
-    assert session.collected
+    assert session.cut.collected

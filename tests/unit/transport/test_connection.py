@@ -61,7 +61,7 @@ def connect(pipe):
     )
     names = ["stage 0", "stage 1"]
     world = SimpleNamespace(name=names[1], names=names, failures=failures)
-    return Connection(world, 0, 4, torch.device("cpu"), header_backend=pipe)
+    return Connection(world, 0, 4, torch.device("cpu"), pipe, pipe)
 
 
 def forged(parts, change):

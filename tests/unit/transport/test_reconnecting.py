@@ -11,10 +11,10 @@ def build_link(kind=ReconnectingLink, connection=None):
     """Build a link of a stage that is not detached, and has a connection."""
     world = SimpleNamespace(
         names=["stage 0", "stage 1"],
-        rejoined=False,
         membership=SimpleNamespace(detached=False, may_rejoin=True),
     )
-    return kind(world, 1, lambda lost_error, backend: connection or Mock())
+    first = Mock(), Mock()
+    return kind(world, 1, lambda lost_error, headers, backend: connection or Mock(), first)
 
 
 class CutLink(ReconnectingLink):
@@ -61,13 +61,12 @@ def build_detached_link(connect):
     world = SimpleNamespace(
         names=["stage 0", "stage 1"],
         rank=0,
-        rejoined=True,
         failures=SimpleNamespace(running_s=0.0),
         membership=SimpleNamespace(
             detached=True, may_rejoin=True, pair_group=lambda rank: Mock()
         ),
     )
-    return ReconnectingLink(world, 1, connect)
+    return ReconnectingLink(world, 1, connect, None)
 
 
 def test_a_link_that_is_closed_while_it_connects_closes_the_connection():
@@ -75,7 +74,7 @@ def test_a_link_that_is_closed_while_it_connects_closes_the_connection():
     made, connecting, closed = Mock(), threading.Event(), threading.Event()
     made.finish_close.return_value = True
 
-    def connect(lost_error, backend):
+    def connect(lost_error, headers, backend):
         connecting.set()
         assert closed.wait(20.0)
         return made
@@ -94,7 +93,7 @@ def test_a_link_that_is_closed_while_it_connects_closes_the_connection():
 
 def test_a_connection_that_is_lost_while_the_link_is_closed_is_closed_once():
     connection = Mock()
-    link = build_detached_link(lambda lost_error, backend: connection)
+    link = build_detached_link(lambda lost_error, headers, backend: connection)
 
     class Membership:
         """Membership of a process that closes the link when it learns of the loss."""

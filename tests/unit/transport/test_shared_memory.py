@@ -18,8 +18,8 @@ from hocket.transport.processes.backend import Lane
 from hocket.transport.processes.shared_memory import (
     LEAST_BYTES,
     NOTE,
-    Offer,
     SharedMemoryBackend,
+    SharedMemoryProbe,
 )
 from unit.transport.lanes import Lanes
 
@@ -240,11 +240,11 @@ def test_a_closed_backend_has_no_files_and_no_memory():
 
 
 def test_a_process_reaches_its_own_memory():
-    offer = Offer()
-    assert offer.reaches(offer.address)
-    address = offer.address
-    offer.close()
-    assert not offer.reaches(address)
+    probe = SharedMemoryProbe()
+    assert probe.reaches(probe.address)
+    address = probe.address
+    probe.close()
+    assert not probe.reaches(address)
 
 
 @pytest.mark.parametrize(
@@ -253,12 +253,12 @@ def test_a_process_reaches_its_own_memory():
     ids=["process", "network", "file", "nonce"],
 )
 def test_another_address_is_not_reached(place, value):
-    offer = Offer()
-    other = list(offer.address)
+    probe = SharedMemoryProbe()
+    other = list(probe.address)
     other[place] = value
-    assert not offer.reaches(other)
-    assert not offer.reaches(None)
-    offer.close()
+    assert not probe.reaches(other)
+    assert not probe.reaches(None)
+    probe.close()
 
 
 @pytest.mark.parametrize("error", [AttributeError, PermissionError])
@@ -266,13 +266,20 @@ def test_a_system_without_such_memory_offers_and_reaches_none(monkeypatch, error
     def fail(name):
         raise error
 
-    other = Offer()
+    other = SharedMemoryProbe()
     monkeypatch.setattr(os, "memfd_create", fail)
-    offer = Offer()
-    assert offer.address is None
-    assert not offer.reaches(other.address)
-    offer.close()
+    probe = SharedMemoryProbe()
+    assert probe.address is None
+    assert not probe.reaches(other.address)
+    probe.close()
     other.close()
+
+
+def test_a_processor_that_reorders_reads_and_writes_shares_no_memory(monkeypatch):
+    monkeypatch.setattr(shared_memory.platform, "machine", lambda: "aarch64")
+    probe = SharedMemoryProbe()
+    assert probe.address is None
+    probe.close()
 
 
 def test_a_system_without_namespaces_has_one_network(monkeypatch):
@@ -280,10 +287,10 @@ def test_a_system_without_namespaces_has_one_network(monkeypatch):
         raise OSError
 
     monkeypatch.setattr(Path, "readlink", fail)
-    offer = Offer()
-    assert offer.address[1] == ""
-    assert shared_memory.Offer().reaches(offer.address)
-    offer.close()
+    probe = SharedMemoryProbe()
+    assert probe.address[1] == ""
+    assert shared_memory.SharedMemoryProbe().reaches(probe.address)
+    probe.close()
 
 
 def test_a_backend_closes_once_the_neighbour_has_taken_all():

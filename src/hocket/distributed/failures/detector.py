@@ -17,13 +17,7 @@ from typing import TypeVar
 
 from torch.distributed.distributed_c10d import Store
 
-from hocket.distributed.failures.first_failure import (
-    FAILURE_KEY,
-    describe_failure,
-    is_marked,
-    mark,
-    record_first_failure,
-)
+from hocket.distributed.failures.first_failure import FAILURE_KEY, FailureRecord
 from hocket.distributed.failures.phases import (
     CurrentActivity,
     LimitName,
@@ -45,12 +39,6 @@ from hocket.distributed.failures.waits import Finish, Wait, finish_call, finish_
 from hocket.errors import HangError, HocketError, PeerFailedError, PeerLostError, warn
 
 T = TypeVar("T")
-RECORD_TIMEOUT_S = 2.5
-"""Seconds in which a failure must be recorded, also by a store that is slow at the moment.
-
-A process that gives up reports a failure of its own, which is seldom the cause; one that waits
-longer is killed by the launcher.
-"""
 EXITED = (
     "it has already left the training; call fit, evaluate and everything else that needs all "
     "stages in all processes"
@@ -67,12 +55,12 @@ class FailureDetector:
         timeout_s: Seconds that an action of another process may keep this one waiting.
         slow_timeout_s: The same for a phase that is no training step.
         is_silent: Tells by its rank if a process that does not answer is not at work either.
-        find_lost: Returns the launcher's message about a process that has died, or None.
 
     Attributes:
         limits: Limits of the phases.
+        record: Record of the first failure.
+        store: Store, which is not asked again while it owes an answer.
         slice_s: Seconds after which a wait has to look again.
-        has_ended: True once this process has reported an error of the training.
         operations: Number of common operations of all processes that this one has begun.
     """
 
@@ -85,15 +73,14 @@ class FailureDetector:
         slow_timeout_s: float = 1800.0,
         *,
         is_silent: Callable[[int], bool] = lambda rank: True,
-        find_lost: Callable[[], str | None] = lambda: None,
     ) -> None:
         self.limits = TimeLimits(timeout_s, slow_timeout_s)
-        self._store = StoreClient(store)
+        self.store = StoreClient(store)
+        self.record = FailureRecord(self.store, names[rank])
         self._own_store = store  # for the thread that nobody waits for
         self._names = names
         self._rank = rank
         self._is_silent = is_silent
-        self._find_lost = find_lost
         # How often to look for status requests and failures.
         self._poll_s = min(1.0, timeout_s / 16)
         self.slice_s = self._poll_s / 2
@@ -103,12 +90,9 @@ class FailureDetector:
         )
         self.operations = 0
         self._closed = threading.Event()
-        self._was_first = False
-        self.has_ended, self._mark = False, object()
         self._silent_since_s: float | None = None  # when the store did not answer
-        self._known_failure: str | None = None
         self._listeners: list[Callable[[HocketError], None]] = []
-        self._statuses = Statuses(self._store, rank, len(names), self._clock, self._poll_s)
+        self._statuses = Statuses(self.store, rank, len(names), self._clock, self._poll_s)
         self._thread = StoreThread(self._poll, "hocket-failure-detector")
         self._thread.start()
 
@@ -192,67 +176,12 @@ class FailureDetector:
 
     def announce_exit(self) -> None:
         """Record that this process has left the training."""
-        self._store.set(f"exited/{self._rank}", str(self.operations))
+        self.store.set(f"exited/{self._rank}", str(self.operations))
 
     def close(self) -> None:
         """Stop the thread that answers status requests and passes failures on."""
         self._closed.set()
         self._thread.join(STORE_TIMEOUT_S)
-
-    def wait_for_all(
-        self, barrier: str = "start", purpose: str = "build their Trainer"
-    ) -> None:
-        """Wait until all processes have reached a barrier.
-
-        Args:
-            barrier: Name of the barrier.
-            purpose: The action of the processes there, for the error message.
-
-        Raises:
-            PeerFailedError: One of them has failed instead.
-            HangError: One of them hangs.
-        """
-        arrived = False
-        missing = list(range(len(self._names)))
-        awaited = f"all processes to {purpose}"
-        with self.waiting_for(
-            f"waiting for {awaited}", others(missing, self._rank), awaited
-        ) as wait:
-            while True:
-                arrived = arrived or self._store.set(f"arrived/{barrier}/{self._rank}", "yes")
-                missing = [
-                    r for r in missing if self._store.get(f"arrived/{barrier}/{r}") is None
-                ]
-                # Nobody is connected to a process that dies before the others have met it.
-                if (first := self._store.get(FAILURE_KEY) or self._find_lost()) is not None:
-                    raise PeerFailedError(first)
-                if not missing:
-                    return
-                wait.look()
-                time.sleep(0.01)
-
-    def all_arrived(self, barrier: str) -> bool:
-        """Return True if all processes have reached a barrier."""
-        return all(
-            self._store.get(f"arrived/{barrier}/{rank}") for rank in range(len(self._names))
-        )
-
-    def withdraw(self, barrier: str) -> None:
-        """Delete the record that an earlier process of this rank has reached a barrier."""
-        self._store.ask(lambda store: store.delete_key(f"arrived/{barrier}/{self._rank}"))
-
-    def has_ended_by(self, error: BaseException) -> bool:
-        """Return True for the error that was reported first, and for what follows from it."""
-        return is_marked(error, self._mark)
-
-    def report(self, error: BaseException) -> bool:
-        """Record why this process ends; return True if it is the first that failed."""
-        if not self.has_ended:
-            mark(error, self._mark)
-        self.has_ended = True
-        if not isinstance(error, PeerFailedError):
-            self._record(describe_failure(self._names[self._rank], error))
-        return self._was_first
 
     def peer_lost(self, rank: int | None, reason: str) -> HocketError:
         """Return the error to raise when the connection to another process has closed.
@@ -262,20 +191,20 @@ class FailureDetector:
             reason: Message of the connection.
         """
         end = time.monotonic() + STORE_TIMEOUT_S
-        while (first := self._store.get(FAILURE_KEY)) is None and time.monotonic() < end:
+        while (first := self.store.get(FAILURE_KEY)) is None and time.monotonic() < end:
             time.sleep(0.05)
         if first is not None:
             return PeerFailedError(first)
         peer = "another process" if rank is None else self._names[rank]
         why = "it did not say why: it was killed, or its machine or network failed"
         for candidate in range(len(self._names)) if rank is None else [rank]:
-            if self._store.get(f"exited/{candidate}") is not None:
+            if self.store.get(f"exited/{candidate}") is not None:
                 peer, why = self._names[candidate], EXITED
         message = (
             f"the connection to {peer} is gone, and {why} ({self._names[self._rank]} was "
             f"{self._activity.now.activity})"
         )
-        error = self._failure(PeerLostError, message)
+        error = self.record.error(PeerLostError, message)
         if isinstance(error, PeerLostError):
             error.add_note(f"(the connection said: {reason})")
         return error
@@ -292,9 +221,11 @@ class FailureDetector:
             PeerLostError: One has left.
         """
         for rank in waiting.waits_for:
-            if int(self._store.get(f"exited/{rank}") or number) < number:
+            if int(self.store.get(f"exited/{rank}") or number) < number:
                 waits = f"{self._names[self._rank]} waits for {awaited}; {self._names[rank]}"
-                raise self._failure(PeerLostError, f"{waits} is not there any more: {EXITED}")
+                raise self.record.error(
+                    PeerLostError, f"{waits} is not there any more: {EXITED}"
+                )
 
     def tell_of_idle(self, waiting: Status, awaited: str) -> None:
         """Warn if the process waited for runs the code of its caller."""
@@ -312,8 +243,8 @@ class FailureDetector:
         Raises:
             PeerFailedError: A process has failed.
         """
-        if self._known_failure is not None:
-            raise PeerFailedError(self._known_failure)
+        if self.record.known is not None:
+            raise PeerFailedError(self.record.known)
 
     def examine(self, waiting: Status, awaited: str, waited_s: float) -> float:
         """Find out why a wait takes long.
@@ -331,7 +262,7 @@ class FailureDetector:
             HangError: A process hangs, or does not answer.
         """
         statuses = self._statuses.request()
-        if (first := self._store.get(FAILURE_KEY)) is not None:
+        if (first := self.store.get(FAILURE_KEY)) is not None:
             raise PeerFailedError(first)
         if statuses is None and self._silence_of_store_s() < self.limits.timeout_s:
             return self._poll_s  # the others may well have answered
@@ -339,7 +270,7 @@ class FailureDetector:
         verdict = judge(self._rank, waiting, statuses, self.limits)
         name, status = self._names[verdict.rank], verdict.status
         limit: LimitName = "timeout_s"
-        if self._store.get(f"exited/{verdict.rank}") is not None:
+        if self.store.get(f"exited/{verdict.rank}") is not None:
             cause = f"{name} is not there any more: {EXITED}"
         elif status is None:
             if not self._is_silent(verdict.rank) and waited_s < self.limits.slow_timeout_s:
@@ -366,7 +297,7 @@ class FailureDetector:
             f"{self._names[self._rank]} waited {waited_s:.0f} s for {awaited}; if nothing "
             f"hangs, increase {limit} ({self.limits.of(limit):g})"
         )
-        return self._failure(HangError, message)
+        return self.record.error(HangError, message)
 
     def _silence_of_store_s(self) -> float:
         """Return the seconds since the store first did not answer."""
@@ -384,22 +315,6 @@ class FailureDetector:
                 return
             self._statuses.answer(requested, self._activity.now)  # and the clock is read
             if first is not None:
-                self._known_failure = first
+                self.record.known = first
                 for listener in self._listeners:
                     listener(PeerFailedError(first))
-
-    def _failure(self, kind: type[HocketError], message: str) -> HocketError:
-        """Return an error of a kind, or the first failure if another one was recorded."""
-        first = self._record(message)
-        return kind(message) if self._was_first else PeerFailedError(first)
-
-    def _record(self, message: str) -> str:
-        """Record a failure unless another one was recorded before; return the first one."""
-        if self._was_first:
-            return message
-        recorded = self._store.insist(
-            lambda store: record_first_failure(store, message), RECORD_TIMEOUT_S
-        )
-        first = recorded or self._known_failure or message
-        self._was_first = first == message
-        return first

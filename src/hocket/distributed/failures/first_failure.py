@@ -8,8 +8,17 @@ import traceback
 
 from torch.distributed.distributed_c10d import Store
 
+from hocket.distributed.failures.store_client import StoreClient
+from hocket.errors import HocketError, PeerFailedError
+
 FAILURE_KEY = "failure"
 """Key of the text of the first failure."""
+RECORD_TIMEOUT_S = 2.5
+"""Seconds in which a failure must be recorded, also by a store that is slow at the moment.
+
+A process that gives up reports a failure of its own, which is seldom the cause; one that waits
+longer is killed by the launcher.
+"""
 _MARKS = "_hocket_marks"
 
 
@@ -42,3 +51,58 @@ def is_marked(error: BaseException | None, token: object) -> bool:
             return True
         waiting += [each.__cause__, each.__context__]
     return False
+
+
+class FailureRecord:
+    """Record of the first failure of a training, and of this process's part in it.
+
+    Args:
+        store: Store that all processes of the training read and write.
+        name: Name of this process.
+
+    Attributes:
+        known: Text of the first failure; None as long as this process knows of none.
+        has_ended: True once this process has reported an error of the training.
+    """
+
+    def __init__(self, store: StoreClient, name: str) -> None:
+        self.known: str | None = None
+        self.has_ended = False
+        self._store = store
+        self._name = name
+        self._mark = object()
+        self._was_first = False
+
+    def report(self, error: BaseException) -> bool:
+        """Record why this process ends; return True if it is the first that failed."""
+        if not self.has_ended:
+            mark(error, self._mark)
+        self.has_ended = True
+        if not isinstance(error, PeerFailedError):
+            self._record(describe_failure(self._name, error))
+        return self._was_first
+
+    def has_ended_by(self, error: BaseException) -> bool:
+        """Return True for the error that was reported first, and for what follows from it."""
+        return is_marked(error, self._mark)
+
+    def error(self, kind: type[HocketError], message: str) -> HocketError:
+        """Record a failure; return its error, or that of the first failure if another was.
+
+        Args:
+            kind: Type of the error.
+            message: Its message.
+        """
+        first = self._record(message)
+        return kind(message) if self._was_first else PeerFailedError(first)
+
+    def _record(self, message: str) -> str:
+        """Record a failure unless another one was recorded before; return the first one."""
+        if self._was_first:
+            return message
+        recorded = self._store.insist(
+            lambda store: record_first_failure(store, message), RECORD_TIMEOUT_S
+        )
+        first = recorded or self.known or message
+        self._was_first = first == message
+        return first

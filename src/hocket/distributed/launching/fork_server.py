@@ -227,10 +227,13 @@ class _Server:
 
     def run(self) -> NoReturn:
         """Answer requests until the launcher ends; kill what it has left."""
-        with suppress(OSError):  # the launcher was killed before it read what was sent
-            self._control.sendall(b"!")
-            while self._answer():
-                pass
+        try:
+            with suppress(OSError):  # the launcher was killed before it read what was sent
+                self._control.sendall(b"!")
+                while self._answer():
+                    pass
+        except Exception:  # no request may leave processes behind that nobody waits for
+            traceback.print_exc()
         for pid in self._statuses:
             _kill_group(pid)
         for pid in self._statuses:

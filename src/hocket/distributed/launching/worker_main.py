@@ -20,7 +20,7 @@ from hocket.distributed.folder import identity
 from hocket.distributed.folder.last_words import flush_files, flush_streams, write_last_words
 from hocket.distributed.folder.launch_folder import LaunchFolder
 from hocket.distributed.folder.rejoin_files import RejoinMarkers
-from hocket.distributed.network.strangers import form_behind_closed_door
+from hocket.distributed.network.strangers import form_without_strangers
 from hocket.distributed.world import joined_worlds
 from hocket.errors import PeerFailedError, PeerLostError
 
@@ -171,7 +171,7 @@ def _join(spec: WorkerSpec, folder: LaunchFolder) -> None:
     store = distributed.FileStore(  # type: ignore[attr-defined]  # exported conditionally
         str(folder.path / "store"), spec.processes
     )
-    form_behind_closed_door(
+    form_without_strangers(
         lambda: distributed.init_process_group(
             "gloo",
             store=store,

@@ -27,7 +27,7 @@ POLL_S = 0.01
 """Seconds between two looks at them."""
 
 
-def form_behind_closed_door(
+def form_without_strangers(
     form: Callable[[], T], store: Store, *, rank: int, size: int, timeout_s: float
 ) -> T:
     """Form process groups, and let only the processes of this training stay connected.

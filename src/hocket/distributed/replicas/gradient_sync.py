@@ -6,12 +6,13 @@ torch's DistributedDataParallel.
 """
 
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, distributed, nn
 
+from hocket.distributed import wire
 from hocket.distributed.world.membership import Group
 from hocket.distributed.world.world import World
 
@@ -59,7 +60,7 @@ class GradientSync:
             for work, flat, bucket in self._pending:
                 # NCCL lets the stream wait, and no process.
                 finish(work) if self._group is self._world.replica_group else work.wait()
-                self._world.collectives.done += 1
+                self._world.operations.done += 1
                 *sums, used = flat.split([*(p.numel() for p in bucket), len(bucket)])
                 # Read only where they matter, as they have to be copied from a GPU.
                 here = [parameter.grad is not None for parameter in bucket]
@@ -99,7 +100,7 @@ class GradientSync:
             for p in bucket
         ]
         flat = torch.cat([*parts, used])
-        self._world.collectives.begun += 1
+        self._world.operations.begun += 1
         work = distributed.all_reduce(flat, group=self._group, async_op=True)
         self._pending.append((work, flat, bucket))
 
@@ -121,3 +122,29 @@ def build_buckets(parameters: Sequence[nn.Parameter]) -> list[list[nn.Parameter]
             buckets.append([parameter])
             size = bytes_
     return buckets
+
+
+@torch.no_grad()
+def sync_replicas(world: World, modules: Iterable[nn.Module]) -> None:
+    """Copy the weights of the first replica of this stage to the others.
+
+    Args:
+        world: This process among the others.
+        modules: Modules of the stage.
+    """
+    if world.replicas == 1:
+        return
+    activity = "broadcasting the weights of the first replica"
+    with world.replica_collective(activity) as finish:
+        for value in (v for module in modules for v in module.state_dict().values()):
+            dense = wire.to_dense(value)
+            if dense.numel():
+                finish(
+                    distributed.broadcast(
+                        wire.tensor_bytes(dense),
+                        group_src=0,
+                        group=world.replica_group,
+                        async_op=True,
+                    )
+                )
+            value.copy_(dense)

@@ -25,9 +25,9 @@ from hocket.distributed.folder.last_words import flush_files, flush_streams, wri
 from hocket.distributed.folder.process_state import leave_gloo
 from hocket.distributed.folder.restart import environment_number, torchrun_restart_count
 from hocket.distributed.network import network_interface
-from hocket.distributed.network.strangers import form_behind_closed_door
+from hocket.distributed.network.strangers import form_without_strangers
 from hocket.distributed.world.solo_world import SoloWorld
-from hocket.distributed.world.world import World, close_abandoned_worlds
+from hocket.distributed.world.world import RejoinedWorld, World, close_abandoned_worlds
 from hocket.errors import HangError, PeerFailedError, PeerLostError, WorldError
 
 EXIT_TIMEOUT_S = 30.0
@@ -81,7 +81,7 @@ def join_world(
         fresh = PrefixStore(f"attempt {torchrun_restart_count()}/{_joined.groups}", store)
         _joined.groups += 1
         # With torch's own time-out: a process that takes long to start does not hang.
-        form_behind_closed_door(
+        form_without_strangers(
             lambda: distributed.init_process_group(
                 "gloo", store=fresh, rank=rank, world_size=size
             ),
@@ -101,7 +101,8 @@ def join_world(
     store = connect_again(_next_store(identity))  # torch waits in its own while groups form
     _joined.count += 1
     try:
-        world = World(stages, replicas, timeout_s, store, identity, slow_timeout_s)
+        kind = RejoinedWorld if identity.incarnation else World
+        world = kind(stages, replicas, timeout_s, store, identity, slow_timeout_s)
     except BaseException as error:
         mark(error, _VERDICTS[_tell_those_that_join(store, identity, error)])
         raise
@@ -190,9 +191,10 @@ def _tell_all(error: BaseException) -> bool:
         world
         for _, world in sorted(_joined.worlds.items())
         # Not those of a training that has ended before, in good order or by a caught error.
-        if world.failures.has_ended_by(error) or not (world.left or world.failures.has_ended)
+        if world.failures.record.has_ended_by(error)
+        or not (world.left or world.failures.record.has_ended)
     ]
-    firsts = [world.failures.report(error) for world in worlds]
+    firsts = [world.failures.record.report(error) for world in worlds]
     # The newest world decides. Who was first there tells those that wait in the next one.
     if firsts and not firsts[-1]:
         return False

@@ -12,10 +12,11 @@ from typing import Any, TypeAlias
 
 from torch.distributed.distributed_c10d import PrefixStore, ProcessGroupGloo, Store
 
+from hocket.distributed.failures.barriers import Barriers
 from hocket.distributed.failures.detector import FailureDetector
 from hocket.distributed.folder.identity import KEY_TIMEOUT_S, ProcessIdentity
-from hocket.distributed.network.strangers import form_behind_closed_door
-from hocket.errors import PeerLostError
+from hocket.distributed.network.strangers import form_without_strangers
+from hocket.errors import PeerLostError, WorldError
 
 Group: TypeAlias = Any
 """A process group; torch names no public type for it."""
@@ -35,6 +36,7 @@ class Membership:
     Attributes:
         phase: Number of the current or last elastic phase, counted from 1; 0 before the first.
         detached: True during an elastic phase.
+        barriers: Barriers of all processes of the training.
 
     Raises:
         PeerLostError: This process was restarted, and the others have already ended the phase.
@@ -44,27 +46,41 @@ class Membership:
         self, identity: ProcessIdentity, store: Store, failures: FailureDetector, name: str
     ) -> None:
         self.phase = 0
+        self._name = name
         self.detached = False
         self._identity = identity
         self._store = store
         self._failures = failures
+        self.barriers = Barriers(failures, identity.rank, identity.size, identity.find_lost)
         self._next_tries: dict[str, int] = {}  # of groups of two, by name
         self._forming = threading.Lock()
         if not identity.incarnation:
             return
-        if failures.all_arrived(_barrier(1)):
+        if self.barriers.all_arrived(_barrier(1)):
             error = PeerLostError(
                 f"{name} was started again alone, but all stages had already finished their "
                 "last tick, and none can be replaced from then on; start the whole job again, "
                 "from its last checkpoints"
             )
-            failures.report(error)
+            failures.record.report(error)
             raise error
-        failures.withdraw(_barrier(1))
+        self.barriers.withdraw(_barrier(1))
         store.set(f"incarnation/{identity.rank}", str(identity.incarnation))
 
-    def detach(self) -> None:
-        """Begin an elastic phase: from now on this process needs no common process group."""
+    def detach(self, *, again: bool) -> None:
+        """Begin an elastic phase: from now on this process needs no common process group.
+
+        Args:
+            again: True if this process continues what it did before it was started again.
+
+        Raises:
+            WorldError: It was started again alone, and would begin anew.
+        """
+        if self._identity.incarnation and not self.phase and not again:
+            raise WorldError(
+                f"{self._name} was started again alone, and the others train already; call "
+                "resume with the folder of the checkpoints before fit"
+            )
         self.phase += 1
         self.detached = True
         if self._identity.rejoin_markers is not None:
@@ -83,7 +99,7 @@ class Membership:
         Raises:
             HocketError: A process has failed, or does not arrive.
         """
-        self._failures.wait_for_all(_barrier(self.phase), "finish their last tick")
+        self.barriers.wait_for_all(_barrier(self.phase), "finish their last tick")
         self.detached = False
         if self._identity.rejoin_markers is not None:
             self._identity.rejoin_markers.mark_reunited()
@@ -143,7 +159,7 @@ class Membership:
         door = PrefixStore("door", store)
         # The door would take the connections of another group that forms now for a stranger's.
         with self._forming:
-            return form_behind_closed_door(
+            return form_without_strangers(
                 form, door, rank=rank, size=size, timeout_s=5 * timeout_s
             )
 

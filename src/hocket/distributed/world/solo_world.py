@@ -3,12 +3,10 @@
 import math
 from collections.abc import Iterable
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, Literal
-
-from torch import nn
+from typing import Literal
 
 from hocket.distributed.failures.phases import Phase
-from hocket.tree import Tree
+from hocket.distributed.world.collectives import SoloCollectives
 
 
 class SoloFlags:
@@ -34,7 +32,7 @@ class SoloFlags:
         return [self._values[name]] if name in self._values else None
 
 
-class SoloWorld:
+class SoloWorld(SoloCollectives):
     """World of a process that trains alone: rank 0 of 1, which has all stages; see `World`.
 
     Attributes:
@@ -47,6 +45,7 @@ class SoloWorld:
         is_main: True, as this process prints and writes files.
         reads_data: True, as this process has the first stage.
         rejoined: False, as there are no other processes.
+        sent_bytes: 0, as nothing is sent to other processes.
         process_name: None, as there are no other processes.
         slow_timeout_s: Infinity, as this process waits for no other.
         flags: Flags of this process.
@@ -61,6 +60,7 @@ class SoloWorld:
     is_main: Literal[True] = True
     reads_data: Literal[True] = True
     rejoined: Literal[False] = False
+    sent_bytes: Literal[0] = 0
     process_name: None = None
     slow_timeout_s = math.inf
 
@@ -77,26 +77,6 @@ class SoloWorld:
 
     def agreement_store(self) -> None:
         """Return None, as there are no replicas that have to agree."""
-
-    def gather(self, value: Any, purpose: str = "training") -> list[Any]:
-        """Return the value of this process in a list.
-
-        Args:
-            value: The value.
-            purpose: What this process does, in a word.
-        """
-        return [value]
-
-    def broadcast(self, tree: Tree, source: int = 0) -> Tree:
-        """Return the value of the only process, which is this one."""
-        return tree
-
-    def copy_weights(self, module: nn.Module, source: int) -> None:
-        """Do nothing: all weights are here."""
-
-    def clock_offset(self) -> float:
-        """Return the seconds by which the first process's clock is ahead: 0."""
-        return 0.0
 
     def report_failure(self, error: BaseException) -> None:
         """Do nothing: there are no other processes."""

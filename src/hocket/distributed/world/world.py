@@ -6,46 +6,41 @@ All of `World` that is not specific to several processes is in `SoloWorld` too.
 import json
 import threading
 import time
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from functools import partial
 from queue import SimpleQueue
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
-import torch
-from torch import Tensor, distributed, nn
+from torch import distributed, nn
 from torch.distributed.distributed_c10d import PrefixStore, Store
 
-from hocket.distributed import wire
 from hocket.distributed.failures.detector import FailureDetector
 from hocket.distributed.failures.phases import Phase, others
 from hocket.distributed.failures.store_client import connect_again
 from hocket.distributed.failures.waits import Finish
 from hocket.distributed.folder.identity import ProcessIdentity
-from hocket.distributed.network.strangers import form_behind_closed_door
+from hocket.distributed.network.strangers import form_without_strangers
+from hocket.distributed.world.collectives import (
+    Collectives,
+    Operations,
+    SoloCollectives,
+)
 from hocket.distributed.world.flags import StoreFlags
 from hocket.distributed.world.membership import Group, Membership
 from hocket.distributed.world.process_groups import GroupPool, ProcessGroups, Shape
 from hocket.errors import WorldError
 from hocket.tree import Tree
 
-
-@dataclass
-class CollectiveCounts:
-    """Numbers of collective operations of one process in its process groups.
-
-    Attributes:
-        begun: Those that the process has begun.
-        done: Those that it has completed.
-    """
-
-    begun: int = 0
-    done: int = 0
+T = TypeVar("T")
 
 
 class NeighbourLink(Protocol):
     """The connection of a world to a neighbour."""
+
+    @property
+    def sent_bytes(self) -> int:
+        """Bytes sent to the neighbour so far."""
 
     def begin_close(self) -> None:
         """Tell the neighbour that nothing more will come, without waiting for it."""
@@ -74,20 +69,20 @@ class World:
         replica: Number of the replica of this process.
         names: Names of all processes by rank, such as ``stage 1``, for messages.
         name: Name of this process.
-        rejoined: True if this process was started alone in the place of one that was killed;
-            it then has no process groups.
+        rejoined: True if this process was started alone, instead of one that was killed.
         failures: Detector of failed and hanging processes.
         flags: Flags that the processes set without waiting for each other.
         membership: Elastic phases, in which a killed process may rejoin.
         left: True once this process begins to leave the world.
-        collectives: Number of collective operations of this process.
-        groups: Process groups of this training.
-        replica_group: Process group of the replicas of this stage; None without replicas.
+        operations: Counts of the operations of this process in process groups.
+        collectives: Operations of all processes.
 
     Raises:
         WorldError: There are not K times R processes.
         HocketError: Another process has failed, or does not arrive.
     """
+
+    rejoined = False
 
     def __init__(
         self,
@@ -133,28 +128,34 @@ class World:
             timeout_s,
             slow_timeout_s,
             is_silent=identity.is_silent,
-            find_lost=identity.find_lost,
         )
         flags = PrefixStore("flags", store)
         self.flags = StoreFlags(flags, self.failures, self.rank, self.size)
         self.membership = Membership(identity, store, self.failures, self.name)
-        self.rejoined = identity.incarnation > 0
-        self.collectives = CollectiveCounts()
-        self._groups_are_intact = not self.rejoined
+        self.operations = Operations(self.failures)
         self._links: list[NeighbourLink] = []
         self._closing = threading.Lock()
         self._closed = self.left = False
-        if self.rejoined:
-            return  # a process group cannot take a process in
+
+        # Meet the others.
+        self._groups: ProcessGroups | None
+        self.collectives: Collectives | SoloCollectives
         try:
-            self.groups = self._take_groups(Shape(stages, replicas, slow_timeout_s))
+            self._groups, self.collectives = self._join(Shape(stages, replicas, slow_timeout_s))
         except BaseException:
             self.failures.close()
             raise
-        count = self.groups.collective_count
-        self.collectives = CollectiveCounts(count, count)
-        self.replica_group = self.groups.replicas
-        self._shared: Group = self.groups.collectives
+
+    def _join(self, shape: Shape) -> tuple[ProcessGroups | None, Collectives | SoloCollectives]:
+        """Meet the other processes; return process groups, and the operations of all.
+
+        Raises:
+            HocketError: Another process has failed, or does not arrive.
+        """
+        groups = self._take_groups(shape)
+        self.operations.begun = self.operations.done = groups.collective_count
+        group = groups.collectives
+        return groups, Collectives(self.operations, group, self.rank, self.size)
 
     def _take_groups(self, shape: Shape) -> ProcessGroups:
         """Take process groups, the same as all other processes.
@@ -164,7 +165,7 @@ class World:
         """
         self.flags.set("groups", json.dumps(_pool.offer(shape)))
         # Forming a group would hang if another process did not arrive.
-        self.failures.wait_for_all()
+        self.membership.barriers.wait_for_all()
         awaited, ranks = "what all processes offer", others(range(self.size), self.rank)
         with self.failures.waiting_for(f"waiting for {awaited}", ranks, awaited) as wait:
             while (offers := self.flags.values("groups")) is None:
@@ -173,10 +174,36 @@ class World:
         taken = partial(_pool.take, shape, [json.loads(offer) for offer in offers])
         door = PrefixStore("door", connect_again(self._store))
         return self.failures.connect(
-            lambda: form_behind_closed_door(
+            lambda: form_without_strangers(
                 taken, door, rank=self.rank, size=self.size, timeout_s=shape.timeout_s
             )
         )
+
+    @property
+    def groups(self) -> ProcessGroups:
+        """Process groups of this training.
+
+        Raises:
+            WorldError: A process was started again alone, so that there are none.
+        """
+        if self._groups is None:
+            raise WorldError(
+                f"{self.name} has no process groups in common with the others, as a process "
+                "was started again alone; start the whole job again, from its last checkpoints"
+            )
+        return self._groups
+
+    @property
+    def replica_group(self) -> Group:
+        """Process group of the replicas of this stage; None without replicas."""
+        return self.groups.replicas
+
+    def together(self, make: Callable[[], T]) -> T | None:
+        """Return the result of a function that all processes call at the same time.
+
+        A process that was started again alone does not call it, and gets None.
+        """
+        return make()
 
     def reunite(self) -> None:
         """End the elastic phase when all processes do.
@@ -187,12 +214,18 @@ class World:
         with self.collective("the end of the elastic phase"):
             group = self.membership.reunite(self.slow_timeout_s)
         if group is not None:
-            self._shared, self._groups_are_intact = group, False
+            self.collectives = Collectives(self.operations, group, self.rank, self.size)
+            self._groups = None  # one that has come back is in none of them
             self.failures.operations = 0  # one that has come back has begun fewer
 
     def add_link(self, link: NeighbourLink) -> None:
         """Close a connection when this process leaves the world."""
         self._links.append(link)
+
+    @property
+    def sent_bytes(self) -> int:
+        """Bytes sent to the neighbours so far."""
+        return sum(link.sent_bytes for link in self._links)
 
     def close(self) -> None:
         """Leave the world, in good order if the neighbours do the same in time.
@@ -208,10 +241,9 @@ class World:
                 link.begin_close()
             end_s = time.monotonic() + self.failures.timeout_s
             quiet = [link.finish_close(end_s - time.monotonic()) for link in self._links]
-            complete = self.collectives.begun == self.collectives.done
-            if all(quiet) and complete and self._groups_are_intact:
-                self.groups.collective_count = self.collectives.done
-                _pool.give_back(self.groups)
+            if all(quiet) and self.operations.complete and self._groups is not None:
+                self._groups.collective_count = self.operations.done
+                _pool.give_back(self._groups)
             self.failures.close()
             self._links.clear()
             self._closed = True
@@ -251,7 +283,7 @@ class World:
 
     def report_failure(self, error: BaseException) -> None:
         """Report to the other processes why this one ends."""
-        self.failures.report(error)
+        self.failures.record.report(error)
 
     def agreement_store(self) -> Store | None:
         """Return a new store for an agreement between replicas; None without replicas."""
@@ -264,129 +296,46 @@ class World:
         return self.rank + offset * self.replicas
 
     def gather(self, value: Any, purpose: str = "training") -> list[Any]:
-        """Return the JSON values of all processes in the order of ranks.
-
-        Args:
-            value: The value of this process.
-            purpose: What it does, in a few words; processes that do different things do not
-                get values of each other.
-
-        Raises:
-            WorldError: They do different things.
-        """
-        text = json.dumps([purpose, value]).encode()
-        data = torch.frombuffer(bytearray(text), dtype=torch.uint8)
-        lengths = [torch.zeros(1, dtype=torch.int64) for _ in range(self.size)]
-        with self.collective(purpose) as finish:
-            finish(self._shared.allgather([lengths], [torch.tensor([len(data)])]))
-            longest = int(max(map(int, lengths)))
-            padded = torch.zeros(longest, dtype=torch.uint8)
-            padded[: len(data)] = data
-            rows = [torch.empty_like(padded) for _ in range(self.size)]
-            finish(self._shared.allgather([rows], [padded]))
-        texts = zip(rows, lengths, strict=True)
-        pairs = [json.loads(row[: int(n)].numpy().tobytes()) for row, n in texts]
-        if len({purpose for purpose, _ in pairs}) > 1:
-            named = [f"rank {rank} is {purpose}" for rank, (purpose, _) in enumerate(pairs)]
-            raise WorldError(
-                f"the processes do different things at the same time: {', '.join(named)}; call "
-                "evaluate, predict, gather, collect and state_dict in all processes alike"
-            )
-        return [value for _, value in pairs]
+        """Return the JSON values of all processes; see `Collectives`."""
+        return self.collectives.gather(value, purpose)
 
     def broadcast(self, tree: Tree, source: int = 0) -> Tree:
-        """Return the value of one process in every process, and ignore the others.
+        """Return the value of one process in every process; see `Collectives`."""
+        return self.collectives.broadcast(tree, source)
 
-        Args:
-            tree: The value of this process, with tensors on the CPU.
-            source: Rank of the process whose value it is to be.
-        """
-        leaves: list[Tensor] = []
-        spec = wire.encode_tree(tree, leaves) if self.rank == source else None
-        dense = [wire.to_dense(tensor) for tensor in leaves]
-        described = [spec, [wire.tensor_spec(tensor) for tensor in dense]]
-        spec, forms = self.gather(described, "sharing values")[source]
-        tensors = dense if self.rank == source else [wire.empty_tensor(form) for form in forms]
-        self.broadcast_(tensors, source)
-        return wire.decode_tree(spec, tensors)
-
-    def broadcast_(self, tensors: Iterable[Tensor], source: int) -> None:
-        """Overwrite dense CPU tensors in every process with those of one rank."""
-        options = distributed.BroadcastOptions()
-        options.rootRank = source
-        with self.collective("sharing tensors (collect, state_dict, predict)") as finish:
-            for tensor in tensors:
-                if tensor.numel():
-                    finish(self._shared.broadcast([wire.tensor_bytes(tensor)], options))
-
-    @torch.no_grad()
-    def sync_replicas(self, modules: Iterable[nn.Module]) -> None:
-        """Copy the weights of the first replica of this stage to the others."""
-        if self.replicas == 1:
-            return
-        activity = "broadcasting the weights of the first replica"
-        with self.replica_collective(activity) as finish:
-            for value in (v for module in modules for v in module.state_dict().values()):
-                dense = wire.to_dense(value)
-                if dense.numel():
-                    finish(
-                        distributed.broadcast(
-                            wire.tensor_bytes(dense),
-                            group_src=0,
-                            group=self.replica_group,
-                            async_op=True,
-                        )
-                    )
-                value.copy_(dense)
-
-    @torch.no_grad()
     def copy_weights(self, module: nn.Module, source: int) -> None:
-        """Overwrite the weights and statistics of a module with those of one rank."""
-        tensors = [v for v in module.state_dict().values() if isinstance(v, Tensor)]
-        dense = [wire.to_dense(tensor) for tensor in tensors]
-        self.broadcast_(dense, source)
-        if self.rank != source:
-            for tensor, value in zip(tensors, dense, strict=True):
-                tensor.copy_(value)
+        """Overwrite the weights of a module with those of one rank; see `Collectives`."""
+        self.collectives.copy_weights(module, source)
 
     def clock_offset(self) -> float:
-        """Return the seconds by which the first process's ``perf_counter`` is ahead.
-
-        Assumes that the quickest of several exchanges is symmetric: exact to about 0.1 ms.
-        """
-        offsets = [(0.0, 0.0)] if self.is_main else []
-        with self.collective("comparing clocks") as finish:
-            for other in range(1, self.size):
-                for _ in range(8 if self.rank in (0, other) else 0):
-                    value = torch.zeros(1, dtype=torch.float64)
-                    if self.is_main:
-                        finish(self._shared.recv([value], other, 0))
-                        value.fill_(time.perf_counter())
-                        finish(self._shared.send([value], other, 0))
-                        continue
-                    start = time.perf_counter()
-                    finish(self._shared.send([value], 0, 0))
-                    finish(self._shared.recv([value], 0, 0))
-                    end = time.perf_counter()
-                    offsets.append((end - start, float(value) - (start + end) / 2))
-        return min(offsets)[1]
+        """Return the seconds by which the first process's clock is ahead; see `Collectives`."""
+        return self.collectives.clock_offset()
 
     def collective(self, activity: str) -> AbstractContextManager[Finish]:
         """Return a context manager for operations of all processes; see `FailureDetector`."""
-        return self._collective(activity, range(self.size))
+        return self.operations.among(range(self.size), activity)
 
     def replica_collective(self, activity: str) -> AbstractContextManager[Finish]:
         """Return the same for operations of the replicas of this stage."""
         first = self.stage * self.replicas
-        return self._collective(activity, range(first, first + self.replicas))
+        return self.operations.among(range(first, first + self.replicas), activity)
 
-    @contextmanager
-    def _collective(self, activity: str, ranks: Sequence[int]) -> Iterator[Finish]:
-        """Count the operations, and wait for them."""
-        self.collectives.begun += 1
-        with self.failures.collective(activity, ranks) as finish:
-            yield finish
-        self.collectives.done += 1
+
+class RejoinedWorld(World):
+    """World of a process that was started alone, instead of one that was killed.
+
+    A process group cannot take a process in. So until the processes reunite, this one has no
+    groups, and its collectives are its own.
+    """
+
+    rejoined = True
+
+    def _join(self, shape: Shape) -> tuple[None, SoloCollectives]:
+        return None, SoloCollectives()
+
+    def together(self, make: Callable[[], T]) -> T | None:
+        """Return None: the others have done it already."""
+        return None
 
 
 _pool = GroupPool()

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from hocket.errors import CutError
 from hocket.partition.cut_graph import CutGraph, CutPoint, batch_size
 from hocket.partition.parts.assignment import Assignment
+from hocket.partition.parts.forward_values import ForwardValues
 from hocket.partition.parts.meta_tensors import MetaModules, to_meta
 from hocket.partition.parts.partial_forward import PartialForward, StopForward
 from hocket.partition.parts.stage_span import StageSpan
@@ -101,23 +102,28 @@ class PartialModule(nn.Module):
         if self._span.begin is None:
             received = _in_order_of(self._sample, received)
             self._require_same_constants(received)
+
+        # Say which values this forward receives, and which it is to send.
         training = self.training and network.training
         count = self._find_batch_size(received)
         mode = ForwardMode(training, single=count == 1)
+        values = ForwardValues(network, self._names, self._span, mode)
+        inputs = received
+        if self._span.begin is not None:
+            values.receive(tensors(received))
+            inputs = self._make_meta_inputs(self._span.begin, tensors(received), count)
+        inputs = values.register_inputs(inputs, constant=bool(self._repeated))
         run = PartialForward(
             network,
-            self._names,
             self._span,
             mode,
+            values,
             self._repeated,
             self._meta_modules,
             self.on_begin,
         )
-        inputs = received
-        if self._span.begin is not None:
-            run.receive(tensors(received))
-            inputs = self._make_meta_inputs(self._span.begin, tensors(received), count)
-        inputs = run.register_inputs(inputs)
+
+        # Run the network's own forward up to the next stage.
         with (
             run.cleanup,
             self._share_mode(network),
@@ -127,7 +133,7 @@ class PartialModule(nn.Module):
             try:
                 output = call_network(network, inputs)
             except StopForward:
-                sent = run.collect_sent()
+                sent = values.collect_sent()
                 self._require_batch_size(tensors(sent), count)
                 return sent
         if self._span.end is not None:
@@ -135,7 +141,7 @@ class PartialModule(nn.Module):
                 f"{self._span} never came to its end: the forward took another path than on "
                 "the sample; cut with a sample like the batches, or cut elsewhere"
             )
-        return run.substitute(output)
+        return values.substitute(output)
 
     def _require_same_constants(self, inputs: Tree) -> None:
         """Refuse inputs without tensors that are not those of the sample, as later stages have.

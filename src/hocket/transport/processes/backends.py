@@ -21,15 +21,14 @@ class HostBackend(Backend):
     """Backend through gloo, for all devices and any number of processes.
 
     Args:
-        world: The processes of the training.
-        rank: Rank of the neighbour in ``group``.
-        group: Group of the two processes; the group of all processes if not given.
+        group: Process group that sends and receives.
+        rank: Rank of the neighbour in it.
     """
 
     device = torch.device("cpu")
 
-    def __init__(self, world: World, rank: int, group: Group | None = None) -> None:
-        self._group = group if group is not None else world.groups.packets
+    def __init__(self, group: Group, rank: int) -> None:
+        self._group = group
         self._rank = rank
 
     def send(self, tensor: Tensor, lane: Lane) -> SendHandle:
@@ -154,8 +153,12 @@ class Backends:
             return
         self._edges, self.gradient_group = world.groups.direct(name)
 
+    def for_headers(self, rank: int) -> HostBackend:
+        """Build the backend for the headers of messages to a neighbour, and from it."""
+        return HostBackend(self._world.groups.packets, rank)
+
     def for_peer(self, rank: int) -> Backend:
-        """Build the backend for a neighbour.
+        """Build the backend for the tensors of a neighbour's messages.
 
         It is direct if both have a GPU of their own, and through shared memory if both can.
         """
@@ -164,7 +167,7 @@ class Backends:
             return DirectBackend(
                 self._device, rank, self._edges[here, rank], self._edges[rank, here]
             )
-        host = HostBackend(self._world, rank)
+        host = self.for_headers(rank)
         if rank in self._processes:
             return SharedMemoryBackend(host, self._processes[rank])
         return host

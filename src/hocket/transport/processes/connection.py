@@ -13,20 +13,21 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor
 
-from hocket.distributed import wire
 from hocket.distributed.failures.waits import Wait
 from hocket.distributed.world.world import World
-from hocket.errors import HocketError, PacketError
-from hocket.transport.packet import Activation, Gradient
-from hocket.transport.processes.backend import Backend, Lane
-from hocket.transport.processes.backends import HostBackend
+from hocket.errors import HocketError
+from hocket.transport.packet import Activation
+from hocket.transport.processes.backend import Backend
 from hocket.transport.processes.inbox import Inbox
-from hocket.transport.processes.message import Message, OutgoingMessage, read_activation
+from hocket.transport.processes.message import (
+    Message,
+    MessageReader,
+    MessageWriter,
+    OutgoingMessage,
+)
 from hocket.transport.processes.outbox import Outbox
-from hocket.transport.processes.posted_receives import ExpectedLayouts, Part, PostedReceives
-from hocket.transport.processes.sequence_check import SequenceCheck
+from hocket.transport.processes.posted_receives import Part
 from hocket.tree import Tree
 
 IN_FLIGHT = 2
@@ -55,13 +56,13 @@ class Connection:
         rank: Rank of the neighbour.
         capacity: Number of packets that may arrive before they are needed.
         device: Device on which received tensors are put.
-        backend: Sends and receives tensors; through host memory if not given.
+        headers: Sends and receives headers.
+        backend: Sends and receives tensors.
         on_activation: Called with every activation in the receiving thread; if not given,
             activations wait in the inbox.
         ahead: Number of messages whose receives are posted before they are sent; the same at
             the neighbour.
         checksum: Whether tensors are sent with a checksum; headers always are.
-        header_backend: Sends and receives headers; through host memory if not given.
         lost_error: Builds the error to raise when the neighbour is lost, from the text of the
             backend's error; by default the failure detector does, and the training ends.
     """
@@ -72,33 +73,32 @@ class Connection:
         rank: int,
         capacity: int,
         device: torch.device,
-        backend: Backend | None = None,
+        headers: Backend,
+        backend: Backend,
         on_activation: Callable[[Activation], None] | None = None,
         *,
         ahead: int = LEAST_AHEAD,
         checksum: bool = True,
-        header_backend: Backend | None = None,
         lost_error: Callable[[str], HocketError] | None = None,
     ) -> None:
         self.rank = rank
         self.peer_name = world.names[rank]
         self.device = device
-        self.sent_bytes = 0
         self._world = world
-        self._header_backend = header_backend or HostBackend(world, rank)
         self._lost_error = lost_error or partial(world.failures.peer_lost, rank)
-        self._backend = backend or self._header_backend
         self._on_activation = on_activation
-        self._checksum = checksum
-        self._sent_count = 0
         self._ahead = ahead
-        self._expected = ExpectedLayouts(ahead)
-        self._posted = PostedReceives(self._header_backend, self._backend)
         self._receive_error: Exception | None = None
         self._ended = False  # the neighbour has said that nothing more will come
-        self._route = f"{world.name}, from {self.peer_name}"
-        self._sequence_check = SequenceCheck(self._route)
-        self._inbox: Inbox[Message] = Inbox(self._route, capacity)
+
+        # Messages are written and read through the backends.
+        self._backend = backend
+        route = f"{world.name}, from {self.peer_name}"
+        self._writer = MessageWriter(headers, backend, ahead, checksum=checksum)
+        self._reader = MessageReader(route, headers, backend)
+
+        # A failure anywhere wakes up a thread that waits here.
+        self._inbox: Inbox[Message] = Inbox(route, capacity)
         self._outbox = Outbox(f"hocket-to-{rank}", IN_FLIGHT)
         world.failures.add_listener(self._inbox.fail)
         world.failures.add_listener(self._outbox.fail)
@@ -120,17 +120,22 @@ class Connection:
             PacketError: A tree holds a value that cannot be sent to another process.
             HocketError: The neighbour is lost or does not receive.
         """
-        message = self._encode(kind, number, header, trees)
+        message = self._writer.encode(kind, number, header, trees)
         wanted = f"{self.peer_name} to take {kind} {number}"
         activity = f"sending {kind} {number} to {self.peer_name}"
         with self._waiting_for_peer(activity, wanted) as wait:
             wait.until(partial(self._outbox.add, message.begin))
-        self._count(message)
+        self._writer.count(message)
+
+    @property
+    def sent_bytes(self) -> int:
+        """Bytes that were sent."""
+        return self._writer.sent_bytes
 
     @property
     def received_bytes(self) -> int:
         """Bytes that have arrived."""
-        return self._posted.received_bytes
+        return self._reader.received_bytes
 
     @property
     def busy(self) -> bool:
@@ -168,8 +173,8 @@ class Connection:
         self._inbox.close()
         parts: list[Part] = []
         for _ in range(self._ahead):  # a posted receive cannot be taken back
-            message = self._encode("end", 0, {}, {})
-            self._count(message)
+            message = self._writer.encode("end", 0, {}, {})
+            self._writer.count(message)
             parts += message.parts
         self._outbox.close(OutgoingMessage("end", 0, parts).begin)
 
@@ -211,87 +216,21 @@ class Connection:
         except OSError as error:
             raise self._lost_error(str(error)) from None
 
-    def _encode(
-        self, kind: str, number: int, header: dict[str, Any], trees: dict[str, Tree]
-    ) -> OutgoingMessage:
-        """Build the next message; the arguments are those of `send`."""
-        collected: list[Tensor] = []
-        specs = {name: wire.encode_tree(tree, collected) for name, tree in trees.items()}
-        tensors = [wire.to_dense(tensor, self._backend.device) for tensor in collected]
-        layout = [wire.tensor_spec(tensor) for tensor in tensors]
-        first, rest = wire.encode_header(
-            header
-            | {
-                "trees": specs,
-                "kind": kind,
-                "number": number,
-                "sequence": self._sent_count,
-                "tensors": layout,
-                "checksums": (
-                    [wire.checksum(tensor) for tensor in tensors] if self._checksum else None
-                ),
-            }
-        )
-        filling, after = self._expected.arrange(layout, tensors, self._backend)
-        parts: list[Part] = [(self._header_backend, first, Lane.HEADER)]
-        if rest is not None:
-            parts.append((self._header_backend, rest, Lane.LATE))
-        return OutgoingMessage(kind, number, parts + filling + after)
-
-    def _count(self, message: OutgoingMessage) -> None:
-        self._sent_count += 1
-        self.sent_bytes += message.nbytes
-
     def _receive_loop(self) -> None:
         try:
             for _ in range(self._ahead):
-                self._posted.post([])
-            while (message := self._receive_message()).header["kind"] != "end":
+                self._reader.post([])
+            while (message := self._reader.receive()).header["kind"] != "end":
                 header = message.header
                 if self._on_activation is not None and header["kind"] == Activation.kind:
-                    self._on_activation(read_activation(message, self.device))
+                    self._on_activation(message.packet(Activation, self.device))
                 else:
                     self._inbox.put((header["kind"], header["number"]), message)
-                self._posted.post(header["tensors"])
-            while len(self._posted):
-                self._receive_message()
+                self._reader.post(header["tensors"])
+            while self._reader.posted_count:
+                self._reader.receive()
             self._ended = True
             self._inbox.fail(ConnectionError(f"{self.peer_name} has ended its training"))
         except Exception as error:
             self._receive_error = error
             self._inbox.fail(error)  # raised by the next call of receive
-
-    def _receive_message(self) -> Message:
-        try:
-            first, rest = self._posted.receive_header()
-            header = wire.decode_header(first, rest)
-            wire.check_header(header)
-        except PacketError as error:
-            raise self._sequence_check.header_error(error) from None
-        self._sequence_check.check_header(header)
-        tensors = self._posted.receive_tensors(header["tensors"])
-        self._sequence_check.check_tensors(header, tensors)
-        return Message(self._route, header, tensors)
-
-
-def send_activation(connection: Connection, packet: Activation, end_batch: int) -> None:
-    """Send an activation to the next stage.
-
-    Args:
-        connection: The connection to that stage.
-        packet: The activation.
-        end_batch: First batch that is not certain to enter.
-    """
-    header = {
-        "epoch": packet.epoch,
-        "differentiable": packet.differentiable,
-        "end_batch": end_batch,
-        "share": packet.share,
-    }
-    trees = {"values": packet.values, "targets": packet.targets}
-    connection.send(packet.kind, packet.batch, header, **trees)
-
-
-def send_gradient(connection: Connection, packet: Gradient) -> None:
-    """Send a gradient to the previous stage."""
-    connection.send(packet.kind, packet.batch, {}, values=packet.values)

@@ -1,19 +1,14 @@
 """Ports of a stage whose neighbours are in other processes."""
 
-from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Generic
 
 from hocket.timeline import Recorder
 from hocket.transport.packet import Activation, Gradient
 from hocket.transport.port import Received, Sent
-from hocket.transport.processes.connection import (
-    Connection,
-    send_activation,
-    send_gradient,
-)
-from hocket.transport.processes.message import Message, read_activation, read_gradient
-from hocket.transport.processes.unacknowledged import Unacknowledged
+from hocket.transport.processes.connection import Connection
 from hocket.tree import Tree
 
 
@@ -22,7 +17,8 @@ class Lookahead:
     """Current tick of a stage, and how far ahead its batches are certain.
 
     The first stage reads ahead in the data and sends ``end_batch`` with every packet, so that
-    each stage trains without asking, and all stop after the same batch.
+    each stage trains without asking, and all stop after the same batch. Packets on their way
+    back repeat what their receiver knows.
 
     Attributes:
         tick: The tick that the stage is executing.
@@ -33,7 +29,50 @@ class Lookahead:
     end_batch: int = 0
 
 
-class ConnectionPort(ABC, Generic[Sent, Received]):
+class Unacknowledged(Generic[Sent]):
+    """Packets that one port has sent and whose receiver takes them in a later tick.
+
+    The neighbour may have received them or not, as processes run ahead of each other. A
+    checkpoint describes all stages at one tick, so the sender keeps the packets that were on
+    their way then.
+
+    Args:
+        delay: Ticks from sending a packet to taking it; 0 to keep none.
+    """
+
+    def __init__(self, delay: int) -> None:
+        self._delay = delay
+        self._packets: deque[tuple[int, Sent]] = deque()
+
+    def add(self, packet: Sent, tick: int) -> None:
+        """Add a packet that is sent in this tick."""
+        self._packets.append((tick, packet))
+        self._discard_taken(tick)
+
+    def restore(self, packets: Sequence[Sent], tick: int) -> None:
+        """Replace all packets by those of a state.
+
+        One was sent in each of the ticks up to this one, for a training leaves out none.
+        """
+        self._packets = deque(enumerate(packets, tick - len(packets) + 1))
+
+    def packets(self, tick: int) -> list[Sent]:
+        """Return the packets that are taken after this tick.
+
+        >>> sent = Unacknowledged(delay=1)
+        >>> sent.add("activation 5", tick=7)
+        >>> sent.packets(tick=7), sent.packets(tick=8)
+        (['activation 5'], [])
+        """
+        self._discard_taken(tick)
+        return [packet for _, packet in self._packets]
+
+    def _discard_taken(self, tick: int) -> None:
+        while self._packets and self._packets[0][0] + self._delay <= tick:
+            self._packets.popleft()
+
+
+class ConnectionPort(Generic[Sent, Received]):
     """Common base of the two ports at a connection.
 
     Args:
@@ -45,7 +84,7 @@ class ConnectionPort(ABC, Generic[Sent, Received]):
     """
 
     _sent_type: type[Sent]
-    _received_kind: str
+    _received_type: type[Received]
 
     def __init__(
         self, connection: Connection, lookahead: Lookahead, recorder: Recorder, delay: int = 0
@@ -58,13 +97,15 @@ class ConnectionPort(ABC, Generic[Sent, Received]):
     def send(self, packet: Sent) -> None:
         """Send a packet."""
         self._unacknowledged.add(packet, self._lookahead.tick)
-        self._send(packet)
+        self._write(packet)
 
     def receive(self, batch: int) -> Received:
         """Wait for the packet of a batch and return it."""
-        with self._recorder.span("wait", batch, self._lookahead.tick):
-            message = self._connection.receive(self._received_kind, batch)
-        return self._read(message)
+        lookahead = self._lookahead
+        with self._recorder.span("wait", batch, lookahead.tick):
+            message = self._connection.receive(self._received_type.kind, batch)
+        lookahead.end_batch = max(lookahead.end_batch, message.value("end_batch", int))
+        return message.packet(self._received_type, self._connection.device)
 
     def state_dict(self) -> Tree:
         """Return the packets that were sent and are taken after this tick."""
@@ -75,44 +116,24 @@ class ConnectionPort(ABC, Generic[Sent, Received]):
         packets = [self._sent_type(**packet) for packet in state]
         self._unacknowledged.restore(packets, self._lookahead.tick)
         for packet in packets:
-            self._send(packet)
-
-    def _send(self, packet: Sent) -> None:
-        with self._recorder.span("send", packet.batch, self._lookahead.tick):
             self._write(packet)
 
-    @abstractmethod
     def _write(self, packet: Sent) -> None:
-        """Send a packet as a message."""
-
-    @abstractmethod
-    def _read(self, message: Message) -> Received:
-        """Build the packet that a message holds."""
+        """Send a packet as a message, with news of the batches to come."""
+        header = packet.header() | {"end_batch": self._lookahead.end_batch}
+        with self._recorder.span("send", packet.batch, self._lookahead.tick):
+            self._connection.send(packet.kind, packet.batch, header, **packet.trees())
 
 
 class ConnectionToNext(ConnectionPort[Activation, Gradient]):
     """Port to the next stage: sends activations and receives gradients."""
 
     _sent_type = Activation
-    _received_kind = Gradient.kind
-
-    def _write(self, packet: Activation) -> None:
-        send_activation(self._connection, packet, self._lookahead.end_batch)
-
-    def _read(self, message: Message) -> Gradient:
-        return read_gradient(message, self._connection.device)
+    _received_type = Gradient
 
 
 class ConnectionToPrevious(ConnectionPort[Gradient, Activation]):
     """Port to the previous stage: receives activations and sends gradients."""
 
     _sent_type = Gradient
-    _received_kind = Activation.kind
-
-    def _write(self, packet: Gradient) -> None:
-        send_gradient(self._connection, packet)
-
-    def _read(self, message: Message) -> Activation:
-        lookahead = self._lookahead
-        lookahead.end_batch = max(lookahead.end_batch, message.value("end_batch", int))
-        return read_activation(message, self._connection.device)
+    _received_type = Activation

@@ -13,16 +13,17 @@ from typing import TypeAlias
 from hocket.distributed.world.world import World
 from hocket.errors import HangError, HocketError
 from hocket.transport.packet import Activation
+from hocket.transport.processes.backend import Backend
 from hocket.transport.processes.backends import HostBackend
-from hocket.transport.processes.connection import Connection, send_activation
+from hocket.transport.processes.connection import Connection
 
 POLL_S = 0.1
 """Seconds between two looks whether a neighbour is back."""
 ConnectionFactory: TypeAlias = Callable[
-    [Callable[[str], HocketError], HostBackend | None], Connection
+    [Callable[[str], HocketError], Backend, Backend], Connection
 ]
 """Makes a connection. Args: the builder of the error that a lost neighbour raises, and the
-backend for all that is sent; None for the first connection, which chooses its own."""
+backends for headers and for tensors."""
 
 
 class _ConnectionCutError(HocketError):
@@ -36,16 +37,24 @@ class ReconnectingLink:
         world: The processes of the training.
         rank: Rank of the neighbour.
         connect: Makes each connection.
+        first: Backends of the first connection; None if this process was started again alone,
+            and connects later.
 
     Attributes:
         connection: The present connection; None while there is none. Until the link is closed,
             the thread that reconnects may replace it at any time.
     """
 
-    def __init__(self, world: World, rank: int, connect: ConnectionFactory) -> None:
+    def __init__(
+        self,
+        world: World,
+        rank: int,
+        connect: ConnectionFactory,
+        first: tuple[Backend, Backend] | None,
+    ) -> None:
         self.rank = rank
         self.peer_name = world.names[rank]
-        self.connection = None if world.rejoined else connect(self._lost_error, None)
+        self.connection = connect(self._lost_error, *first) if first is not None else None
         self._world = world
         self._connect = connect
         self._closed_sent_bytes = 0  # sent over connections that were cut
@@ -69,7 +78,7 @@ class ReconnectingLink:
             return False
         # If the connection is cut just now, the receiver of the next packet counts a lost one.
         with suppress(_ConnectionCutError):
-            send_activation(connection, packet, end_batch=0)
+            connection.send(packet.kind, packet.batch, packet.header(), **packet.trees())
         return True
 
     def start_reconnecting(self) -> None:
@@ -163,8 +172,8 @@ class ReconnectingLink:
             with suppress(RuntimeError, HangError):  # it was killed once more, or too slow
                 group = membership.pair_group(self.rank)
             if group is not None:
-                backend = HostBackend(self._world, int(self.rank > self._world.rank), group)
-                made = self._connect(self._lost_error, backend)
+                backend = HostBackend(group, int(self.rank > self._world.rank))
+                made = self._connect(self._lost_error, backend, backend)
                 with self._changing:
                     self.connection = made
                     if self._closing:  # meanwhile: the neighbour waits to hear of the end

@@ -8,6 +8,7 @@ had.
 
 import mmap
 import os
+import platform
 import secrets
 import time
 from collections.abc import Sequence
@@ -29,6 +30,12 @@ LEAST_BYTES = 2**16
 """Size of the smallest tensor that is sent in a block; smaller ones take no longer by gloo."""
 NOTE = ["int64", [3], [1]]
 """Layout of a note: number, file descriptor and capacity of a block."""
+ORDERED_PROCESSORS = ("x86_64", "amd64", "i386", "i686")
+"""Processors that keep a write behind the reads before it.
+
+The receiver copies a tensor out of a block, and then sets the flag that frees the block. On
+other processors the sender might see the flag before the copy is done, so packets go by gloo.
+"""
 _FLAG_BYTES = mmap.PAGESIZE
 """Bytes before the tensor; the first one is not 0 until the tensor has been copied out."""
 _NO_BLOCK = -1
@@ -72,9 +79,6 @@ class SharedBlock:
     def take(self, spec: Sequence[Any]) -> Tensor:
         """Copy the tensor of this type, shape and strides out of the block, and free it.
 
-        Nothing but the locks that Python and PyTorch take between the two keeps the copy before
-        the flag. x86 does so anyway; on other processors the checksum of the packet would tell.
-
         Raises:
             TransitError: The block is too small for such a tensor.
         """
@@ -85,6 +89,7 @@ class SharedBlock:
                 "shared memory"
             )
         wire.tensor_bytes(tensor).copy_(self._bytes[: tensor.nbytes])
+        # Without a barrier, which Python has none for: see ORDERED_PROCESSORS.
         self._flag[0] = 0
         return tensor
 
@@ -237,11 +242,11 @@ def find_shared(world: World) -> dict[int, int]:
     Args:
         world: The processes of the training.
     """
-    offer = Offer()
-    addresses = world.gather(offer.address)
-    here = [rank for rank, address in enumerate(addresses) if offer.reaches(address)]
+    probe = SharedMemoryProbe()
+    addresses = world.gather(probe.address)
+    here = [rank for rank, address in enumerate(addresses) if probe.reaches(address)]
     reached = world.gather(here)
-    offer.close()
+    probe.close()
     return {
         rank: addresses[rank][0]
         for rank in here
@@ -249,17 +254,20 @@ def find_shared(world: World) -> dict[int, int]:
     }
 
 
-class Offer:
+class SharedMemoryProbe:
     """Memory that tells other processes whether they can map memory of this one.
 
     Attributes:
         address: Values from which another process finds the memory, or None if this system has
-            no memory that could be shared.
+            no memory that could be shared, or its processor does not keep reads and writes in
+            order.
     """
 
     def __init__(self) -> None:
         self.address: list[Any] | None = None
         self._file = -1
+        if platform.machine().lower() not in ORDERED_PROCESSORS:
+            return
         # Not on this system, or forbidden in this container.
         with suppress(AttributeError, OSError):
             self._file = os.memfd_create("hocket")

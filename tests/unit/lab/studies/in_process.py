@@ -4,7 +4,6 @@ import json
 import math
 
 import hocket
-from hocket.runs.skipped_batches import retry_skipping
 from hocket.runs.start import train_in_process
 from hocket_lab.studies import pool
 from hocket_lab.studies.child import report
@@ -19,9 +18,7 @@ class HereProcess:
 
     def __init__(self, config, files, output):
         type(self).started += 1
-        self.returncode = retry_skipping(
-            config, lambda _: train_in_process(config, True, report)
-        )
+        self.returncode = train_in_process(config, True, report)
 
     def poll(self):
         return self.returncode

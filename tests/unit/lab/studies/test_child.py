@@ -11,7 +11,6 @@ import pytest
 from hocket.errors import DataError, NonFiniteError
 from hocket.runs.config import RunConfig, plain_values
 from hocket.runs.run_dir import lock_run_dir
-from hocket.runs.skipped_batches import EXIT_CODE, RestoreRequest
 from hocket.runs.summary import Summary
 from hocket.training.results.metrics import EpochResult
 from hocket_lab.studies import child
@@ -29,9 +28,8 @@ def summary(state, number=0):
         (summary("interrupted", 15), 143, None),
         (NonFiniteError("loss is nan"), 1, RunResult("diverged", "loss is nan")),
         (DataError("no data"), 1, RunResult("failed", "no data")),
-        (RestoreRequest("again"), EXIT_CODE, None),
     ],
-    ids=["finished", "stopped", "diverged", "failed", "restored"],
+    ids=["finished", "stopped", "diverged", "failed"],
 )
 def test_each_end_leaves_its_result(tmp_path, end, code, result):
     assert child.report(RunConfig(run_dir=tmp_path), end) == code

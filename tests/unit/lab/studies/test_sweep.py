@@ -398,12 +398,6 @@ def test_batches_that_a_run_skipped_are_told(tmp_path):
     assert "Batches that were skipped, as something was NaN or infinite, are among" in text
 
 
-def test_a_command_that_restores_checkpoints_writes_some(tmp_path, monkeypatch):
-    pretend_runs(monkeypatch, lambda config: 1.0)
-    (row,) = sweep(study(base=TINY | {"on_nan": "restore"}), tmp_path).rows
-    assert "--on-nan restore --checkpoint-every 500" in row["runs"][0]["command"]
-
-
 def test_a_folder_in_use_is_refused(tmp_path):
     with (
         lock_run_dir(tmp_path),

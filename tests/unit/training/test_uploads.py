@@ -3,18 +3,18 @@
 import pytest
 import torch
 
-from hocket.training.session.upload import Upload, WithoutGraph
+from hocket.training.session.batches import DetachOnce, Upload
 
 CPU = torch.device("cpu")
 
 
 def test_a_batch_that_is_in_place_is_not_copied():
     values = torch.ones(2, 3, 4, 4)
-    assert Upload(CPU, WithoutGraph(), channels_last=False)(values) is values
+    assert Upload(CPU, DetachOnce(), channels_last=False)(values) is values
 
 
 def test_images_get_the_memory_format():
-    images, targets = Upload(CPU, WithoutGraph(), channels_last=True)(
+    images, targets = Upload(CPU, DetachOnce(), channels_last=True)(
         (torch.ones(2, 3, 4, 4), torch.ones(2))
     )
     assert images.is_contiguous(memory_format=torch.channels_last)
@@ -23,7 +23,7 @@ def test_images_get_the_memory_format():
 
 def test_a_tensor_with_a_graph_loses_it_with_one_warning():
     computed = 2 * torch.ones(3, requires_grad=True)
-    upload = Upload(CPU, WithoutGraph(), channels_last=False)
+    upload = Upload(CPU, DetachOnce(), channels_last=False)
     with pytest.warns(
         UserWarning, match="graph of autograd, through which no gradient"
     ) as warned:
@@ -70,7 +70,7 @@ def test_a_copy_to_a_gpu_has_memory_and_a_stream_of_its_own(monkeypatch):
             return Recorded("batch", calls)
 
     monkeypatch.setattr(torch, "empty_like", lambda value, pin_memory, memory_format: Pinned())
-    Upload(torch.device("cuda", 0), WithoutGraph(), channels_last=False)._move(values)
+    Upload(torch.device("cuda", 0), DetachOnce(), channels_last=False)._move(values)
     assert calls == [
         "pinned",
         "copies begins",

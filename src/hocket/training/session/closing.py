@@ -1,4 +1,4 @@
-"""The life of a trainer's session: used until it is closed, given up, or forgotten."""
+"""The end of a session: closed in good order, given up after an error, or forgotten."""
 
 import weakref
 
@@ -7,7 +7,7 @@ from hocket.training.session.session import Session
 
 
 class SessionLife:
-    """Session that is closed once, in the background if nobody does it.
+    """Session that is closed once, in the background if the trainer is forgotten.
 
     Args:
         session: The session, which is open.
@@ -18,6 +18,7 @@ class SessionLife:
 
     def __init__(self, session: Session) -> None:
         self.session = session
+        self._closed = False
         self._forgotten = weakref.finalize(self, session.world.close_in_background)
         self._forgotten.atexit = False  # then all worlds are closed in good order
 
@@ -28,7 +29,7 @@ class SessionLife:
         Raises:
             HocketError: It is closed.
         """
-        if self.session.closed:
+        if self._closed:
             raise HocketError(
                 "this trainer is closed: its network remains, and everything else has to be "
                 "done before close, or with a new trainer"
@@ -36,13 +37,20 @@ class SessionLife:
         return self.session
 
     def leave(self, error: BaseException | None = None) -> None:
-        """Close the session; after an error without waiting for other processes.
+        """Leave the world and give the network back; later calls do nothing.
 
         Args:
-            error: The error that ended its use; None if it ended in good order.
+            error: The error that ended the use of the session. Other processes hear of it, and
+                this one does not wait for them. None if it ended in good order.
         """
         self._forgotten.detach()
+        if self._closed:
+            return
+        world = self.session.world
         if error is None:
-            self.session.close()
+            world.close()
         else:
-            self.session.abandon(error)
+            world.report_failure(error)
+            world.close_in_background()
+        self.session.release()
+        self._closed = True

@@ -1,16 +1,21 @@
-"""Choices that a checkpoint does not refuse, compared with those of the training that resumes.
+"""Choices of a training, compared with the checkpoint that it resumes.
 
-The numbers of optimizers and schedulers are part of a checkpoint, so those that are given now
-have no effect. Layers and losses are code, of which only the settings can be compared.
+Options that the bits of a training depend on must be the same. The numbers of optimizers and
+schedulers are part of a checkpoint, so those that are given now have no effect. Layers and
+losses are code, so only their settings are compared.
 """
 
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
 from torch import nn
 
-from hocket.errors import format_problems, warn
+from hocket.checkpoint.directory import Manifest
+from hocket.errors import CheckpointError, format_problems, warn
+from hocket.options import split_at_commas
+from hocket.stage.setup import Setup
 from hocket.stage.stage import Stage
 from hocket.tree import Tree
 
@@ -21,14 +26,76 @@ _OF_SCHEDULES = (
 """Attributes of PyTorch's schedulers that do not change in a training."""
 
 
-def layer_settings(stage: Stage, network: nn.Module) -> dict[str, str]:
-    """Return the settings of PyTorch's own layers in a stage, by their names in the network."""
-    names = {id(layer): name for name, layer in network.named_modules()}
+def setup_choices(setup: Setup) -> dict[str, str]:
+    """Return the options that the bits of a training depend on, as text."""
     return {
-        names[id(layer)]: describe_layer(layer)
-        for layer in stage.module.modules()
-        if id(layer) in names and _is_of_torch(layer)
+        name: as_text(getattr(setup, name))
+        for name in (
+            "method",
+            "codec",
+            "seed",
+            "precision",
+            "batchnorm",
+            "scheduler_unit",
+            "warmup_epochs",
+            "warmup_factor",
+            "warmup_updates",
+            "clip",
+            "stage_speeds",
+        )
     }
+
+
+def as_text(value: object) -> str:
+    """Return the text of a choice, the same in all processes."""
+    if isinstance(value, frozenset):  # whose order may differ
+        value = sorted(value)
+    # So does the address of an object that has no better name.
+    return re.sub(r" at 0x[0-9a-f]+", "", str(value))
+
+
+def require_same_setup(manifest: Manifest, setup: Setup) -> None:
+    """Refuse to continue another training.
+
+    Raises:
+        CheckpointError: With every option that differs.
+    """
+    choices = setup_choices(setup)
+    problems = [
+        _tell_change(name, choices.get(name, "unknown"), str(was))
+        for name, was in manifest.setup.items()
+        if choices.get(name) != was
+    ]
+    if problems:
+        raise CheckpointError(
+            format_problems("the checkpoint is of another training", problems)
+        )
+
+
+def _tell_change(name: str, now: str, was: str) -> str:
+    """Name an option that differs, and of a method only the entries that do.
+
+    Args:
+        name: Name of the option.
+        now: Its value as text.
+        was: Its value in the checkpoint.
+    """
+    if name != "method":
+        return f"{name} is {now}, and was {was}"
+    new, old = (
+        {entry.strip() for entry in split_at_commas(_without_paper(text)[len("Method(") : -1])}
+        for text in (now, was)
+    )
+    has, had = ", ".join(sorted(new - old)), ", ".join(sorted(old - new))
+    return (
+        f"the method has {has}, and had {had}; to begin with the weights of the checkpoint, "
+        "resume a trainer of its method and load its state_dict() into a new network"
+    )
+
+
+def _without_paper(method: str) -> str:
+    """Return the text of a method without its reference, which may have commas."""
+    return re.sub(r"paper=('[^']*'|\"[^\"]*\"), ", "", method)
 
 
 def describe_layer(layer: nn.Module) -> str:
@@ -70,24 +137,31 @@ def _plain_settings(values: Mapping[str, object]) -> str:
 
 
 def settings_of(stage: Stage, network: nn.Module, loss: object) -> Tree:
-    """Return what a checkpoint keeps of the layers and the loss of a stage, for comparison.
+    """Return the settings of PyTorch's own layers in a stage, and of the loss.
 
     Args:
         stage: The stage.
         network: The network, which names the layers.
         loss: Loss of the training.
     """
-    return {"layers": layer_settings(stage, network), "loss": loss_settings(loss)}
+    names = {id(layer): name for name, layer in network.named_modules()}
+    layers = {
+        names[id(layer)]: describe_layer(layer)
+        for layer in stage.module.modules()
+        if id(layer) in names and _is_of_torch(layer)
+    }
+    return {"layers": layers, "loss": loss_settings(loss)}
 
 
 def warn_of_changed_choices(stage: Stage, then: Tree, now: Tree) -> None:
-    """Warn of settings that are not those of the checkpoint, before its state is loaded.
+    """Warn of settings that differ from the checkpoint, before its state is loaded.
 
     Args:
         stage: The stage, as it was built.
         then: State of the stage in the checkpoint.
         now: What `settings_of` returns for the stage.
     """
+    # Name changes of layers and of the loss, which have an effect.
     settings = then["settings"]
     changed = [
         f"layer {name!r} was {settings['layers'][name]}, and is {words}"
@@ -99,6 +173,7 @@ def warn_of_changed_choices(stage: Stage, then: Tree, now: Tree) -> None:
     if changed:
         title = f"stage {stage.index} goes on with other settings than before the checkpoint"
         warn(format_problems(title, changed))
+    # Name changes that the checkpoint overrules.
     overruled = [
         f"{name} was {was}, and is {given} in what was given now"
         for name, was, given in _overruled(stage, then["updater"])

@@ -13,7 +13,7 @@ from hocket import Checkpoints, Trainer
 from hocket.checkpoint.directory import checkpoint_name
 from hocket.errors import CheckpointError, DataError, OptionError
 from hocket.training.fit_state import FitState
-from hocket.training.session.changed_choices import loss_settings
+from hocket.training.session.choices import loss_settings
 
 INPUTS, TARGETS = torch.randn(24, 4), torch.randint(0, 3, (24,))
 

@@ -1,0 +1,202 @@
+"""The tensors that one forward of a stage receives, computes and sends."""
+
+from collections.abc import Collection
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.weak import WeakIdKeyDictionary
+
+from hocket.errors import CutError
+from hocket.partition.parts.stage_span import StageSpan
+from hocket.partition.recording.recording import ForwardMode, ValueKey
+from hocket.partition.recording.torch_functions import is_discrete
+from hocket.tree import Tree, flatten, map_tensors, unflatten
+
+
+class ForwardValues:
+    """Tensors of one forward of a stage, by the steps that make them.
+
+    A step before the stage yields a meta tensor. It is the placeholder of a received value if
+    the previous stage has sent the value of that step.
+
+    Args:
+        network: The network.
+        modules: All its modules.
+        span: The part of its forward that is the stage.
+        mode: Mode of this forward.
+
+    Attributes:
+        device: Device of the received values; the CPU if there are none.
+        received_weights: Weights that the previous stage has sent, by name.
+        sent_keys: Keys of the values that the next stage needs.
+    """
+
+    def __init__(
+        self,
+        network: nn.Module,
+        modules: Collection[nn.Module],
+        span: StageSpan,
+        mode: ForwardMode,
+    ) -> None:
+        self.device = torch.device("cpu")
+        self.received_weights: dict[str, Tensor] = {}
+        self.sent_keys = span.end.sent_keys(mode) if span.end is not None else ()
+        self._network = network
+        self._modules = modules
+        self._span = span
+        self._mode = mode
+        self._received: dict[ValueKey, Tensor] = {}
+        self._met: set[ValueKey] = set()  # keys of received values that a step has made
+        self._substitutes: dict[int, Tensor] = {}  # by the id of a placeholder
+        self._placeholders: list[Tensor] = []  # kept, so that ids are not reused
+        self._placeholder_of: dict[int, Tensor] = {}  # by the id of a received value
+        self._computed: dict[ValueKey, Tensor] = {}
+        # Tensors that may differ between stages; all others are constants.
+        self._varying = WeakIdKeyDictionary()
+
+    def receive(self, values: list[Tensor]) -> None:
+        """Set the values that the previous stage sent."""
+        assert self._span.begin is not None
+        keys, weights = self._span.begin.sent_keys(self._mode), self._span.begin.weights
+        self._received = dict(zip(keys, values[: len(keys)], strict=True))
+        self.received_weights = dict(zip(weights, values[len(keys) :], strict=True))
+        for name, value in self.received_weights.items():
+            # Code of the network may have read the parameter before the stage begins.
+            self._substitutes[id(self._network.get_parameter(name))] = value
+            self._varying[value] = True
+        self.device = values[0].device if values else self.device
+
+    def register_inputs(self, inputs: Tree, *, constant: bool) -> Tree:
+        """Register the inputs of the network, and return those to call it with.
+
+        Args:
+            inputs: Inputs of the network.
+            constant: Whether discrete inputs are constants, as stages repeat the code that
+                depends on them only. Then the forward gets copies of those that were received,
+                which it may change.
+        """
+        leaves, structure = flatten(inputs)
+        position = 0
+        for index, leaf in enumerate(leaves):
+            if not isinstance(leaf, Tensor):
+                continue
+            key = ValueKey("", 0, position)
+            if constant and is_discrete(leaf):
+                received = self._received.get(key, leaf)
+                self._met.add(key)
+                leaves[index] = received.clone()
+                self._computed[key] = received
+            else:
+                self._register(key, leaf, begun=self._span.begin is None)
+            position += 1
+        return unflatten(leaves, structure)
+
+    def register(
+        self,
+        frame: str,
+        path: int,
+        results: list[Tensor],
+        constants: Collection[int],
+        *,
+        begun: bool,
+    ) -> None:
+        """Register the tensors of a step under their keys.
+
+        Args:
+            frame: Module whose forward made the step.
+            path: Its path, including the step.
+            results: Tensors in the result of the step.
+            constants: Ids of those that are the same in every stage.
+            begun: Whether the stage has begun, and its own steps make values.
+        """
+        for position, tensor in enumerate(results):
+            if id(tensor) not in constants:
+                self._register(ValueKey(frame, path, position), tensor, begun=begun)
+
+    def _register(self, key: ValueKey, tensor: Tensor, *, begun: bool) -> None:
+        self._varying[tensor] = True
+        if key in self._received and not begun:
+            self._met.add(key)
+            received = self._received[key]
+            self._placeholders.append(tensor)
+            self._substitutes[id(tensor)] = received
+            self._placeholder_of[id(received)] = tensor
+            self._varying[received] = True
+        if key in self.sent_keys:
+            self._computed[key] = tensor
+
+    def varies(self, tensor: Tensor) -> bool:
+        """Return True if a tensor depends on weights, on random numbers, or on inputs.
+
+        Discrete inputs do not count if the code that depends on them is repeated.
+        """
+        return id(tensor) in self._weights or tensor.is_meta or tensor in self._varying
+
+    @cached_property
+    def _weights(self) -> set[int]:
+        """Ids of the network's parameters and buffers."""
+        return {
+            id(weight)
+            for module in self._modules
+            for table in (module._parameters, module._buffers)
+            for weight in table.values()
+        }
+
+    def substitute(self, tree: Any) -> Any:
+        """Return the same structure with received values in place of their placeholders."""
+        if not self._substitutes:
+            return tree
+        return map_tensors(lambda t: self._substitutes.get(id(t), t), tree)
+
+    def without_received(self, tree: Any) -> Any:
+        """Return the same structure with placeholders in place of received values.
+
+        Steps before the stage compute with the sizes of the sample, and received values have
+        those of the batch.
+        """
+        if not self._placeholder_of:
+            return tree
+        return map_tensors(lambda t: self._placeholder_of.get(id(t), t), tree)
+
+    def require_all_received(self) -> None:
+        """Check that a step before the stage has made each value that was received.
+
+        Raises:
+            CutError: The forward took another path than on the sample.
+        """
+        if missing := [key for key in self._received if key not in self._met]:
+            raise self._path_error("cannot tell what it received", missing[0].frame)
+
+    def collect_sent(self) -> Tree:
+        """Return the values to send to the next stage: a tensor, or a tuple of tensors.
+
+        Raises:
+            CutError: The forward took another path than on the sample.
+        """
+        missing = [key for key in self.sent_keys if key not in self._computed]
+        if missing:
+            raise self._path_error("did not compute what the next one needs", missing[0].frame)
+        values = [self.substitute(self._computed[key]) for key in self.sent_keys]
+        if self._span.end is not None:
+            values += map(self._weight_to_send, self._span.end.weights)
+        return values[0] if len(values) == 1 else tuple(values)
+
+    def _weight_to_send(self, name: str) -> Tensor:
+        """Return the weights of this batch: those that were received, or a copy of our own."""
+        if name in self.received_weights:
+            return self.received_weights[name]
+        return self._network.get_parameter(name).clone()
+
+    def _path_error(self, what: str, frame: str) -> CutError:
+        """Return the error for a forward whose steps are not those of the sample.
+
+        Args:
+            what: Predicate about the stage.
+            frame: Module in whose forward the steps are.
+        """
+        return CutError(
+            f"{self._span} {what}: the forward of {frame!r} took another path than on the "
+            "sample; cut with a sample like the batches, or cut elsewhere"
+        )
