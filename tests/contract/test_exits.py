@@ -9,7 +9,7 @@ from torch import nn
 from contract.small import CLASSES, conv, data, mlp, sgd, train, wide
 from hocket import Trainer
 from hocket.methods import BP, DGL, DNI, FDG, METHODS
-from hocket.stage.passes.prediction import add_to_ensemble
+from hocket.stage.passes.forward_only import add_to_ensemble
 
 WITH_HEADS = {
     "dgl": DGL(),

@@ -404,7 +404,7 @@ def test_every_stage_forwards_and_back_propagates_every_batch_once(name, stages,
         assert [e.report.epoch for e in trained.of("B", k)] == [b // 3 for b in everything]
         assert len(stage.in_flight) == 0
         assert all(p.grad is None for p in stage.module.parameters())
-        port = stage.to_previous
+        port = stage.core.parts.to_previous
         assert len(port._incoming) == len(port._outgoing) == 0
 
 

@@ -59,7 +59,7 @@ def low_data(net, count):
 
 
 def scales(trainer):
-    return [stage.loss_scale.factor for stage in trainer.stages]
+    return [stage.core.loss_scale.factor for stage in trainer.stages]
 
 
 def allowed(method):
@@ -144,7 +144,7 @@ def test_a_batch_that_overflows_is_skipped_and_changes_no_weight(way, monkeypatc
             end = f"; the loss scale of the stage is {2.0 ** (30 - n):g} from now on"
             assert fault.endswith(end)
             assert "gradient" in fault
-        assert trainer.stages[k].loss_scale.factor == 2.0 ** (30 - len(own))
+        assert trainer.stages[k].core.loss_scale.factor == 2.0 ** (30 - len(own))
     assert 2 in faults  # the last stage overflows itself, and others skip with it
     assert all(
         updates[k][0] and not updates[k][-1] for k in (range(3) if way != "dgl" else [2])

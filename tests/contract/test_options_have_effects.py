@@ -285,7 +285,7 @@ def test_every_option_of_a_method_has_an_effect(method, name):
             watchers=[lambda event, _, order=order: order.append(str(event.action))],
         )
         trainer.fit(data(net, 7), epochs=2, progress=False)
-        keeps = [stage.linearizer.recomputes for stage in trainer.stages]
+        keeps = [stage.core.linearizer.recomputes for stage in trainer.stages]
         seen.append((bits([dict(m.state_dict()) for m in modules]), order, keeps))
     assert seen[0] != seen[1]
 

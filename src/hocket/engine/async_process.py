@@ -15,7 +15,7 @@ from hocket.engine.engine import Batch
 from hocket.engine.event import Event
 from hocket.engine.lookahead import NO_BATCH, BatchAnnouncer, predict_stage
 from hocket.errors import HocketError
-from hocket.stage.passes.prediction import Prediction
+from hocket.stage.passes.forward_only import Prediction
 from hocket.stage.stage import Stage
 from hocket.transport.processes.reconnecting import ReconnectingLink
 from hocket.transport.replay_buffer import ReplayBuffer

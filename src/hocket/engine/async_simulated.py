@@ -12,7 +12,7 @@ from hocket.engine.engine import Batch
 from hocket.engine.event import Event
 from hocket.engine.serial import predict_in_order
 from hocket.methods.simulated.stage_speeds import StageSpeeds
-from hocket.stage.passes.prediction import Prediction
+from hocket.stage.passes.forward_only import Prediction
 from hocket.stage.stage import Stage
 from hocket.transport.source import Source
 from hocket.tree import Tree

@@ -112,7 +112,7 @@ class AsyncStage:
         if self.finished:
             events = self.final_update(tick)
             self.turns += 1
-            pass_on = partial(forward_only.pass_on, self.stage)
+            pass_on = partial(forward_only.pass_on, self.stage.core)
             forward = Action("F", k, number)
             return [*events, execute(self.stage, forward, tick, self._watchers, pass_on)]
         self.turns += 1

@@ -18,10 +18,10 @@ from hocket.partition.sequential import is_sequential, layers_in_order
 from hocket.restore import dry_run
 from hocket.signals import Objective
 from hocket.signals.signal import LaterLayers, Signal
+from hocket.stage.contexts import seeded_rng
 from hocket.stage.layers.compatibility import check_compatible
 from hocket.stage.parts import StageParts
 from hocket.stage.passes.back_propagate import load_backward
-from hocket.stage.passes.rng import seeded_rng
 from hocket.stage.setup import Setup
 from hocket.stage.stage import Stage
 from hocket.transport.encoded import EncodedPort

@@ -14,8 +14,8 @@ from hocket.engine.lookahead import BatchAnnouncer, predict_stage
 from hocket.errors import DataError
 from hocket.methods.method import Method
 from hocket.program import Action, StageSchedule, drain, enter
-from hocket.signals.losses import count_targets
-from hocket.stage.passes.prediction import Prediction
+from hocket.signals.losses import count_targets, ignored_index
+from hocket.stage.passes.forward_only import Prediction
 from hocket.stage.stage import Stage
 from hocket.transport.processes.connection import Connection
 from hocket.transport.processes.connection_ports import Lookahead
@@ -184,7 +184,7 @@ class DistributedEngine:
                 f"replicas cannot divide the targets of a batch of {whole}: none of their "
                 f"tensors has that length, and no list that many entries: {_shapes(batch[1])}"
             )
-        ignored = self.stages[0].ignored_target
+        ignored = ignored_index(self.stages[0].core.setup.loss)
         counted, all_counted = (count_targets(each[1], ignored) for each in (own, batch))
         if counted is not None and all_counted:
             return int(counted) / int(all_counted), own

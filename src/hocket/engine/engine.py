@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Protocol, TypeAlias, runtime_checkable
 
 from hocket.engine.event import Event
-from hocket.stage.passes.prediction import Prediction
+from hocket.stage.passes.forward_only import Prediction
 from hocket.stage.stage import Stage
 from hocket.tree import Tree
 

@@ -20,6 +20,7 @@ from hocket.errors import OptionError
 from hocket.methods.method import Method
 from hocket.options import require_functions
 from hocket.program import Action, Tick
+from hocket.stage.passes.backward import backward_roots
 from hocket.stage.passes.forward_only import forward_again
 from hocket.stage.stage import Stage
 from hocket.tree import Tree, map_tensors
@@ -145,10 +146,10 @@ class GradientErrorMeter:
         value, targets = self._batches[batch]
         for stage in self.stages:
             with locating_errors(Action("F", stage.index, batch), number):
-                value = forward_again(stage, batch, value)
+                value = forward_again(stage.core, batch, value)
         with locating_errors(Action("B", stage.index, batch), number):
             # With the random numbers and in the precision of the backward of the last stage.
-            return stage.backward_roots(batch, value, targets, ()).roots[0]
+            return backward_roots(stage.core, batch, value, targets, ()).roots[0]
 
 
 def _gradients(loss: Tensor, stages: Sequence[Stage]) -> list[Tensor]:

@@ -8,8 +8,7 @@ from typing import TypeAlias
 from torch import Tensor
 
 from hocket.engine.engine import Batch
-from hocket.stage.passes.forward_only import predict_batch
-from hocket.stage.passes.prediction import Prediction
+from hocket.stage.passes.forward_only import Prediction, predict_batch
 from hocket.stage.stage import Stage
 from hocket.transport.processes.connection import Connection
 from hocket.transport.processes.connection_ports import Lookahead
@@ -96,7 +95,7 @@ def predict_stage(
             values: Evaluated = (*batch, None)
         else:
             values = _receive(previous, number, lookahead)
-        prediction = predict_batch(stage, *values)
+        prediction = predict_batch(stage.core, *values)
         if following is not None:
             following.send(
                 "evaluation",

@@ -12,8 +12,7 @@ from hocket.engine.gradient_error import GradientErrorMeter
 from hocket.engine.stage_streams import StageStreams
 from hocket.methods.method import Method
 from hocket.program import Program, Tick, drain, enter
-from hocket.stage.passes.forward_only import predict_batch
-from hocket.stage.passes.prediction import Prediction
+from hocket.stage.passes.forward_only import Prediction, predict_batch
 from hocket.stage.stage import Stage
 from hocket.transport.source import Source
 from hocket.tree import Tree
@@ -133,6 +132,6 @@ def predict_in_order(stages: Sequence[Stage], batches: Iterable[Batch]) -> Itera
     for inputs, targets in batches:
         values, ensemble = inputs, None
         for stage in stages:
-            prediction = predict_batch(stage, values, targets, ensemble)
+            prediction = predict_batch(stage.core, values, targets, ensemble)
             yield prediction
             values, ensemble = prediction.output, prediction.ensemble

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from hocket.engine.engine import Batch, LockstepPace
 from hocket.engine.event import Event
 from hocket.errors import HocketError
-from hocket.stage.passes.prediction import Prediction
+from hocket.stage.passes.forward_only import Prediction
 from hocket.stage.stage import Stage
 from hocket.tree import Tree
 

@@ -27,15 +27,14 @@ NEEDS_CLOSURE = (
 )
 
 
-def check_factories(optimizer: OptimizerFactory, scheduler: SchedulerFactory | None) -> None:
-    """Refuse what cannot be called to build the optimizer or the scheduler of a stage.
-
-    Raises:
-        OptionError: It is no function, or its arguments are not those that it is given.
-    """
-    _check_call("optimizer", optimizer, *_arguments(optimizer, (), 0, 1))
+def wrong_factories(
+    optimizer: OptimizerFactory, scheduler: SchedulerFactory | None
+) -> list[str]:
+    """Return one problem for each of the two that cannot be called to build its object."""
+    problems = _wrong_call("optimizer", optimizer, *_arguments(optimizer, (), 0, 1))
     if scheduler is not None:
-        _check_call("scheduler", scheduler, (None,), {})
+        problems += _wrong_call("scheduler", scheduler, (None,), {})
+    return problems
 
 
 def build_optimizer(
@@ -145,21 +144,30 @@ def _argument_names(factory: OptimizerFactory) -> set[str]:
     return names - factory.keywords.keys() if isinstance(factory, partial) else names
 
 
-def _check_call(
+def _wrong_call(
     name: str, factory: Any, positional: tuple[Any, ...], keywords: dict[str, Any]
-) -> None:
+) -> list[str]:
+    """Return the reason why a factory cannot be called, if there is one.
+
+    Args:
+        name: What it builds, ``optimizer`` or ``scheduler``.
+        factory: Value of the option.
+        positional: Arguments by position that a stage calls it with.
+        keywords: Arguments by name.
+    """
     example = {
         "optimizer": "lambda params: torch.optim.SGD(params, lr=0.1)",
         "scheduler": "lambda optimizer: torch.optim.lr_scheduler.StepLR(optimizer, 30)",
     }[name]
     advice = f"each stage has its own, so give a function that builds it: {example}"
     if not callable(factory):
-        raise OptionError(f"{name} is an object of {type(factory).__name__}; {advice}")
+        return [f"{name} is an object of {type(factory).__name__}; {advice}"]
     try:
         signature = inspect.signature(factory)
     except (TypeError, ValueError):  # a function without a signature
-        return
+        return []
     try:
         signature.bind(*positional, **keywords)
     except TypeError as error:
-        raise OptionError(f"{name} cannot be called for a stage: {error}; {advice}") from error
+        return [f"{name} cannot be called for a stage: {error}; {advice}"]
+    return []

@@ -15,3 +15,4 @@ from hocket.options.ranges import out_of_range as out_of_range
 from hocket.options.ranges import wrong_choice as wrong_choice
 from hocket.options.require import require_functions as require_functions
 from hocket.options.require import require_list as require_list
+from hocket.options.require import wrong_functions as wrong_functions

@@ -15,14 +15,29 @@ def require_functions(**given: object) -> None:
     Raises:
         OptionError: A value is no function, or a class, whose call builds an object.
     """
+    if problems := wrong_functions(**given):
+        raise OptionError("\n".join(problems))
+
+
+def wrong_functions(**given: object) -> list[str]:
+    """Return one problem for each value that cannot be called, or is a class.
+
+    Args:
+        **given: Values by the names of the arguments; None is an argument that was left out.
+
+    >>> wrong_functions(loss=5, evaluation_loss=print)
+    ['loss is 5; give a function']
+    """
+    problems = []
     for name, value in given.items():
         if isinstance(value, type):
-            raise OptionError(
-                f"{name} is the class {value.__name__}; give an object of it, such as "
-                f"{value.__name__}()"
+            kind = value.__name__
+            problems.append(
+                f"{name} is the class {kind}; give an object of it, such as {kind}()"
             )
-        if value is not None and not callable(value):
-            raise OptionError(f"{name} is {value!r}; give a function")
+        elif value is not None and not callable(value):
+            problems.append(f"{name} is {value!r}; give a function")
+    return problems
 
 
 def require_list(name: str, values: Iterable[Any]) -> list[Any]:

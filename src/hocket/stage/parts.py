@@ -1,4 +1,4 @@
-"""The parts that a stage is built from, beside the options that all stages share."""
+"""The parts that a stage is built from, next to the options that all stages share."""
 
 from dataclasses import dataclass, field
 
@@ -23,11 +23,11 @@ class StageParts:
         signal: Signal that its error comes from.
         signal_network: Auxiliary network of that signal.
         to_previous: Port to the stage before, or to the source of batches.
-        to_next: Port to the next stage, or to nobody behind the last one.
+        to_next: Port to the next stage; behind the last stage it sends nothing.
         recorder: Recorder of the time that it spends.
         send_stats: Statistics of what it sends to the next stage.
         receive_stats: Statistics of the buffer that it draws from; None without a buffer.
-        seed_offset: Number that is added to the seed, as replicas need dropout of their own.
+        seed_offset: Number that is added to the seed, so that replicas draw different dropout.
         reduction: Builds what adds up gradients over replicas; None without replicas.
         names: Names of its parameters, buffers and layers in the network.
     """
@@ -45,3 +45,8 @@ class StageParts:
     seed_offset: int = 0
     reduction: BuildReduction | None = None
     names: NetworkNames = field(default_factory=NetworkNames)
+
+    @property
+    def is_last(self) -> bool:
+        """True for the last stage of the network."""
+        return self.index == self.count - 1

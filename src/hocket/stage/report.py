@@ -8,14 +8,14 @@ from torch import Tensor
 LazyScalar: TypeAlias = Callable[[], Tensor]
 """Computes a scalar, on the device of what it is computed from."""
 Number: TypeAlias = float | Tensor | LazyScalar | None
-"""A number, or a scalar whose number is read from its device when somebody asks for it."""
+"""A number, or a scalar whose number is read from its device when it is needed."""
 
 
 class ActionReport:
     """Measurements of one action; those that its kind of action does not have are None.
 
-    Loss, targets and norm stay on their device until somebody asks for them, as the device has
-    to complete all its work for that.
+    Loss, targets and norm stay on their device until they are read, because the device has to
+    complete all its work for that.
 
     Args:
         epoch: Epoch of the batch.
@@ -91,7 +91,7 @@ class ActionReport:
         return self._gradient_norm
 
     def values(self) -> dict[str, Any]:
-        """Return all measurements by name, those of the device read."""
+        """Return all measurements by name, read from their device."""
         return {
             "epoch": self.epoch,
             "version": self.version,

@@ -1,112 +1,113 @@
 """The state of a stage between two ticks: written as plain values, and restored from them."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 import torch
 
-from hocket.stage.in_flight import ForwardedBatch
+from hocket.stage.core import StageCore
+from hocket.stage.in_flight import DeferredTarget, ForwardedBatch
 from hocket.stage.memory.forward_state import (
     ForwardState,
     mismatches,
     named_tensors,
     set_tensors,
 )
-from hocket.stage.passes.back_propagate import graph_leaves
-from hocket.stage.passes.deferred_targets import DeferredTarget
+from hocket.stage.passes.backward import backward_roots
+from hocket.stage.passes.forward import graph_leaves
 from hocket.transport.packet import Activation
 from hocket.tree import Tree, map_tensors, tensors
 
-if TYPE_CHECKING:
-    from hocket.stage.stage import Stage
 
-
-def write_state(stage: Stage) -> Tree:
-    """Return all that a stage remembers between two ticks, as plain values.
+def write_state(core: StageCore) -> Tree:
+    """Return everything that a stage remembers between two ticks, as plain values.
 
     Its tensors are the stage's own: write them to disk before the next tick.
 
     Raises:
         CheckpointError: A batch is in flight, and the state of its forward was not kept.
     """
+    parts = core.parts
     return {
-        "layers": named_tensors(stage.module),
-        "signal": named_tensors(stage.signal_network),
-        "updater": stage.updater.state_dict(),
-        "signal_updater": stage.signal_updater.state_dict(),
-        "held_weights": stage.weights.state_dict(),
-        "remedies": stage.updater.remedies.state_dict(),
-        "loss_scale": stage.loss_scale.state_dict(),
-        "in_flight": stage.in_flight.state_dict(),
-        "deferred_targets": stage.deferred_targets.state_dict(),
-        "to_previous": stage.to_previous.state_dict(),
-        "to_next": stage.to_next.state_dict(),
-        "epochs": dict(stage.epochs),
-        "send_stats": vars(stage.send_stats).copy(),
+        "layers": named_tensors(parts.module),
+        "signal": named_tensors(parts.signal_network),
+        "updater": core.updater.state_dict(),
+        "signal_updater": core.signal_updater.state_dict(),
+        "held_weights": core.weights.state_dict(),
+        "remedies": core.updater.remedies.state_dict(),
+        "loss_scale": core.loss_scale.state_dict(),
+        "in_flight": core.in_flight.state_dict(),
+        "deferred_targets": core.deferred_targets.state_dict(),
+        "to_previous": parts.to_previous.state_dict(),
+        "to_next": parts.to_next.state_dict(),
+        "epochs": dict(core.epochs),
+        "send_stats": vars(parts.send_stats).copy(),
     }
 
 
-def read_state(stage: Stage, state: Tree) -> None:
+def read_state(core: StageCore, state: Tree) -> None:
     """Let a stage continue from the state of a stage of the same layers and method."""
+    parts = core.parts
     in_flight, deferred, to_previous, to_next = map_tensors(
-        lambda tensor: tensor.to(stage.device),
+        lambda tensor: tensor.to(core.setup.device),
         [state[name] for name in ("in_flight", "deferred_targets", "to_previous", "to_next")],
     )
-    # Before forwards are repeated: some are at the newest weights.
-    set_tensors(stage.module, state["layers"])
+
+    # Weights before forwards are repeated: some are at the newest weights.
+    set_tensors(parts.module, state["layers"])
     for batch in in_flight:
-        _repeat_forward(stage, batch)
+        _repeat_forward(core, batch)
     for target in deferred:
-        _defer_target(stage, Activation(**target["activation"]), target["output"])
+        _defer_target(core, Activation(**target["activation"]), target["output"])
+
     # And afterwards, as others are at older weights, or move statistics.
-    set_tensors(stage.module, state["layers"])
-    set_tensors(stage.signal_network, state["signal"])
-    stage.updater.load_state_dict(state["updater"])
-    stage.signal_updater.load_state_dict(state["signal_updater"])
-    stage.weights.load_state_dict(state["held_weights"])
-    stage.updater.remedies.load_state_dict(state["remedies"])
-    stage.loss_scale.load_state_dict(state["loss_scale"])
-    stage.epochs = dict(state["epochs"])
-    vars(stage.send_stats).update(state["send_stats"])
-    stage.to_previous.load_state_dict(to_previous)
-    stage.to_next.load_state_dict(to_next)
+    set_tensors(parts.module, state["layers"])
+    set_tensors(parts.signal_network, state["signal"])
+
+    # What remembers something besides weights.
+    core.updater.load_state_dict(state["updater"])
+    core.signal_updater.load_state_dict(state["signal_updater"])
+    core.weights.load_state_dict(state["held_weights"])
+    core.updater.remedies.load_state_dict(state["remedies"])
+    core.loss_scale.load_state_dict(state["loss_scale"])
+    core.epochs = dict(state["epochs"])
+    vars(parts.send_stats).update(state["send_stats"])
+    parts.to_previous.load_state_dict(to_previous)
+    parts.to_next.load_state_dict(to_next)
+    core.checks.late.forget()
 
 
-def state_mismatches(stage: Stage, state: Tree) -> list[str]:
-    """Return in words all that keeps a state from being one of this stage."""
-    place = f"stage {stage.index}"
+def state_mismatches(core: StageCore, state: Tree) -> list[str]:
+    """Return one line for each reason why a state is not one of this stage."""
+    place = f"stage {core.parts.index}"
     return [
-        *mismatches(stage.module, state["layers"], place),
-        *mismatches(stage.signal_network, state["signal"], f"{place}, signal"),
-        *stage.updater.mismatches(state["updater"], place),
+        *mismatches(core.parts.module, state["layers"], place),
+        *mismatches(core.parts.signal_network, state["signal"], f"{place}, signal"),
+        *core.updater.mismatches(state["updater"], place),
     ]
 
 
-def _repeat_forward(stage: Stage, state: Tree) -> None:
+def _repeat_forward(core: StageCore, state: Tree) -> None:
     """Forward a batch in flight again, as it was forwarded before the checkpoint."""
     activation = Activation(**state["activation"])
     differentiable, version = state["differentiable"], state["version"]
     if activation.skipped:
-        stage.in_flight.add(ForwardedBatch.skipped(activation, differentiable, version))
+        core.in_flight.add(ForwardedBatch.skipped(activation, differentiable, version))
         return
-    if stage.forward_check.edits_weights:
-        stage.linearizer.after_update()
+    if core.checks.forward.edits_weights:
+        core.linearizer.after_update()
     forward_state, leaves = ForwardState(**state["past"]), graph_leaves(activation)
-    with stage.passes.computing(activation.batch, "forward"):
-        output = stage.linearizer.rebuild_output(stage.module, leaves, forward_state)
-    stage.in_flight.add(
+    with core.contexts.computing(activation.batch, "forward"):
+        output = core.linearizer.rebuild_output(core.parts.module, leaves, forward_state)
+    core.in_flight.add(
         ForwardedBatch(activation, leaves, output, differentiable, version, forward_state)
     )
 
 
 @torch.no_grad()
-def _defer_target(stage: Stage, activation: Activation, output: Tree) -> None:
+def _defer_target(core: StageCore, activation: Activation, output: Tree) -> None:
     """Build a deferred loss again, which depends on nothing but what it is built from."""
     if activation.skipped:
-        stage.deferred_targets.skip(activation)
+        core.deferred_targets.skip(activation)
         return
     unknown = (None,) * len(tensors(output))
-    roots = stage.backward_roots(activation.batch, output, activation.targets, unknown)
+    roots = backward_roots(core, activation.batch, output, activation.targets, unknown)
     assert roots.deferred is not None, "it was one of the same signal"
-    stage.deferred_targets.add(DeferredTarget(roots.deferred, activation, output))
+    core.deferred_targets.add(DeferredTarget(roots.deferred, activation, output))

@@ -14,7 +14,7 @@ from hocket.stage.update.updater import Updater
 def build_updaters(
     setup: Setup, parts: StageParts
 ) -> tuple[Updater, Updater, UntrainedWeights]:
-    """Build the updater of the layers, and that of a network that learns from targets.
+    """Build the updaters of the layers and of a network that learns from targets.
 
     Args:
         setup: Options that all stages share.
@@ -26,6 +26,7 @@ def build_updaters(
     Raises:
         OptionError: The optimizer or the scheduler is not one for a stage.
     """
+    # All weights, by their names in the network.
     method, deferred = setup.method, parts.signal.learns_from_gradient
     layers = list(parts.names.of_parameters(parts.module))
     auxiliary = [
@@ -33,6 +34,8 @@ def build_updaters(
         for name, parameter in parts.signal_network.named_parameters()
     ]
     weights = [(name, parameter) for name, parameter in layers if parameter.requires_grad]
+
+    # A factor for the first stage, if the method has one.
     first = parts.index == 0 and parts.count > 1
     first_rate = method.first_stage_rate if first else 1.0
 
@@ -43,6 +46,7 @@ def build_updaters(
         remedies: Sequence[Remedy] = (),
     ) -> Updater:
         trained = [parameter for _, parameter in parameters]
+        # Without weights the user's functions are not called.
         optimizer = scheduler = attached = None
         if parameters:
             optimizer = build_optimizer(setup.optimizer, parameters, parts.index, parts.count)
@@ -66,6 +70,7 @@ def build_updaters(
             remedies=attached,
         )
 
+    # The network of the signal has an updater for itself if it learns from targets.
     updater = build(
         weights if deferred else weights + auxiliary,
         method.reduce,

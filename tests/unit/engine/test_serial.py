@@ -87,6 +87,7 @@ def test_a_repeated_packet_stops_the_engine():
     trainer = Trainer(mlp(2), method=FDG(), optimizer=sgd)
     x, y = data(mlp, 1)[0]
     trainer.step(x, y)
+    stage = trainer.stages[0]
     with pytest.raises(PacketError, match="stage 0 to stage 1: batch 0 was sent twice"):
-        trainer.stages[0].to_next.send(trainer.stages[0].in_flight[0].activation)
+        stage.core.parts.to_next.send(stage.in_flight[0].activation)
     assert torch.is_tensor(x)

@@ -79,7 +79,7 @@ def test_precautions_are_taken_after_all_if_numbers_were_drawn(first):
     with pytest.warns(UserWarning, match=text):
         trainer.fit(BATCHES, epochs=1, progress=False)
     trainer.fit(BATCHES, epochs=1, progress=False)  # without a warning
-    assert trainer.stages[0]._layers.draws == "anything"
+    assert trainer.stages[0].core.layers.draws == "anything"
 
 
 class Routed(Declared):
@@ -112,7 +112,7 @@ def test_a_declared_forward_may_call_other_layers_with_other_batches(method):
         stages = kind(), nn.Linear(6, 3)
         trainer = Trainer(stages, method=method, optimizer=sgd)
         trainer.fit(batches, epochs=2, progress=False)
-        assert trainer.stages[0]._layers.plain == (kind is Routed)
+        assert trainer.stages[0].core.layers.plain == (kind is Routed)
         trained.append([weight for stage in stages for weight in stage.parameters()])
     assert all(torch.equal(a, b) for a, b in zip(*trained, strict=True))
 

@@ -70,5 +70,5 @@ def test_weights_of_a_head_are_counted_for_themselves():
     trainer.prepare(torch.randn(4, 2))
     with torch.no_grad():
         next(trainer.stages[0].signal_network.parameters()).fill_(math.nan)
-    fault = trainer.stages[0].check.persistent_fault()
+    fault = trainer.stages[0].persistent_fault()
     assert fault == "weight of the auxiliary network, number 0 became nan"

@@ -20,7 +20,7 @@ def test_the_weights_of_every_forward_are_found_at_its_backward(build, linearize
             forwarded[place] = list(weights_of(modules[stage.index]).values())
             versions[place] = stage.updater.version
         elif event.action.kind == "B":
-            then = stage.weights.at_version(versions[place])
+            then = stage.core.weights.at_version(versions[place])
             found += then is not None
             now = weights_of(modules[stage.index]).values()
             assert not different(now if then is None else then, forwarded[place])
@@ -37,8 +37,8 @@ def test_only_versions_of_batches_in_flight_are_kept(linearize):
     def watch(event, stage):
         versions = {batch.version for batch in stage.in_flight}
         if event.action.kind == "U" and stage.index < 2:
-            assert set(stage.weights.kept) <= versions
-            most[stage.index] = max(most[stage.index], len(stage.weights.kept))
+            assert set(stage.core.weights.kept) <= versions
+            most[stage.index] = max(most[stage.index], len(stage.core.weights.kept))
 
     train(method, mlp(3), data(mlp, 26), watch=watch)
     assert most == [method.staleness(k, stages=3) for k in range(3)]

@@ -24,8 +24,8 @@ from hocket import Trainer
 from hocket.errors import DataError, NonFiniteError, PacketError
 from hocket.methods import BP, DDG, DNI, FDG, METHODS
 from hocket.program import Action
+from hocket.stage.contexts import seeded_rng
 from hocket.stage.memory.forward_state import forward_without_buffer_updates
-from hocket.stage.passes.rng import seeded_rng
 
 
 def watched(method, modules, **options):

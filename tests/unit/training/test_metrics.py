@@ -10,7 +10,7 @@ from hocket.engine.event import Event
 from hocket.errors import DataError, NonFiniteError
 from hocket.methods import BP
 from hocket.program import Action
-from hocket.stage.passes.prediction import Prediction
+from hocket.stage.passes.forward_only import Prediction
 from hocket.stage.report import ActionReport
 from hocket.training.results import metrics
 from hocket.training.results.metrics import EvaluationMeter, TrainingMeter

@@ -1,8 +1,8 @@
 """Search for NaN and infinity once in several ticks, so that others do not wait for the device.
 
-The device computes a norm of all that a stage computes, and keeps it. When the norms are read,
-a fault is known some ticks late: then all stages of the process go back to the state that they
-had when the norms were last read and all were finite.
+The device computes a norm of everything that a stage computes, and keeps it. When the norms are
+read, a fault is known some ticks late: then all stages of the process go back to the state that
+they had when the norms were last read and all were finite.
 """
 
 import math
@@ -22,7 +22,7 @@ from hocket.stage.update.updater import Updater
 from hocket.tree import Tree, copy_tensors
 
 Names = Callable[[], Sequence[str]]
-"""Returns the names of some tensors, which are put together for a message only."""
+"""Returns the names of some tensors, which only a message needs."""
 
 _ORDER = count()
 
@@ -31,7 +31,7 @@ _ORDER = count()
 class _Unread:
     """Norms of tensors of one action, still on their device."""
 
-    order: int  # among those of all stages of the process
+    order: int  # among the norms of all stages of the process
     action: Action | None
     tick: int
     names: Names
@@ -46,7 +46,7 @@ class LateFault:
         order: Its place among all norms of the process.
         action: Action that it was computed in; None if the stage has done none.
         tick: Number of the tick of that action.
-        words: The fault in words, such as ``loss became nan``.
+        words: Description of the fault, such as ``loss became nan``.
     """
 
     order: int
@@ -56,7 +56,7 @@ class LateFault:
 
 
 class LateCheck:
-    """Norms of a stage that nobody has read yet, and its state when they were last read.
+    """Norms of a stage that were not read yet, and its state when norms were last read.
 
     Args:
         every: Ticks between two readings; with 1 every fault is found at once, and there is
@@ -67,7 +67,7 @@ class LateCheck:
 
     Attributes:
         postpones: True if norms are to be added here, and read later.
-        kept_when: Time of the state that is kept, in words.
+        kept_when: Description of the time of the state that is kept.
     """
 
     def __init__(
@@ -90,11 +90,11 @@ class LateCheck:
 
     @property
     def pending(self) -> bool:
-        """True if there are norms that nobody has read."""
+        """True if there are norms that were not read yet."""
         return bool(self._unread)
 
     def before(self, action: Action, tick: int) -> None:
-        """Take note of the next action, and keep the state before the first one.
+        """Record the next action, and keep the state before the first one.
 
         It is called only if norms are read later.
 
@@ -116,7 +116,7 @@ class LateCheck:
         self._unread.append(_Unread(next(_ORDER), self._action, self._tick, names, norms))
 
     def find(self) -> LateFault | None:
-        """Read all norms, those of the weights as well; return the first that is not finite."""
+        """Read all norms, also of the weights; return the first that is not finite."""
         if weights := [p for updater in self._updaters for p in updater.parameters]:
             self.add(self._weight_names, largest_values([p.detach() for p in weights]))
         unread, self._unread = self._unread, []
@@ -173,8 +173,8 @@ def _stack(norms: Sequence[Tensor]) -> Tensor:
     return torch.stack(list(norms))
 
 
-def look(checks: Sequence[LateCheck]) -> None:
-    """Read all norms of the stages of this process; keep their states, or let all go back.
+def check_pending(checks: Sequence[LateCheck]) -> None:
+    """Read all pending norms of the stages of this process; keep their states, or go back.
 
     Args:
         checks: Check of each stage.
@@ -185,14 +185,20 @@ def look(checks: Sequence[LateCheck]) -> None:
     """
     if not any(check.pending for check in checks):
         return
+
+    # Without a fault the present states are the ones to go back to.
     faults = [fault for check in checks if (fault := check.find()) is not None]
     if not faults:
         for check in checks:
             check.keep()
         return
+
+    # Let all stages go back, also those whose numbers are finite.
     first = min(faults, key=lambda fault: fault.order)
     for check in checks:
         check.go_back()
+
+    # Name the action of the first fault.
     error = NonFiniteError(
         f"the {first.words}, as was found later (check_every={checks[0].every}); the weights "
         f"of all stages of this process are those {checks[0].kept_when}; lower the learning "

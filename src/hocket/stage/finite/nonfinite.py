@@ -54,9 +54,13 @@ def first_nonfinite(
     }
     if not searched:
         return None
+
+    # One norm over all of them is cheap.
     norm = float(total_norm(list(searched.values())))
     if math.isfinite(norm):
         return None
+
+    # Find the first tensor that has made it infinite.
     for name, tensor in searched.items():
         wrong = tensor[~tensor.isfinite()]
         if len(wrong):
@@ -67,7 +71,7 @@ def first_nonfinite(
 def _are_moderate(norms: list[Tensor]) -> bool:
     """Return True if all norms are finite, and the norm of them as well.
 
-    Some that are may be taken for others if their types differ.
+    It may be False for finite norms whose types differ.
     """
     # On a CPU by the shortest way, as this is done in every tick.
     values = [norm.item() for norm in norms] if norms[0].is_cpu else torch.stack(norms).tolist()
@@ -87,9 +91,9 @@ def _output_names(count: int) -> list[str]:
 
 
 class NonFiniteCheck:
-    """Searches all that a stage computes for NaN and infinity, and keeps its buffers finite.
+    """Searches everything that a stage computes for NaN and infinity, and keeps buffers finite.
 
-    A fault is described in words, such as ``loss became nan``; None stands for no fault.
+    A fault is a description, such as ``loss became nan``; None if there is no fault.
 
     Args:
         module: Layers of the stage. A buffer that is infinite now is so on purpose, as a mask.
@@ -124,7 +128,7 @@ class NonFiniteCheck:
     def save_buffers(self) -> None:
         """Save the buffers, such as BatchNorm's statistics, before a forward."""
         if self._late.postpones:
-            return  # it has copies of its own
+            return  # the late check has copies
         self._saved_buffers = [
             (buffers, key, buffer.clone()) for buffers, key, buffer in self._tensors.buffers()
         ]
@@ -159,6 +163,8 @@ class NonFiniteCheck:
         masks = [False] * len(outputs)
         if are_finite(outputs):
             return self.fault_in_buffers(), masks
+
+        # Infinity is allowed where no gradient flows.
         names, outputs = _output_names(len(outputs)), list(map(dense_values, outputs))
         fault = first_nonfinite(dict(zip(names, outputs, strict=True)))
         if fault is not None:
@@ -234,18 +240,23 @@ class NonFiniteCheck:
 
         Returns:
             The fault, and the Euclidean norm of the gradients of the weights, a scalar that is
-            computed when somebody asks for it.
+            computed when it is read.
         """
+        # Norms of all gradients; of the weights' ones a norm for the report.
         of_weights = [g for p in self._updater.parameters if (g := p.grad) is not None]
         of_inputs = [gradient for gradient in input_gradients if gradient is not None]
         norms = tensor_norms(of_weights + of_inputs)
         norm = partial(norm_of_norms, norms[: len(of_weights)])
+
+        # Read them now, or leave that to the late check.
         if self._late.postpones and norms:
             trained = [p.grad is not None for p in self._updater.parameters]
             self._late.add(partial(self._gradient_names, trained, len(of_inputs)), norms)
             return None, norm
         if not norms or _are_moderate(norms):
             return None, norm
+
+        # Find the first gradient that is not finite.
         weights = {
             name: p.grad
             for name, p in zip(self._weight_names(), self._updater.parameters, strict=True)
@@ -318,7 +329,7 @@ class NonFiniteCheck:
             gradients: Gradients after their reduction.
 
         Raises:
-            NonFiniteError: It is not finite, because that of another replica was not.
+            NonFiniteError: It is not finite, because a gradient of another replica was not.
         """
         if not self._updater.reduces:
             return norm

@@ -1,1 +1,1 @@
-"""What a stage has to know of the layers of a network."""
+"""Facts that a stage has to know of its layers."""

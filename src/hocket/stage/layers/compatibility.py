@@ -26,7 +26,7 @@ from hocket.tree import Tree, tensors
 GENERATORS = (
     torch.Generator, random.Random, numpy.random.Generator, numpy.random.RandomState,
 )  # fmt: skip
-"""Generators of random numbers that a layer may have of its own."""
+"""Generators of random numbers that a layer may have for itself."""
 
 
 def check_compatible(
@@ -39,7 +39,7 @@ def check_compatible(
     names: NetworkNames,
     resumable: bool = False,
 ) -> None:
-    """Refuse a stage whose late gradients would not be those of ``linearize``.
+    """Refuse a stage whose late gradients would not be what ``linearize`` says.
 
     Args:
         module: Layers of the stage.
@@ -53,9 +53,12 @@ def check_compatible(
     Raises:
         OptionError: There are incompatible layers; the message lists all of them.
     """
+    # Forwards that are repeated, in the backward or after a checkpoint, draw again.
     repeats = delay > 0 and linearize == "recompute"
     layers = list(names.of_layers(module))
     problems = _find_own_generators(layers) if repeats or resumable else []
+
+    # Graphs that are kept meet later weights.
     if delay > 0 and linearize != "recompute":
         problems += _find_stale_layers(layers, linearize, precision)
     if problems:
@@ -84,10 +87,14 @@ def _find_stale_layers(
                 f"{owner} ({type(layer).__name__}) computes with copies of its weights, "
                 "which stay those of the forward"
             )
+
+    # Autocast computes with copies of the weights, too.
     if linearize == "live" and precision != "fp32":
         problems.append(
             f"precision {precision!r} computes with copies of the weights made in the forward"
         )
+
+    # Which linearization would do instead.
     if problems:
         stash = " or 'stash'" if not any(_is_compiled(layer) for _, layer in layers) else ""
         problems.append(f"use linearize='recompute'{stash if linearize == 'live' else ''}")
@@ -144,11 +151,14 @@ def check_graph(output: Tree, weights: Mapping[str, Tensor]) -> None:
     Raises:
         LinearizeError: There is such a function.
     """
+    # Weights by their memory.
     names = {
         weight.untyped_storage().data_ptr(): name
         for name, weight in weights.items()
         if weight.requires_grad and weight.numel()
     }
+
+    # What each function of the user's keeps.
     for node in graph_nodes(output):
         if isinstance(node, BackwardCFunction):
             for attribute, value in vars(node).items():
@@ -186,7 +196,7 @@ class ForbidForward(TorchFunctionMode):
 
     Activation checkpointing does such a forward: it recomputes at the current weights. The
     backward itself, and a custom autograd function in it, runs without gradients; a forward
-    that is to be differentiated enables them, or is followed by a backward of its own.
+    that is to be differentiated enables them, or another backward follows it.
 
     The mode sees the calls of Python only, not the operations of autograd: a dispatch mode
     would take every operation of the backward through Python. A call with tensors is handed to

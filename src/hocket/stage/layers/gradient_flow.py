@@ -24,7 +24,7 @@ class GradientFlow:
     def __init__(self, tensors: ModuleTensors) -> None:
         self._tensors = tensors
         self._through: list[bool] = []
-        self._known_for: Hashable = None  # all that it depends on
+        self._known_for: Hashable = None  # everything that it depends on
 
     def through(
         self,
@@ -52,7 +52,7 @@ def find_tables(outputs: Sequence[Tensor], find: FindFlow) -> list[bool]:
 
     No gradient flows through a table, but through another tensor of the output. The next stage
     takes it as it would in the uncut network, without a gradient, for PyTorch may choose its
-    kernels by that. In a stage that learns nothing, nobody can tell activations from tables.
+    kernels by that. In a stage that learns nothing, activations cannot be told from tables.
 
     Args:
         outputs: Tensors of the output.

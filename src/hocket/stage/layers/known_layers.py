@@ -1,9 +1,9 @@
 """Layers of whose forward it is known what it leaves alone.
 
-They are PyTorch's own, and those of a class that declares ``plain_forward = True``: its forward
-draws no random numbers, leaves its input and its weights as they are, runs no forward inside
-the backward, and reads its weights anew each time. What the layers inside it do, they have to
-declare themselves.
+They are PyTorch's layers, and layers of a class that declares ``plain_forward = True``: its
+forward draws no random numbers, leaves its input and its weights as they are, runs no forward
+inside the backward, and reads its weights anew each time. The layers inside it have to declare
+the same for themselves.
 
 A stage takes precautions for layers of which nothing is known: it seeds random numbers, gives
 them a copy of their input, and looks out for a forward inside the backward. Each takes time in
@@ -23,7 +23,7 @@ WeightPlace: TypeAlias = tuple[dict[str, Any], str]
 """Parameters of a layer by its own names, and the name of one of them."""
 
 Draws = Literal["nothing", "torch", "anything"]
-"""Generators that a forward may draw from: none, that of torch, or Python's and NumPy's too."""
+"""Generators that a forward may draw from: none, torch's, or Python's and NumPy's too."""
 
 _ANY_DIMENSION = [
     getattr(nn, f"{name}{dimensions}d")
@@ -89,7 +89,7 @@ class KnownLayers:
         return self._plain and not any(self._hooks)
 
     def distrust(self) -> None:
-        """Let nothing be known from now on, so that all precautions are taken."""
+        """Forget what is known, so that all precautions are taken from now on."""
         self._known = self._plain = False
 
     @property
@@ -115,7 +115,7 @@ def hooks_of(module: nn.Module) -> list[Mapping[int, Callable[..., Any]]]:
 
 
 def forwarded_modules(module: nn.Module) -> list[nn.Module]:
-    """Return the modules whose forwards are those of a module, in part or as a whole."""
+    """Return the modules that a module's forward calls, in part or as a whole."""
     if isinstance(module, PartialModule):
         return module.forwarded_modules()
     return list(module.modules())

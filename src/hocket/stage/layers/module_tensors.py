@@ -12,7 +12,7 @@ def present_buffer(buffers: LayerBuffers, name: str) -> Tensor | None:
     """Return a buffer of a layer; None if it is gone.
 
     Args:
-        buffers: The buffers; those of a scripted layer are a mapping without ``get``.
+        buffers: The buffers; a scripted layer has a mapping without ``get``.
         name: Name of the buffer in its layer.
     """
     return buffers[name] if name in buffers else None  # noqa: SIM401

@@ -39,12 +39,15 @@ def build_linearizer(
         compiled: The layers, if they are compiled.
         names: Names of the weights in the network.
         trained: Weights that have an optimizer.
-        flushes: The pipeline is flushed, so that its gradients are those of back-propagation.
+        flushes: The pipeline is flushed, so that its gradients equal back-propagation's.
     """
+    # Where no update comes between forward and backward, nothing has to be held.
     run, names = compiled or run_layers, names or NetworkNames()
     editable = copy_tensors if layers is None else layers.editable
     if delay == 0:
         return PlainGraph(editable, run, keep_states=keep_states)
+
+    # The forward is repeated, or its graph is kept with old or live weights.
     if linearize == "recompute":
         return Recompute(statistics, editable, run, keep_buffers=flushes)
     stash = linearize == "stash"

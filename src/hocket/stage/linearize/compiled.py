@@ -1,7 +1,7 @@
 """Layers of a stage as one compiled function of their weights and their input.
 
 Hooks on saved tensors cannot be relied on in compiled graphs, which choose what they save. A
-function of the weights needs none: it is called with those of the version.
+function of the weights needs none: it is called with the weights of the version.
 """
 
 import warnings
@@ -65,13 +65,15 @@ class CompiledLayers:
         Args:
             module: The layers; the same as before.
             inputs: Their input, with tensors of shape (B, ...).
-            weights: What to compute with in the place of weights, by their names.
+            weights: Tensors to compute with instead of weights, by the weights' names.
 
         Raises:
             OptionError: The layers cannot be compiled, have got hooks, or met too many shapes.
         """
         if any(self._hooks):
             self._require_compilable()
+
+        # Compile at the first forward for a shape, and compute.
         try:
             with self._quiet_when_new(inputs):
                 output: Tree = self._compiled(module, weights or {}, inputs)
@@ -149,7 +151,7 @@ def _call_layers(module: nn.Module, weights: dict[str, Tensor], inputs: Tree) ->
 
     Args:
         module: The module.
-        weights: What to compute with in the place of weights, by their names.
+        weights: Tensors to compute with instead of weights, by the weights' names.
         inputs: Input of the module, with tensors of shape (B, ...).
     """
     return torch.func.functional_call(module, weights, (inputs,))
@@ -172,7 +174,7 @@ def _backend(
     """
     if compiler == "aot_eager":
         return compiler if recomputes else _aot_eager_without_recomputation(), None
-    # Random numbers of PyTorch's own generators, which are those of stages not compiled.
+    # Random numbers of PyTorch's generators, as in stages that are not compiled.
     options: dict[str, Any] = {"fallback_random": True}
     if not recomputes:
         options["custom_partitioner_fn"] = _inductor_partitioner()

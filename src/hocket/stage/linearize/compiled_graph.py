@@ -1,6 +1,6 @@
 """Linearization of compiled layers: ``stash`` and ``live`` without hooks on saved tensors.
 
-The layers are called with other tensors in the place of their weights: copies of the version,
+The layers are called with other tensors instead of their weights: copies of the version,
 or views of the present memory, whose changes autograd does not count. The gradients of these
 tensors are passed on to the weights.
 """
@@ -58,16 +58,21 @@ class CompiledGraph(KeptGraph):
             OptionError: The layers cannot be compiled, or use weights that are no parameters
                 of theirs.
         """
+        # Copies of the weights, or their present memory.
         weights = self._weights_of(module)
         given = present = {
             name: self.copies.whole(weight) if self._stash else weight.data
             for name, weight in weights.items()
         }
+
+        # Weights that learn get the gradients of what is given for them.
         if learned := {name: w for name, w in weights.items() if w.requires_grad}:
             with_graph = _GivenFor.apply(  # type: ignore[no-untyped-call]
                 [present[name] for name in learned], *learned.values()
             )
             given = present | dict(zip(learned, with_graph, strict=True))
+
+        # Compute, and check the first graph.
         output = self._layers(module, self._editable(leaves), given)
         if not self._graph_checked:
             _check_graph(output, dict(self._names.of_parameters(module)))
@@ -82,7 +87,7 @@ class CompiledGraph(KeptGraph):
 
 
 class _GivenFor(torch.autograd.Function):
-    """Tensors that stand for weights; their gradients are passed on to the weights."""
+    """Tensors to compute with instead of weights, to which their gradients are passed on."""
 
     @staticmethod
     def forward(ctx: FunctionCtx, given: Sequence[Tensor], *weights: Tensor) -> Any:
@@ -102,7 +107,7 @@ def _check_graph(output: Tree, weights: Mapping[str, Tensor]) -> None:
         weights: Weights of the layers by name.
 
     Raises:
-        OptionError: The graph leads to a weight, not to the tensor that stands for it.
+        OptionError: The graph leads to a weight, not to the tensor that was given for it.
     """
     names = {id(weight): name for name, weight in weights.items()}
     for node in graph_nodes(output, (_GivenFor._backward_cls,)):

@@ -1,4 +1,4 @@
-"""Linearization of known layers: ``stash`` by copies in the place of the weights.
+"""Linearization of known layers: ``stash`` by copies instead of the weights.
 
 Hooks see every tensor that autograd saves, each by a call of Python in the forward and one in
 the backward. Here they see the first forward only, and learn which weights are saved. In later
@@ -22,9 +22,9 @@ from hocket.tree import Tree, tensors
 class CopiedWeights(SavedTensorHooks):
     """Graph of the forward, with copies of the weights of the forward.
 
-    Layers of which less is known go through the hooks: so do those that get hooks of their own
-    later, those whose weights were put into one memory or replaced, and weights with hooks,
-    which expect to see the gradient of the weight itself.
+    Layers of which less is known go through the hooks on saved tensors. So do layers that get
+    hooks later, layers whose weights were replaced or put into one memory, and weights with
+    hooks, which expect to see the gradient of the weight itself.
 
     Args:
         layers: What is known of the layers.
@@ -54,22 +54,27 @@ class CopiedWeights(SavedTensorHooks):
 
     def forward(self, module: nn.Module, leaves: Tree) -> tuple[Tree, KeptOutput]:
         """Forward with a graph that ends in copies of the weights."""
+        # Let layers of which too little is known go through the hooks.
         held: list[Any] = [
             parameters.get(name) for parameters, name in self._layers.weight_places
         ]
         trusted = self._layers.plain and self._layers.checked
         if not trusted or not _can_be_copied(held):
             return super().forward(module, leaves)
+
+        # Learn from the first forward of a kind which weights autograd saves.
         kind = _kind(leaves, held)
         if kind not in self._saved:
             self._packed = set()
             output, kept = super().forward(module, leaves)
-            # A forward of a user's own may call other layers with the next batch.
+            # A forward that the user wrote may call other layers with the next batch.
             every = bool(self._layers.declared)
             self._saved[kind] = [
                 n for n, each in enumerate(held) if every or id(each) in self._packed
             ]
             return output, kept
+
+        # Forward with copies of these weights.
         saved = self._saved[kind]
         weights = [held[n] for n in saved]
         places = [self._layers.weight_places[n] for n in saved]
@@ -82,6 +87,8 @@ class CopiedWeights(SavedTensorHooks):
         finally:
             for (parameters, name), weight in zip(places, weights, strict=True):
                 parameters[name] = weight
+
+        # A change of a copy would be lost.
         if before != [(copy._version, copy.data_ptr()) for copy in copies]:
             self._refuse_edits(weights, copies, before)
         return output, _OutputOfCopies(output, weights, copies)
@@ -147,10 +154,10 @@ class _OutputOfCopies(KeptOutput):
 
 
 def _can_be_copied(weights: Sequence[Any]) -> bool:
-    """Return True if all are ordinary parameters, each in a memory of its own.
+    """Return True if all are ordinary parameters, and no two share their memory.
 
     Args:
-        weights: What stands in the places of the weights.
+        weights: Objects in the places of the weights.
     """
     if not all(map(_is_ordinary, weights)):
         return False
@@ -158,14 +165,14 @@ def _can_be_copied(weights: Sequence[Any]) -> bool:
 
 
 def _is_ordinary(weight: object) -> bool:
-    """Return True for a parameter without hooks, and of no class of its own."""
+    """Return True for a parameter without hooks, and of no subclass."""
     return type(weight) is nn.Parameter and not (
         weight._backward_hooks or weight._post_accumulate_grad_hooks
     )
 
 
 def _kind(leaves: Tree, weights: Sequence[nn.Parameter]) -> Hashable:
-    """Return all that decides which weights autograd saves in a forward.
+    """Return everything that decides which weights autograd saves in a forward.
 
     Args:
         leaves: Input of the forward, with tensors of shape (B, ...).

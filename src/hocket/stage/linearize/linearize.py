@@ -94,7 +94,7 @@ class Linearizer(Protocol):
         """
 
     def after_update(self) -> None:
-        """Take note that the weights have just changed."""
+        """Prepare for forwards with weights that have just changed."""
 
 
 Editable: TypeAlias = Callable[[Tree], Tree]
@@ -140,13 +140,7 @@ class KeptGraph(ABC):
         return {n: p for n, p in self._named if p.requires_grad or p in self._trained}
 
     def needs_gradient(self, module: nn.Module, leaves: Tree, output: Tree) -> list[bool]:
-        """Return True if each tensor of the output has a graph.
-
-        Args:
-            module: Layers of the stage.
-            leaves: Input of the forward.
-            output: Output of the forward.
-        """
+        """Return for each tensor of the output whether it has a graph; see the protocol."""
         return [tensor.requires_grad for tensor in tensors(output)]
 
     def forward_state(self, module: nn.Module) -> ForwardState | None:
@@ -165,14 +159,9 @@ class KeptGraph(ABC):
     def rebuild_output(
         self, module: nn.Module, leaves: Tree, state: ForwardState
     ) -> KeptOutput:
-        """Repeat a forward at the weights and buffers of its state.
+        """Repeat a forward at the weights and buffers of its state; see the protocol.
 
         The module is left with these weights, and with its own buffers.
-
-        Args:
-            module: Layers of the stage.
-            leaves: Input of the forward.
-            state: Weights and buffers of the forward.
         """
         set_tensors(module, state.weights)
         with replaced_buffers(module, copy_tensors(state.buffers)):
@@ -211,12 +200,7 @@ class PlainGraph(KeptGraph):
     def rebuild_output(
         self, module: nn.Module, leaves: Tree, state: ForwardState
     ) -> KeptOutput:
-        """Repeat the forward at the module's own weights.
-
-        Args:
-            module: Layers of the stage.
-            leaves: Input of the forward.
-            state: Buffers of the forward.
+        """Repeat the forward at the module's weights; see the protocol.
 
         Raises:
             CheckpointError: No batch can have been in flight here.
@@ -295,7 +279,7 @@ class SavedTensorHooks(KeptGraph):
             place = tensor.untyped_storage().data_ptr()
             weight = weights.get(place)
             # In its forward a layer may give its weight new memory, as by `weight.data = ...`;
-            # the old one may then be that of an activation.
+            # an activation may then be in the old one.
             if weight is not None and weight.untyped_storage().data_ptr() == place:
                 return weight
             with DisableTorchFunction():
@@ -313,7 +297,7 @@ class SavedTensorHooks(KeptGraph):
         return saved_tensors_hooks(pack, _unpack)
 
     def _pack_weight(self, tensor: Tensor, weight: nn.Parameter) -> object:
-        """Return what is kept in the place of a tensor that shares memory with a weight.
+        """Return what is kept instead of a tensor that shares memory with a weight.
 
         Args:
             tensor: The tensor (...), as autograd saves it.

@@ -50,29 +50,20 @@ class Recompute:
         return output, again
 
     def needs_gradient(self, module: nn.Module, leaves: Tree, output: Tree) -> list[bool]:
-        """Forward once more, with a graph, and return whether each tensor has one.
-
-        Args:
-            module: Layers of the stage.
-            leaves: Input of the forward.
-            output: Output of the forward.
-        """
+        """Forward once more, with a graph, to see which tensors have one; see the protocol."""
         again = forward_without_buffer_updates(module, self._editable(leaves))
         return [tensor.requires_grad for tensor in tensors(again)]
 
     def forward_state(self, module: nn.Module) -> ForwardState:
-        """Return the buffers if they are kept; the weights are those of the backward."""
+        """Return the buffers if they are kept; the backward uses its present weights."""
         return present_state(module, {}) if self._keep_buffers else ForwardState({}, {})
 
     def rebuild_output(
         self, module: nn.Module, leaves: Tree, state: ForwardState
     ) -> KeptOutput:
-        """Return the output, for which the input will be forwarded again.
+        """Return the output, for which the input will be forwarded again; see the protocol.
 
-        Args:
-            module: Layers of the stage.
-            leaves: Input of the forward.
-            state: Buffers to begin with; empty for the present ones.
+        Without buffers in the state, the forward begins with the present ones.
         """
 
         def recompute() -> Tree:

@@ -120,7 +120,7 @@ def set_tensors(module: nn.Module, values: dict[str, Tensor]) -> None:
 
 
 def mismatches(module: nn.Module, values: dict[str, Tensor], label: str) -> list[str]:
-    """Return in words each reason why values are not those of a module.
+    """Return one line for each reason why values are not of a module.
 
     Args:
         module: Layers of the stage.

@@ -21,7 +21,7 @@ class VersionCopies:
         self._copies, self._whole = {}, {}
 
     def whole(self, weight: Tensor) -> Tensor:
-        """Return a weight as it is now, in a copy of its memory, as a tensor of its own.
+        """Return a weight as it is now, as a new tensor in a copy of its memory.
 
         Args:
             weight: The weight (...).
@@ -84,7 +84,7 @@ class VersionCopies:
     def sharing(
         self, weights: Sequence[Tensor], copies: Sequence[torch.UntypedStorage]
     ) -> Iterator[None]:
-        """Context manager in which graphs keep these copies in the place of the weights.
+        """Context manager in which graphs keep these copies instead of the weights.
 
         Args:
             weights: Weights of the stage, which have the values of the copies.

@@ -73,7 +73,7 @@ def copy_memory(weights: Sequence[Tensor]) -> list[torch.UntypedStorage]:
 def fill_memory(weights: Sequence[Tensor], copies: Copies) -> None:
     """Copy into the memory of the weights, without a new version for autograd.
 
-    Graphs in flight have copies of their own, and optimizers must not notice.
+    Graphs in flight have copies, and optimizers must not notice.
 
     Args:
         weights: Weights with distinct memory.

@@ -6,12 +6,9 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import get_gradient_edge
 
-from hocket.errors import OptionError, PacketError
+from hocket.errors import OptionError
 from hocket.signals.signal import BackwardRoots
 from hocket.stage.layers.compatibility import ForbidForward
-from hocket.stage.passes.bare_backward import bare_backward
-from hocket.transport.packet import Activation
-from hocket.tree import Tree, map_tensors, tensors
 
 
 def back_propagate(
@@ -26,6 +23,7 @@ def back_propagate(
         guard: Context manager for the backward, if layers must not be forwarded in it.
         scale: Factor on all gradients.
     """
+    # Roots with a graph, and what to begin with.
     live, given = [], []
     for root, gradient in zip(roots.roots, roots.gradients, strict=True):
         # A root without a graph: nothing of this stage or before it is trained.
@@ -34,8 +32,10 @@ def back_propagate(
             given.append(_start(root, gradient, share, scale))
     if not live:
         return
+
+    # The guard would be off in a call with tensors, so it gets edges of the graph.
     if guard is None:
-        bare_backward(live, given)
+        torch.autograd.backward(live, given)
         return
     edges = [get_gradient_edge(root) for root in live]
     with torch.no_grad(), guard:
@@ -43,7 +43,7 @@ def back_propagate(
 
 
 def load_backward() -> None:
-    """Let PyTorch import all that it needs for a backward along a gradient that is given.
+    """Let PyTorch import everything that it needs for a backward along a given gradient.
 
     That takes about as long as ``import torch``, and would count as work of the stage whose
     backward is the first.
@@ -54,7 +54,7 @@ def load_backward() -> None:
 
 
 def _start(root: Tensor, gradient: Tensor | None, share: float, scale: float) -> Tensor | None:
-    """Return the gradient to begin with at a root; None stands for 1.
+    """Return the gradient to begin with at a root; None means 1.
 
     Args:
         root: The root.
@@ -83,11 +83,15 @@ def require_graph(roots: BackwardRoots, stage: int, leaves: Iterable[Tensor]) ->
     """
     if roots.loss is None:
         return
+
+    # The loss uses a tensor that only another stage has.
     if roots.loss.is_meta:
         raise OptionError(
             f"stage {stage}: the loss uses a tensor of an earlier stage, which has no numbers "
             "here; return all that the loss needs from the forward of the network"
         )
+
+    # Nothing of the stage leads to the loss.
     if any([root.requires_grad for root in roots.roots]):
         return
     if any(leaf.requires_grad for leaf in leaves):
@@ -96,21 +100,3 @@ def require_graph(roots: BackwardRoots, stage: int, leaves: Iterable[Tensor]) ->
             "detached from it (detach, item, no_grad), so nothing can be learned from it; "
             "compute it from the output with operations of PyTorch"
         )
-
-
-def graph_leaves(activation: Activation) -> Tree:
-    """Return the tensors of an activation as leaves of a new graph.
-
-    Raises:
-        PacketError: It does not tell of each tensor whether it is differentiable.
-    """
-    count, told = len(tensors(activation.values)), len(activation.differentiable)
-    if told != count:
-        raise PacketError(
-            f"activation {activation.batch} has {count} tensors, and tells of {told} whether "
-            "they are differentiable"
-        )
-    flags = iter(activation.differentiable)
-    return map_tensors(
-        lambda value: value.detach().requires_grad_(next(flags)), activation.values
-    )

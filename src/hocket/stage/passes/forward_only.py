@@ -1,84 +1,126 @@
 """Forwards that a stage does not train on: for evaluation, for others, and once more."""
 
-from __future__ import annotations
-
+from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from hocket.modes import evaluation_mode
 from hocket.signals.losses import class_dimension
+from hocket.stage.core import StageCore
 from hocket.stage.layers.gradient_flow import find_tables
 from hocket.stage.memory.forward_state import forward_without_buffer_updates
-from hocket.stage.passes.back_propagate import graph_leaves
-from hocket.stage.passes.prediction import Prediction, add_to_ensemble
+from hocket.stage.passes.forward import graph_leaves
+from hocket.stage.passes.outgoing import send_output, to_outgoing
 from hocket.stage.passes.skip import send_skipped
 from hocket.stage.report import ActionReport
 from hocket.tree import Tree, copy_tensors, count_batch, count_samples, tensors
 
-if TYPE_CHECKING:
-    from hocket.stage.stage import Stage
+
+@dataclass(frozen=True)
+class Prediction:
+    """Output of a stage for a batch, and the class scores that its exit predicts.
+
+    An exit is the head of a stage, or the end of a network whose stages have heads.
+
+    Attributes:
+        stage: Number of the stage, from 0.
+        output: Input of the next stage, or output of the network, (B, ...).
+        targets: Targets of the batch, (B, ...).
+        prediction: Class scores of this stage's exit, (B, C) or (B, T, C); None if no stage has
+            a head, or the targets are not class indices.
+        ensemble: Class scores of all exits up to this one together, of the same shape; None if
+            ``prediction`` is None.
+        samples: Number of samples of the batch; 0 if nothing shows it.
+    """
+
+    stage: int
+    output: Tree
+    targets: Tree
+    prediction: Tensor | None
+    ensemble: Tensor | None
+    samples: int
 
 
 def predict_batch(
-    stage: Stage, values: Tree, targets: Tree, ensemble: Tensor | None
+    core: StageCore, values: Tree, targets: Tree, ensemble: Tensor | None
 ) -> Prediction:
     """Forward a batch for evaluation, in the precision of training.
 
     Args:
-        stage: The stage.
+        core: The stage.
         values: Output of the stage before, with tensors of shape (B, ...).
         targets: Targets of the batch. Only class indices have exits.
         ensemble: Class scores of the exits of the stages before, (B, C) or (B, T, C).
     """
-    with evaluation_mode(stage.signal_network), stage.passes.autocast():
-        output = stage.to_outgoing(stage.module(copy_tensors(values)))
-        scores = stage.signal.predict(stage.signal_network, output)
+    parts = core.parts
+    with evaluation_mode(parts.signal_network), core.contexts.autocast():
+        output = to_outgoing(parts.module(copy_tensors(values)), core.tensors.all())
+        scores = parts.signal.predict(parts.signal_network, output)
     # If stages before have exits, the end of the network is one more.
     if scores is None and ensemble is not None:
         scores = output
     samples = count_batch(targets, output) or count_samples(values)
     if scores is None or class_dimension(scores, targets) is None:
-        return Prediction(stage.index, output, targets, None, None, samples)
+        return Prediction(parts.index, output, targets, None, None, samples)
     together = add_to_ensemble(ensemble, scores)
-    return Prediction(stage.index, output, targets, scores, together, samples)
+    return Prediction(parts.index, output, targets, scores, together, samples)
 
 
-def pass_on(stage: Stage, batch: int) -> ActionReport:
+def add_to_ensemble(ensemble: Tensor | None, prediction: Tensor) -> Tensor:
+    """Return the ensemble with one more exit, which has twice the weight of the exit before.
+
+    So exit i of k has the weight ``2**i / 2**k``, as in the code of DGL (Belilovsky,
+    Eickenberg, Oyallon, arXiv 1901.08164), except that the code scales the sum to 1, which
+    does not change the class predicted.
+
+    Args:
+        ensemble: Scores of the exits before, (B, C) or (B, T, C); None if there are none.
+        prediction: Class scores of the new exit, of the same shape.
+
+    >>> first, second = torch.tensor([[9.0, 0.0, 0.0]]), torch.tensor([[0.0, 9.0, 0.0]])
+    >>> add_to_ensemble(add_to_ensemble(None, first), second).argmax().item()
+    1
+    """
+    wide = torch.promote_types(prediction.dtype, torch.float32)
+    probabilities = prediction.softmax(-1, dtype=wide)
+    return probabilities if ensemble is None else ensemble / 2 + probabilities
+
+
+def pass_on(core: StageCore, batch: int) -> ActionReport:
     """Forward a batch for the stages behind, as a stage that has finished training.
 
     Args:
-        stage: The stage.
+        core: The stage.
         batch: Number of the batch.
 
     Raises:
         PacketError: The batch has not come.
         NonFiniteError: The output is NaN or infinite, and that is to stop the training.
     """
-    activation = stage.to_previous.receive(batch)
-    with torch.no_grad(), evaluation_mode(stage.module), stage.passes.autocast():
-        output = stage.module(copy_tensors(activation.values))
+    activation = core.parts.to_previous.receive(batch)
+    with torch.no_grad(), evaluation_mode(core.parts.module), core.contexts.autocast():
+        output = core.parts.module(copy_tensors(activation.values))
     outputs = tensors(output)
-    fault, _ = stage.check.fault_in_output(outputs, lambda: [True] * len(outputs))
+    fault, _ = core.checks.layers.fault_in_output(outputs, lambda: [True] * len(outputs))
     if fault is not None:
-        return send_skipped(stage, activation, fault)
+        return send_skipped(core, activation, fault)
     leaves = tensors(graph_leaves(activation))
     none = (False,) * len(outputs)  # nothing is known of a stage that has not trained
-    find_flow = partial(stage.flow.through, outputs, leaves, lambda: list(none))
+    find_flow = partial(core.flow.through, outputs, leaves, lambda: list(none))
     tables = find_tables(outputs, find_flow)
-    stage.send(activation, output, none, stage.find_exact(tables))
-    return ActionReport(activation.epoch, stage.updater.version)
+    send_output(core, activation, output, none, tables)
+    return ActionReport(activation.epoch, core.updater.version)
 
 
-def forward_again(stage: Stage, batch: int, values: Tree) -> Tree:
+def forward_again(core: StageCore, batch: int, values: Tree) -> Tree:
     """Forward a batch once more, at the present weights, leaving no trace.
 
     Args:
-        stage: The stage.
+        core: The stage.
         batch: Number of the batch.
         values: Output of the stage before, with tensors of shape (B, ...).
     """
-    with stage.passes.computing(batch, "forward"):
-        return forward_without_buffer_updates(stage.module, copy_tensors(values))
+    with core.contexts.computing(batch, "forward"):
+        return forward_without_buffer_updates(core.parts.module, copy_tensors(values))

@@ -1,88 +1,88 @@
-"""Batches that a stage does not train on, as something is NaN or infinite, or as is asked for.
+"""Batches that a stage skips, because a value is NaN or infinite or because the user asked.
 
 A skipped batch crosses every edge like any other, without values, so that every packet that a
 neighbour waits for comes.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from hocket.signals.signal import expects_answer
+from hocket.stage.core import StageCore
 from hocket.stage.in_flight import ForwardedBatch
 from hocket.stage.report import ActionReport
 from hocket.transport.packet import Activation, Gradient
 
-if TYPE_CHECKING:
-    from hocket.stage.stage import Stage
-
 
 def skip_forward(
-    stage: Stage, activation: Activation, fault: str | None = None
+    core: StageCore, activation: Activation, fault: str | None = None
 ) -> ActionReport:
     """Forward nothing of a batch that is skipped from this stage on.
 
     Args:
-        stage: The stage.
+        core: The stage.
         activation: Packet of the batch, from the stage before.
-        fault: The first value that is NaN or infinite, in words; None if the batch arrived
+        fault: The first value that is NaN or infinite, described; None if the batch arrived
             as one to skip.
 
     Raises:
         NonFiniteError: The fault is to stop the training, or outlives the batch.
     """
-    report = send_skipped(stage, activation, fault)
-    skipped = ForwardedBatch.skipped(
-        activation, (expects_answer(stage.signal),), report.version
-    )
-    stage.in_flight.add(skipped)
+    report = send_skipped(core, activation, fault)
+    answered = expects_answer(core.parts.signal)
+    core.in_flight.add(ForwardedBatch.skipped(activation, (answered,), report.version))
     return report
 
 
-def send_skipped(stage: Stage, activation: Activation, fault: str | None) -> ActionReport:
+def send_skipped(core: StageCore, activation: Activation, fault: str | None) -> ActionReport:
     """Tell the next stage that a batch is skipped.
 
     Args:
-        stage: The stage.
+        core: The stage.
         activation: Packet of the batch, from the stage before.
-        fault: The first value that is NaN or infinite, in words, if there is one.
+        fault: The first value that is NaN or infinite, described; None if there is none.
 
     Raises:
         NonFiniteError: The fault is to stop the training, or outlives the batch.
     """
-    stage.check.require_skippable(fault)
-    empty = activation.without_values()
-    stage.to_next.send(replace(empty, differentiable=(expects_answer(stage.signal),)))
-    return ActionReport(activation.epoch, stage.updater.version, skipped=True, fault=fault)
+    core.checks.layers.require_skippable(fault)
+    empty, answered = activation.without_values(), expects_answer(core.parts.signal)
+    core.parts.to_next.send(replace(empty, differentiable=(answered,)))
+    return ActionReport(activation.epoch, core.updater.version, skipped=True, fault=fault)
 
 
 def skip_backward(
-    stage: Stage, activation: Activation, fault: str | None = None, *, overflowed: bool = False
+    core: StageCore,
+    activation: Activation,
+    fault: str | None = None,
+    *,
+    overflowed: bool = False,
 ) -> ActionReport:
     """Back-propagate nothing of a batch that is skipped, and tell the stage before.
 
     Args:
-        stage: The stage.
+        core: The stage.
         activation: Packet of the batch, from the stage before.
-        fault: The first value that is NaN or infinite, in words, if there is one.
+        fault: The first value that is NaN or infinite, described; None if there is none.
         overflowed: True if the stage's loss scale was too large: no fault of the batch.
 
     Raises:
         NonFiniteError: The fault is to stop the training, or outlives the batch.
     """
-    stage.updater.zero_grad()  # also if the training stops here, and another one follows
+    # Drop the gradients first: if the training stops here, another one may follow.
+    core.updater.zero_grad()
+
+    # Stop at a fault, unless it may be skipped.
     if overflowed:
-        fault = (
-            f"{fault}; the loss scale of the stage is {stage.loss_scale.factor:g} from now on"
-        )
+        scale = core.loss_scale.factor
+        fault = f"{fault}; the loss scale of the stage is {scale:g} from now on"
     else:
-        stage.check.require_skippable(fault)
-    batch, epoch = activation.batch, activation.epoch
-    stage.gradients = []
+        core.checks.layers.require_skippable(fault)
+
+    # Tell the stage before, and keep what later actions on the batch need.
+    core.gradients = []
     if any(activation.differentiable):
-        stage.to_previous.send(Gradient(batch, None))
-    if stage.signal.learns_from_gradient:
-        stage.deferred_targets.skip(activation)
-    stage.epochs[batch] = epoch
-    return ActionReport(epoch, stage.updater.version, skipped=True, fault=fault)
+        core.parts.to_previous.send(Gradient(activation.batch, None))
+    if core.parts.signal.learns_from_gradient:
+        core.deferred_targets.skip(activation)
+    core.epochs[activation.batch] = activation.epoch
+    return ActionReport(activation.epoch, core.updater.version, skipped=True, fault=fault)

@@ -1,8 +1,8 @@
-"""The step of an optimizer without what PyTorch wraps around it, as long as nobody uses that.
+"""The step of an optimizer without the wrappers that PyTorch puts around it, if none is used.
 
 PyTorch names each step for its profiler, and calls hooks before and after it. If there are
-none, that still takes a third as long as the update of a small network. Only a profiler counts
-as one who sees the name: an observer of another kind, as of execution traces, misses it.
+none, that still takes a third as long as the update of a small network. Only a profiler is
+looked for: another observer, such as an execution trace, misses the name.
 """
 
 from collections.abc import Callable
@@ -21,10 +21,10 @@ _OWN_HOOKS = "_optimizer_step_pre_hooks", "_optimizer_step_post_hooks"
 
 
 def bare_step(optimizer: Optimizer) -> Callable[[], object]:
-    """Return the step of an optimizer; all of it while somebody profiles it or has hooks.
+    """Return the step of an optimizer; the whole step if there are hooks or a profiler.
 
-    What others have wrapped around it stays. The wrapper of a scheduler takes note that there
-    was a step, which an `Updater` has noted in advance.
+    What others have wrapped around it stays. The wrapper of a scheduler only records that there
+    was a step, which an `Updater` has recorded in advance.
     """
     whole: Any = optimizer.step
     outer = bare = getattr(whole, "__func__", whole)
@@ -35,7 +35,7 @@ def bare_step(optimizer: Optimizer) -> Callable[[], object]:
 
 @cache
 def _wrappers() -> frozenset[CodeType]:
-    """Return the code of the wrappers: of the one for profiler and hooks, and a scheduler's."""
+    """Return the code of the wrappers: for profiler and hooks, and for a scheduler."""
     wrap: Any = Optimizer.profile_hook_step
     optimizer = SGD([torch.zeros(1)])
     LambdaLR(optimizer, lambda epoch: 1.0)

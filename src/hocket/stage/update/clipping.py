@@ -10,7 +10,7 @@ from hocket.errors import OptionError
 from hocket.stage.update.accumulate import Gradients, total_norm
 
 Clipped = Literal["update", "batch"]
-"""Gradient that is clipped: that of an update, or that of each batch before accumulation."""
+"""Gradient that is clipped: of each update, or of each batch before it is accumulated."""
 _EPSILON = 1e-6  # as in torch.nn.utils.clip_grad_norm_, whose bits these are
 
 
@@ -46,11 +46,11 @@ class Clipping:
         return f"batch:{self.norm}" if self.what == "batch" else str(self.norm)
 
     def of_update(self, gradients: Gradients) -> Gradients:
-        """Return the gradients of an update, clipped if those are to be."""
+        """Return the gradients of an update, clipped if updates are to be clipped."""
         return self._clipped(gradients) if self.what == "update" else gradients
 
     def of_batch(self, gradients: Gradients) -> Gradients:
-        """Return the gradients of a batch, clipped if those are to be."""
+        """Return the gradients of a batch, clipped if batches are to be clipped."""
         return self._clipped(gradients) if self.what == "batch" else gradients
 
     def _clipped(self, gradients: Gradients) -> Gradients:
@@ -72,7 +72,7 @@ class Clipping:
 
 
 def as_clipping(value: object) -> Clipping:
-    """Return the clipping that is meant by a number, by text or by nothing.
+    """Return the clipping for a number, for text or for nothing.
 
     Args:
         value: A norm; text such as ``1.0`` or ``batch:1.0``; ``none`` or None for no clipping.
@@ -85,16 +85,20 @@ def as_clipping(value: object) -> Clipping:
     """
     if value is None or value == "none":
         return Clipping()
+
+    # `batch:1.0` has a kind, `1.0` has none.
     kind, colon, number = str(value).rpartition(":")
     try:
         norm = math.nan if isinstance(value, bool) else float(number)
     except ValueError:
         norm = math.nan
+
+    # Text that is no number, and norms that limit nothing.
     if not math.isfinite(norm) or (colon and kind != "batch"):
         raise OptionError(
             f"clip is {value!r}; use a norm, such as 1.0 for the gradient of each update, or "
             "batch:1.0 for the gradient of each batch before it is accumulated. The norm is "
-            "over the weights of a stage: to know that of the whole network, every stage would "
+            "over the weights of a stage: for the norm of the whole network, every stage would "
             "have to wait in each update for the backwards of all the others"
         )
     return Clipping(norm, "batch" if colon else "update")

@@ -1,4 +1,4 @@
-"""Gradients where none belong: on weights of other stages, and left from before a batch."""
+"""Gradients where none should be: on weights of other stages, or left from before a batch."""
 
 from collections.abc import Iterable, Mapping
 from itertools import chain
@@ -28,7 +28,7 @@ class ForeignWeights:
         self._others = {name: p for name, p in self._others.items() if p.grad is None}
 
     def require_untouched(self, stage: int) -> None:
-        """Refuse a backward that has given some of them a gradient; look no more afterwards.
+        """Refuse a backward that has given some of them a gradient; check no later one.
 
         Args:
             stage: Number of the stage, for the message.
@@ -50,7 +50,7 @@ class ForeignWeights:
 
 
 def drop_gradients(weights: Iterable[nn.Parameter], names: Mapping[nn.Parameter, str]) -> None:
-    """Drop gradients that somebody has left on weights between two batches, with a warning.
+    """Drop gradients that were left on weights between two batches, with a warning.
 
     Args:
         weights: Weights of a stage.

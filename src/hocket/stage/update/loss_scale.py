@@ -39,17 +39,17 @@ class LossScale(Protocol):
         """
 
     def judge(self, *, finite: bool) -> bool:
-        """Take note of a backward; return True if it has overflowed for the factor's sake.
+        """Record a backward; return True if it overflowed because the scale was too large.
 
         Args:
             finite: True if all gradients are finite.
         """
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what a resumed training goes on with, as plain values."""
+        """Return what a resumed training continues from, as plain values."""
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on with the state of another scale."""
+        """Continue from the state of another scale."""
 
 
 class NoScale:
@@ -61,20 +61,11 @@ class NoScale:
     def unscale(
         self, weights: Iterable[nn.Parameter], inputs: Sequence[Tensor]
     ) -> tuple[Tensor | None, ...]:
-        """Return the gradients of the inputs as they are.
-
-        Args:
-            weights: Weights of the stage, left as they are.
-            inputs: Inputs of the stage.
-        """
+        """Return the gradients of the inputs as they are; see the protocol."""
         return tuple([leaf.grad for leaf in inputs])
 
     def judge(self, *, finite: bool) -> bool:
-        """Return False: what is not finite is a fault of the batch.
-
-        Args:
-            finite: Not used.
-        """
+        """Return False: what is not finite is a fault of the batch; see the protocol."""
         return False
 
     def state_dict(self) -> dict[str, Any]:
@@ -88,7 +79,7 @@ class NoScale:
 class DynamicScale:
     """Scale that is halved when a gradient overflows, and doubled after many that do not.
 
-    Each stage has its own. Gradients leave it without the scale, and those of inputs as
+    Each stage has one. Gradients leave it without the scale, and gradients of inputs as
     float32, in which the small ones exist. At 1 an overflow is a fault of the batch.
 
     Args:
@@ -108,16 +99,10 @@ class DynamicScale:
     def unscale(
         self, weights: Iterable[nn.Parameter], inputs: Sequence[Tensor]
     ) -> tuple[Tensor | None, ...]:
-        """Divide the gradients of a backward by the scale.
+        """Divide the gradients of a backward by the scale; see the protocol.
 
-        Not in place: the gradient of a weight and that of an input may share their memory.
-
-        Args:
-            weights: Weights of the stage; their ``grad`` is replaced.
-            inputs: Inputs of the stage, (B, ...), whose ``grad`` stays.
-
-        Returns:
-            The gradient of each input, of at least 32 bits; None for one without.
+        Not in place: the gradients of a weight and of an input may share their memory. Those of
+        inputs have at least 32 bits.
         """
         inverse = 1.0 / self.factor  # exact, as is the product
         trained = [(each, each.grad) for each in weights if each.grad is not None]
@@ -130,11 +115,7 @@ class DynamicScale:
         )
 
     def judge(self, *, finite: bool) -> bool:
-        """Change the scale if it is time; return True if it was too large for a backward.
-
-        Args:
-            finite: True if all gradients are finite.
-        """
+        """Change the scale if it is time; see the protocol."""
         if finite:
             self._finite_count += 1
             if self._finite_count == GROWTH_INTERVAL:
@@ -153,7 +134,7 @@ class DynamicScale:
         return {"factor": self.factor, "finite_count": self._finite_count}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on with the state of another scale."""
+        """Continue from the state of another scale."""
         self.factor, self._finite_count = state["factor"], state["finite_count"]
 
 

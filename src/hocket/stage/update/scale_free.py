@@ -28,13 +28,14 @@ def _is_scale_free(optimizer: object) -> bool:
 def warn_of_cancelled_scales(
     method: Method, optimizers: Mapping[int, object], last: int
 ) -> None:
-    """Warn of what a method does to the size of gradients, and optimizers divide out again.
+    """Warn of changes of the size of gradients that the optimizers divide out again.
 
     Args:
         method: The method.
         optimizers: Optimizers of stages by their numbers; None for a stage without weights.
         last: Number of the last stage.
     """
+    # A sum in place of a mean.
     kinds = {k: type(o).__name__ for k, o in optimizers.items() if _is_scale_free(o)}
     of_all = ", ".join(sorted(set(kinds.values())))
     if of_all and method.reduce == "sum" and method.accumulate > 1:
@@ -43,6 +44,8 @@ def warn_of_cancelled_scales(
             f"{of_all}, whose steps do not depend on the scale of the gradient; use SGD, or "
             "leave reduce at 'mean'"
         )
+
+    # Factors on late gradients, and remedies that resize them.
     signal = method.signal
     of_early = ", ".join(sorted({kind for k, kind in kinds.items() if k < last}))
     if not of_early or not isinstance(signal, Delayed):

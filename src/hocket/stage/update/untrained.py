@@ -14,7 +14,7 @@ class UntrainedWeights:
 
     Args:
         parameters: All weights of the stage, frozen ones as well, by names in the network.
-        optimizers: Optimizers of the stage; None stands for one that is not needed.
+        optimizers: Optimizers of the stage; None for one that is not needed.
 
     Attributes:
         names: Names of those that need a gradient.
@@ -41,7 +41,7 @@ class UntrainedWeights:
 
 
 def warn_of_untrained(names: Sequence[str]) -> None:
-    """Warn of weights that need a gradient and that nobody trains.
+    """Warn of weights that need a gradient and have no optimizer.
 
     Args:
         names: Their names; there may be none.
@@ -55,7 +55,7 @@ def warn_of_untrained(names: Sequence[str]) -> None:
 
 
 def loss_weights(loss: object, network: nn.Module) -> list[str]:
-    """Return the names of the weights that a loss has of its own and that need a gradient."""
+    """Return the names of a loss's weights that need a gradient and are not in the network."""
     owner = loss if isinstance(loss, nn.Module) else getattr(loss, "__self__", None)
     if not isinstance(owner, nn.Module):
         return []
@@ -68,7 +68,7 @@ def loss_weights(loss: object, network: nn.Module) -> list[str]:
 
 
 def describe_names(names: Sequence[str]) -> str:
-    """Return the number of weights, and their names as far as there is room.
+    """Return the number of weights, and the names of the first ones.
 
     >>> describe_names(["a", "b"])
     '2 weights (a, b)'

@@ -32,9 +32,9 @@ BuildReduction: TypeAlias = Callable[[Sequence[nn.Parameter]], GradientReduction
 class Updater:
     """Updates one stage's weights with the gradients of one or several batches.
 
-    A tick without a gradient changes nothing: no weight decay, no momentum. The learning rate
-    of an update is that of the epoch of its batch, even if the gradient of that batch comes
-    back after the next epoch has begun.
+    A tick without a gradient changes nothing: no weight decay, no momentum. An update uses the
+    learning rate of its batch's epoch, even if the gradient of that batch comes back after the
+    next epoch has begun.
 
     Args:
         parameters: Weights of the stage; there may be none.
@@ -123,8 +123,7 @@ class Updater:
 
         Args:
             staleness: Updates since the forward of the batch.
-            then: Weights of the forward, if a remedy wants them and they are not the present
-                ones.
+            then: Weights of the forward, if a remedy wants them and they have changed since.
 
         Returns:
             The gradient of each parameter, corrected and before it is clipped, of its shape;
@@ -146,15 +145,20 @@ class Updater:
         Raises:
             OptionError: The optimizer cannot do a step without a closure.
         """
+        # Let the scheduler count the epochs that have passed.
         if self.scheduler is not None and self._scheduler_unit == "epoch":
             for passed in range(self._epoch, epoch):
                 self._step_scheduler(self.scheduler, passed)
         self._epoch = epoch
+
+        # Step with the mean or the sum of the gradients.
         self._accumulator.reduce(self._clip.of_update)
         lr = 0.0
         if self.optimizer is not None:
             lr = self._step(self.optimizer, epoch)
         self.zero_grad()  # of all weights: the optimizer may have been built without some
+
+        # Count the update.
         counts = self._scheduler_unit == "update" and self.version >= self._scheduler_start
         if self.scheduler is not None and counts:
             self.scheduler.step()
@@ -203,18 +207,23 @@ class Updater:
             optimizer: The optimizer.
             epoch: Epoch of the update.
         """
+        # Without remedies there is nothing but the step.
         remedies = self.remedies
         factor = self._lr_factor(epoch, self.version)
         if not remedies:
             return _step_scaled(optimizer, factor)[0]
         factor *= remedies.lr_factor(self.version)
+
+        # Step, and let remedies add to it.
         told = self.parameters if remedies.needs_changes else []
         before = [weight.detach().clone() for weight in told]
         lrs = _step_scaled(optimizer, factor)
         if remedies.act_on(self.version):
             remedies.after_step(lrs)
+
+        # Tell remedies how the weights have changed, memory that two of them share only once.
         changes = [weight.detach() - old for weight, old in zip(told, before, strict=True)]
-        for number in repeated_views(told):  # whose memory has moved once, and is told once
+        for number in repeated_views(told):
             changes[number].zero_()
         remedies.observe_update(lrs, changes)
         return lrs[0]
@@ -237,12 +246,12 @@ class Updater:
                 self.scheduler.step()
 
     def mismatches(self, state: dict[str, Any], label: str) -> list[str]:
-        """Return in words each reason why a state is not one of this updater."""
+        """Return one line for each reason why a state is not one of this updater."""
         saved, wanted = " and ".join(state["kinds"]), " and ".join(self._class_names)
         if saved != wanted:
             return [f"{label}: updated by {saved}, wanted {wanted}"]
         if self.optimizer is None or "param_groups" not in state["optimizer"]:
-            return []  # some optimizers have a state of a form of their own
+            return []  # some optimizers have a state of another form
         then, now = (
             [len(group["params"]) for group in groups]
             for groups in (state["optimizer"]["param_groups"], self.optimizer.param_groups)
@@ -296,8 +305,9 @@ def _plain_values(optimizer: Optimizer | None) -> list[dict[str, Any]]:
 def _load(optimizer: Optimizer, state: dict[str, Any]) -> None:
     """Load the state of an optimizer, whose scalars keep their type.
 
-    PyTorch gives all but one of them that of their weight: `NAdam` then multiplies in another
-    precision than before. It also moves its product to the GPU, which is asked for it then.
+    PyTorch gives all but one of them the type of their weight, so that `NAdam` multiplies in
+    another precision than before. It also moves NAdam's product to the GPU, and each step would
+    then wait for it.
 
     Args:
         optimizer: The optimizer.
@@ -305,7 +315,7 @@ def _load(optimizer: Optimizer, state: dict[str, Any]) -> None:
     """
     optimizer.load_state_dict(state)
     weights = [weight for group in optimizer.param_groups for weight in group["params"]]
-    saved = state.get("state", {})  # some optimizers have a state of a form of their own
+    saved = state.get("state", {})  # some optimizers have a state of another form
     for number, weight in enumerate(weights):
         now = optimizer.state.get(weight, {}) if number in saved else {}
         for name, loaded in list(now.items()):
@@ -318,7 +328,7 @@ def _load(optimizer: Optimizer, state: dict[str, Any]) -> None:
 def _step_scaled(optimizer: Optimizer, factor: float) -> list[float]:
     """Do one step at scaled learning rates, and return them.
 
-    Outside they are those of the scheduler, many of which compute the next one from the last.
+    They are put back afterwards: many schedulers compute the next rate from the last one.
 
     Args:
         optimizer: The optimizer.
@@ -328,11 +338,14 @@ def _step_scaled(optimizer: Optimizer, factor: float) -> list[float]:
         OptionError: The optimizer asks for a closure.
         Exception: The optimizer raised it.
     """
+    # Scale the rates of all groups.
     groups = optimizer.param_groups
     lrs = [group["lr"] for group in groups] if factor != 1 else []
     for group, lr in zip(groups, lrs, strict=False):
         group["lr"] = lr * factor
     used = [float(group["lr"]) for group in groups]
+
+    # Do the step.
     try:
         bare_step(optimizer)()
     except Exception as error:

@@ -1,1 +1,1 @@
-"""Weights that a batch meets instead of the newest ones."""
+"""Weights that a batch meets instead of the newest ones, and the check of its forward."""

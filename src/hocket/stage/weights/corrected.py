@@ -47,16 +47,12 @@ class CorrectedWeights(NewestWeights):
         self._remedies = updater.remedies
         self._parameters = updater.parameters
         self._weights = distinct_in_memory(updater.parameters)
-        self._share: _Share = _share_nothing
+        self._share: _Share = lambda weights, copies: nullcontext()  # no graph is kept
         if linearizer.copies is not None:
             self._share = linearizer.copies.sharing
 
     def at(self, action: Action) -> AbstractContextManager[None]:
-        """Return a context in which the weights of an action are in place.
-
-        Args:
-            action: Action of the program.
-        """
+        """Return a context in which the weights of an action are in place; see the base."""
         changes = None
         if action.kind == "F" and action.due:
             changes = self._remedies.shift_for_forward(action.due)
@@ -85,18 +81,6 @@ class CorrectedWeights(NewestWeights):
             fill_memory(self._weights, newest)
 
 
-def _share_nothing(
-    weights: Sequence[Tensor], copies: Sequence[torch.UntypedStorage]
-) -> AbstractContextManager[None]:
-    """Do nothing: no graph is kept.
-
-    Args:
-        weights: Weights of the stage.
-        copies: A copy of the memory of each weight.
-    """
-    return nullcontext()
-
-
 def build_weights(
     method: Method,
     parts: StageParts,
@@ -116,10 +100,13 @@ def build_weights(
     Raises:
         OptionError: A weight shares its memory with others, which old weights would change.
     """
+    # All stages forward with one old version.
     if method.holds(parts.count):
         assert linearizer.copies is not None, "a method that holds weights stashes"
         held_back = method.held_back(parts.index, parts.count)
         return HeldWeights(updater, linearizer.copies, held_back, parts.index)
+
+    # Remedies move the weights, or compare them with old ones.
     if any(remedy.moves for remedy in method.remedies):
         corrected = CorrectedWeights(updater, linearizer, in_flight)
         passes = {"forward", "backward"} if linearizer.recomputes else {"forward"}

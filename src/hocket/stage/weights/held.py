@@ -37,8 +37,8 @@ class NewestWeights:
 
     Attributes:
         replaces: True if some action is done with other weights than the newest.
-        stand_in: What forwards see in the place of the newest weights, for messages; empty if
-            they see these.
+        stand_in: What forwards see instead of the newest weights, for messages; empty if they
+            see these.
     """
 
     replaces = False
@@ -61,7 +61,7 @@ class NewestWeights:
         return _NEWEST
 
     def before_update(self) -> None:
-        """Take note that the weights are about to change."""
+        """Keep what later actions need of the weights, which are about to change."""
 
     def at_version(self, version: int) -> list[Tensor] | None:
         """Return the weights that a forward in flight used; None if they are not kept.
@@ -131,14 +131,13 @@ class HeldWeights(NewestWeights):
 
     @property
     def kept(self) -> list[int]:
-        """Versions that are kept, beside the newest and those of graphs in flight."""
+        """Versions that are kept, without the newest one and those of graphs in flight."""
         return list(self._kept)
 
     def at(self, action: Action) -> AbstractContextManager[None]:
-        """Return a context in which the weights of an action are in place.
+        """Return a context in which the weights of an action are in place; see the base.
 
-        Args:
-            action: Action of the program, whose updates its version counts.
+        The version of the action counts updates of the program.
         """
         version = action.version
         if version is None:

@@ -41,7 +41,7 @@ class PastWeights(NewestWeights):
 
     @property
     def kept(self) -> list[int]:
-        """Versions that are kept, beside the newest."""
+        """Versions that are kept, without the newest one."""
         return list(self._kept)
 
     def before_update(self) -> None:
@@ -52,11 +52,7 @@ class PastWeights(NewestWeights):
             self._kept[self.version] = self._copy(self._weights)
 
     def at_version(self, version: int) -> list[Tensor] | None:
-        """Return the weights that a forward in flight used; None if they are the newest.
-
-        Args:
-            version: Number of updates that they had seen.
-        """
+        """Return the weights that a forward in flight used; None if they are the newest."""
         if version == self.version:
             return None
         return view_copies(self._parameters, self._weights, self._kept[version])

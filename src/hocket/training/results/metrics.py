@@ -8,7 +8,7 @@ from typing import Any
 from hocket.engine.event import Event
 from hocket.errors import DataError, NonFiniteError
 from hocket.signals.losses import Loss, compute_loss, count_errors, ignored_index
-from hocket.stage.passes.prediction import Prediction
+from hocket.stage.passes.forward_only import Prediction
 from hocket.stage.report import ActionReport
 from hocket.training.results.own_metrics import OwnMetrics
 

@@ -8,7 +8,7 @@ from hocket.engine.engine import Engine
 from hocket.engine.event import Event
 from hocket.errors import CheckpointError, HocketError, NonFiniteError
 from hocket.partition.inputs import as_inputs, as_tree
-from hocket.stage.finite.late_check import look
+from hocket.stage.finite.late_check import check_pending
 from hocket.stage.setup import Setup
 from hocket.stage.update.updater import Updater
 from hocket.training.session.batches import Upload, refuse_single_sample
@@ -140,7 +140,7 @@ class Ticks:
             NonFiniteError: There is one. The stages are in their states of the last look.
         """
         try:
-            look([stage.late_check for stage in self.engine.stages])
+            check_pending([stage.late_check for stage in self.engine.stages])
         except NonFiniteError as error:
             self._end(error)
             refuse_single_sample(error)

@@ -1,4 +1,4 @@
-"""Check of forwards: of what layers are said to leave alone, and of their own weights."""
+"""Check of forwards: do they leave alone what they are said to, and do they change weights?"""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -20,15 +20,15 @@ _NO_CHECK: AbstractContextManager[None] = nullcontext()
 
 
 class ForwardCheck:
-    """Looks at the first forward of a stage; at all, if they may see other weights.
+    """Check of the first forward of a stage, or of each if forwards may see other weights.
 
     Args:
         known: What is known of the layers; where precautions are taken, the input and random
             numbers need no check.
         stage: Number of the stage, for messages.
         weights: Weights of the layers by name.
-        stand_in: What forwards see in the place of the newest weights, for messages; empty if
-            they see these.
+        stand_in: What forwards see instead of the newest weights, for messages; empty if they
+            see these.
         compiled: Compiled layers, in which edits cannot be seen; None for others.
 
     Attributes:
@@ -69,6 +69,7 @@ class ForwardCheck:
 
     @contextmanager
     def _check_first(self, leaves: Tree) -> Iterator[None]:
+        # Layers that are not compiled are watched; a compiled graph would hide what they do.
         inputs = tensors(leaves)
         edits = WeightEdits(self._weights)
         if self._compiled is None:
@@ -84,6 +85,8 @@ class ForwardCheck:
             self._refuse(edits)
             yield
         self._refuse(edits)
+
+        # A declaration that is wrong is not believed any more.
         names = edits.names()
         self._known.checked = True
         self.edits_weights = bool(names)

@@ -1,13 +1,14 @@
-"""Random numbers that depend on seed, stage, batch and pass only.
+"""Random numbers and precision in which the passes of a stage compute.
 
-So a forward can be repeated without keeping the state of a generator, stages in different
-processes draw the same numbers as in one process, and the caller's own random numbers are left
-alone.
+Random numbers depend on seed, stage, batch and pass only. So a forward can be repeated without
+keeping the state of a generator, stages in different processes draw the same numbers as in one
+process, and the caller's random numbers are left alone.
 """
 
 import hashlib
 import random
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cache
 from typing import Literal
 
@@ -16,8 +17,61 @@ import torch
 from numpy.random import mtrand
 
 from hocket.stage.layers.known_layers import Draws
+from hocket.stage.parts import StageParts
+from hocket.stage.setup import Setup
+
+_NOTHING = nullcontext()
 
 Pass = Literal["signal", "forward", "backward", "learn"]
+
+
+class PassContexts:
+    """Context managers in which a stage computes.
+
+    Args:
+        setup: Options that all stages share.
+        parts: Layers, signal and ports of the stage.
+    """
+
+    def __init__(self, setup: Setup, parts: StageParts) -> None:
+        self._stage = parts.index
+        self._seed = setup.seed + parts.seed_offset
+        self._device = setup.device
+        self._device_type = setup.device.type  # PyTorch takes a while to say it
+        self._autocast_enabled = setup.precision != "fp32"
+        self.autocast = setup.autocast
+
+    def computing(
+        self, batch: int, which: Pass, draws: Draws = "anything"
+    ) -> AbstractContextManager[None]:
+        """Return a context manager with the random numbers and the precision of one pass.
+
+        Args:
+            batch: Number of the batch.
+            which: The pass.
+            draws: Generators that the pass may draw from.
+        """
+        seeded = seeded_rng(self._seed, self._stage, batch, which, self._device, draws)
+        # Autocast that is off changes something only inside the caller's own.
+        if self._autocast_enabled or torch.is_autocast_enabled(self._device_type):
+            return _seeded_and_cast(seeded, self.autocast())
+        return seeded
+
+    def differentiating(self) -> AbstractContextManager[object]:
+        """Return a context manager for a backward, which has the types of the forward."""
+        if torch.is_autocast_enabled(self._device_type):  # by the caller
+            return torch.autocast(self._device_type, enabled=False)
+        return _NOTHING
+
+
+@contextmanager
+def _seeded_and_cast(
+    seeded: AbstractContextManager[None], cast: torch.autocast
+) -> Iterator[None]:
+    with seeded, cast:
+        yield
+    # Inside the caller's autocast it would keep casts of weights that are updated now.
+    torch.clear_autocast_cache()
 
 
 def seeded_rng(
@@ -30,8 +84,9 @@ def seeded_rng(
 ) -> AbstractContextManager[None]:
     """Return a context manager that seeds the global generators for one pass.
 
-    They are those of torch, of numpy and of Python's ``random``, and are restored at the end. A
-    layer's own generators are not reached: `check_compatible` refuses them where that matters.
+    These are the generators of torch, numpy and Python's ``random``; they are restored at the
+    end. Generators that a layer has for itself are not reached: `check_compatible` refuses them
+    where that matters.
 
     Args:
         seed: Seed of the training.
@@ -43,15 +98,16 @@ def seeded_rng(
     """
     if draws == "nothing":
         return _NOTHING
+
+    # One key for each pass of each batch at each stage.
     words = f"{seed}/{stage}/{batch}/{pass_name}".encode()
     key = int.from_bytes(hashlib.blake2b(words, digest_size=8).digest(), "big")
+
+    # Only the generators that the pass may draw from: reading each state takes time.
     seeded: AbstractContextManager[None] = _SeededTorch(key)
     if device.type == "cuda":
         seeded = _SeededOnGpu(key, device)
     return seeded if draws == "torch" else _SeededEverywhere(key, seeded)
-
-
-_NOTHING = nullcontext()
 
 
 class _SeededTorch:
@@ -93,7 +149,7 @@ class _SeededOnGpu(_SeededTorch):
 
 
 class _SeededEverywhere:
-    """Seeds the generators of NumPy and of Python, beside those of PyTorch."""
+    """Seeds the generators of PyTorch, NumPy and Python."""
 
     __slots__ = ("_key", "_numpy", "_python", "_torch")
 

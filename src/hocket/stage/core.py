@@ -1,0 +1,166 @@
+"""Everything that one stage holds, in one record that its actions share."""
+
+from dataclasses import dataclass, field
+
+from torch import Tensor, nn
+
+from hocket.stage.contexts import PassContexts
+from hocket.stage.finite.late_check import LateCheck
+from hocket.stage.finite.nonfinite import NonFiniteCheck
+from hocket.stage.in_flight import DeferredTargets, InFlight
+from hocket.stage.layers.compatibility import ForbidForward
+from hocket.stage.layers.gradient_flow import GradientFlow
+from hocket.stage.layers.known_layers import KnownLayers
+from hocket.stage.layers.module_tensors import ModuleTensors
+from hocket.stage.linearize.build import build_linearizer
+from hocket.stage.linearize.compiled import build_compiled
+from hocket.stage.linearize.linearize import Linearizer
+from hocket.stage.parts import StageParts
+from hocket.stage.setup import Setup
+from hocket.stage.update.foreign_weights import ForeignWeights
+from hocket.stage.update.loss_scale import LossScale
+from hocket.stage.update.untrained import UntrainedWeights
+from hocket.stage.update.updater import Updater
+from hocket.stage.updaters import build_updaters
+from hocket.stage.weights.corrected import build_weights
+from hocket.stage.weights.forward_check import ForwardCheck, build_forward_check
+from hocket.stage.weights.held import NewestWeights
+
+
+@dataclass(frozen=True, kw_only=True)
+class StageChecks:
+    """Checks of what a stage computes.
+
+    Attributes:
+        layers: Search for NaN and infinity in outputs, gradients and buffers of the layers.
+        signal: The same for the network of the signal.
+        late: The same once in several ticks, if the search is postponed.
+        forward: Check that forwards leave alone what they have to.
+        inner_forward: Context manager for a backward that must forward nothing; None if it may.
+        foreign_weights: Weights of other stages, which the loss must not use.
+    """
+
+    layers: NonFiniteCheck
+    signal: NonFiniteCheck
+    late: LateCheck
+    forward: ForwardCheck
+    inner_forward: ForbidForward | None
+    foreign_weights: ForeignWeights
+
+
+@dataclass(kw_only=True)
+class StageCore:
+    """Everything that one stage holds; each file of `hocket.stage.passes` has an action of it.
+
+    Attributes:
+        setup: Options that all stages share.
+        parts: Layers, signal and ports of this stage.
+        layers: Known facts about the layers.
+        signal_layers: Known facts about the network of the signal.
+        tensors: Weights and buffers of the layers.
+        flow: Knowledge of the outputs that a gradient flows through.
+        contexts: Random numbers and precision of the passes.
+        updater: Updater of the layers.
+        signal_updater: Updater of a network that learns from targets.
+        trained: Weights of both updaters.
+        untrained: Weights that both leave out.
+        linearizer: Keeper of graphs from the forwards to the backwards.
+        weights: Weights that each action meets.
+        loss_scale: Factor on the backward.
+        checks: Checks of what the stage computes.
+        in_flight: Batches between their forward and their backward.
+        deferred_targets: Batches whose targets have not come back yet.
+        epochs: Epoch of each batch whose update is to come.
+        gradients: Gradients of the last backward, for watchers; the update lets them go.
+    """
+
+    setup: Setup
+    parts: StageParts
+    layers: KnownLayers
+    signal_layers: KnownLayers
+    tensors: ModuleTensors
+    flow: GradientFlow
+    contexts: PassContexts
+    updater: Updater
+    signal_updater: Updater
+    trained: tuple[nn.Parameter, ...]
+    untrained: UntrainedWeights
+    linearizer: Linearizer
+    weights: NewestWeights
+    loss_scale: LossScale
+    checks: StageChecks
+    in_flight: InFlight
+    deferred_targets: DeferredTargets
+    epochs: dict[int, int] = field(default_factory=dict)
+    gradients: list[Tensor | None] = field(default_factory=list)
+
+
+def build_core(setup: Setup, parts: StageParts) -> StageCore:
+    """Build what a stage holds before its first action.
+
+    Args:
+        setup: Options that all stages share.
+        parts: Layers, signal and ports of the stage.
+
+    Raises:
+        OptionError: The layers, the optimizer or the scheduler are not ones for a stage.
+    """
+    method, layers = setup.method, KnownLayers(parts.module)
+    updater, signal_updater, untrained = build_updaters(setup, parts)
+
+    # Graphs, and the weights that forwards and backwards meet.
+    linearizer = build_linearizer(
+        method.linearize,
+        method.graph_delay(parts.index, parts.count),
+        method.statistics,
+        # Without delay no batch is in flight between two ticks.
+        keep_states=setup.resumable and method.delay(parts.index, parts.count) > 0,
+        layers=layers,
+        compiled=build_compiled(setup, parts),
+        names=parts.names,
+        trained=updater.parameters,
+        flushes=method.flushes,
+    )
+    in_flight = InFlight(parts.index)
+    weights = build_weights(method, parts, updater, linearizer, in_flight)
+
+    # Checks of layers and signal.
+    modules, updaters = (parts.module, parts.signal_network), (updater, signal_updater)
+    late = LateCheck(setup.ticks_per_check, modules, updaters, parts.names)
+    of_layers, of_signal = (
+        NonFiniteCheck(module, its_updater, setup.on_nan, late, parts.names)
+        for module, its_updater in zip(modules, updaters, strict=True)
+    )
+    checks = StageChecks(
+        layers=of_layers,
+        signal=of_signal,
+        late=late,
+        forward=build_forward_check(setup, parts, layers, weights),
+        inner_forward=ForbidForward(parts.index) if linearizer.forbids_inner_forward else None,
+        foreign_weights=ForeignWeights(parts.names.parameters, *modules),
+    )
+
+    # Gradients of an earlier backward come from no batch of this training.
+    for each in updaters:
+        each.zero_grad()
+
+    tensors = ModuleTensors(parts.module)
+    return StageCore(
+        setup=setup,
+        parts=parts,
+        layers=layers,
+        signal_layers=KnownLayers(parts.signal_network),
+        tensors=tensors,
+        flow=GradientFlow(tensors),
+        contexts=PassContexts(setup, parts),
+        updater=updater,
+        signal_updater=signal_updater,
+        trained=(*updater.parameters, *signal_updater.parameters),
+        untrained=untrained,
+        linearizer=linearizer,
+        weights=weights,
+        loss_scale=setup.build_loss_scale(),
+        checks=checks,
+        in_flight=in_flight,
+        deferred_targets=DeferredTargets(parts.index),
+    )

@@ -1,0 +1,161 @@
+"""The backward of a batch at one stage."""
+
+from itertools import chain
+
+from torch import Tensor
+
+from hocket.signals.losses import count_averaged, ignored_index
+from hocket.signals.signal import BackwardRoots, SignalInput
+from hocket.stage.core import StageCore
+from hocket.stage.in_flight import DeferredTarget, ForwardedBatch
+from hocket.stage.passes.back_propagate import back_propagate, require_graph
+from hocket.stage.passes.outgoing import to_outgoing
+from hocket.stage.passes.skip import skip_backward
+from hocket.stage.report import ActionReport, Number
+from hocket.stage.update.foreign_weights import drop_gradients
+from hocket.transport.packet import Gradient
+from hocket.tree import Tree, map_tensors, tensors
+
+
+def backward(core: StageCore, batch: int) -> ActionReport:
+    """Back-propagate a batch, and send the gradients of the inputs to the stage before.
+
+    Nothing is sent before all checks have passed: the stage where a fault began has to be the
+    one that reports it.
+
+    Args:
+        core: The stage.
+        batch: Number of the batch.
+
+    Raises:
+        PacketError: The batch was not forwarded, or its gradient has not come.
+        NonFiniteError: The loss or a gradient is NaN or infinite, and that is to stop the
+            training.
+        OptionError: The loss does not depend on the output.
+        LinearizeError: The layers are not compatible with the linearization.
+    """
+    # Receive the gradients of the output, if the signal uses them.
+    forwarded = core.in_flight.pop(batch)
+    activation, signal = forwarded.activation, core.parts.signal
+    received: tuple[Tensor | None, ...] | None = (None,) * len(forwarded.differentiable)
+    if signal.needs_gradient and any(forwarded.differentiable):
+        received = core.parts.to_next.receive(batch).values
+    if activation.skipped or received is None or batch in core.setup.skip_batches:
+        return skip_backward(core, activation)
+
+    # Find out where the backward starts.
+    checks = core.checks
+    checks.layers.save_buffers()
+    checks.signal.save_buffers()
+    output = _output_of(core, forwarded)
+    seen = map_tensors(Tensor.detach, output) if signal.learns_from_gradient else None
+    roots = backward_roots(core, batch, output, activation.targets, received)
+    leaves = tensors(forwarded.leaves)
+    require_graph(roots, core.parts.index, chain(core.updater.parameters, leaves))
+    targets: Number = None
+    if roots.loss is not None:
+        ignored = ignored_index(core.setup.loss)
+        targets = count_averaged(output, activation.targets, activation.values, ignored)
+    del output  # the backward then frees what it has used
+
+    # Differentiate, and look for NaN and infinity before and after it.
+    fault = checks.layers.fault_in_loss(roots.loss) or checks.signal.fault_in_buffers()
+    overflowed = False
+    if fault is None:
+        _differentiate(core, roots, activation.share)
+        forwarded.output.after_backward()
+        sent = core.loss_scale.unscale(core.updater.parameters, leaves)
+        fault, norm = checks.layers.fault_in_gradients(sent)
+        overflowed = core.loss_scale.judge(finite=fault is None)
+    if fault is not None:
+        checks.layers.restore_buffers()
+        checks.signal.restore_buffers()
+        return skip_backward(core, activation, fault, overflowed=overflowed)
+
+    # Send the gradients of the inputs.
+    if any([leaf.requires_grad for leaf in leaves]):
+        # One may share its memory with the gradient of a weight, as both are views of one.
+        gradients = to_outgoing(sent, [weight.grad for weight in core.trained])
+        core.parts.to_previous.send(Gradient(batch, gradients))
+
+    # Accumulate the gradients of the weights until the update.
+    staleness = core.updater.version - forwarded.version
+    then = core.weights.at_version(forwarded.version)
+    core.gradients = core.updater.accumulate(staleness, then)
+    if roots.deferred is not None:
+        core.deferred_targets.add(DeferredTarget(roots.deferred, activation, seen))
+    core.epochs[batch] = activation.epoch
+    return ActionReport(
+        epoch=activation.epoch,
+        version=core.updater.version,
+        staleness=staleness,
+        loss=roots.loss,
+        targets=targets,
+        gradient_norm=checks.layers.norm_over_replicas(norm, core.gradients),
+    )
+
+
+def backward_roots(
+    core: StageCore,
+    batch: int,
+    output: Tree,
+    targets: Tree,
+    received: tuple[Tensor | None, ...],
+) -> BackwardRoots:
+    """Return where the backward starts, according to the stage's signal.
+
+    Args:
+        core: The stage.
+        batch: Number of the batch.
+        output: Output of the stage, with tensors of shape (B, ...).
+        targets: Targets of the batch.
+        received: Gradients that came back, one for each tensor of the output.
+    """
+    signal, network, loss = core.parts.signal, core.parts.signal_network, core.setup.loss
+    inputs = SignalInput(output, targets, received, loss)
+
+    # What has come is only passed on.
+    if signal.needs_gradient:
+        return signal.backward_roots(network, inputs)
+
+    # The signal computes, with random numbers of the batch.
+    draws = "anything" if signal.may_draw(loss) else core.signal_layers.draws
+    with core.contexts.computing(batch, "backward", draws):
+        return signal.backward_roots(network, inputs)
+
+
+def _output_of(core: StageCore, forwarded: ForwardedBatch) -> Tree:
+    """Return the output to differentiate, which may have to be computed."""
+    if not core.linearizer.recomputes:
+        return forwarded.output.get()
+    with core.contexts.computing(forwarded.activation.batch, "forward", core.layers.draws):
+        return forwarded.output.get()
+
+
+def _differentiate(core: StageCore, roots: BackwardRoots, share: float) -> None:
+    """Back-propagate into the weights and inputs of the stage.
+
+    Args:
+        core: The stage.
+        roots: Roots of the backward.
+        share: Part of the batch that this process has.
+    """
+    checks, names = core.checks, core.parts.names.parameters
+    if any([weight.grad is not None for weight in core.trained]):
+        drop_gradients(core.trained, names)
+
+    # The guard against inner forwards takes time, and plain layers need none.
+    known = core.layers.plain and core.signal_layers.plain
+    guard = checks.inner_forward
+    if known and checks.forward.backward_is_checked:
+        guard = None
+
+    # The first backward from a loss shows whether it uses weights of other stages.
+    looks = roots.loss is not None and checks.foreign_weights
+    if looks:
+        checks.foreign_weights.note()
+    with core.contexts.differentiating():
+        back_propagate(roots, share, guard, core.loss_scale.factor)
+    checks.forward.backward_is_checked = True
+    if looks:
+        checks.foreign_weights.require_untouched(core.parts.index)

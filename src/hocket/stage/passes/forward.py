@@ -1,0 +1,105 @@
+"""The forward of a batch at one stage."""
+
+from functools import partial
+
+from hocket.errors import PacketError
+from hocket.signals.signal import expects_answer
+from hocket.stage.core import StageCore
+from hocket.stage.in_flight import ForwardedBatch
+from hocket.stage.layers.gradient_flow import find_tables
+from hocket.stage.passes.outgoing import send_output
+from hocket.stage.passes.skip import skip_forward
+from hocket.stage.report import ActionReport
+from hocket.transport.packet import Activation
+from hocket.tree import Tree, is_inexact, map_tensors, tensors
+
+
+def forward(core: StageCore, batch: int) -> ActionReport:
+    """Forward a batch, send its output on, and keep what its backward needs.
+
+    The output is sent only after it was searched for NaN and infinity.
+
+    Args:
+        core: The stage.
+        batch: Number of the batch.
+
+    Raises:
+        PacketError: The batch has not come.
+        NonFiniteError: The output is NaN or infinite, and that is to stop the training.
+        LinearizeError: The layers are not compatible with the linearization.
+    """
+    # Receive the batch.
+    activation = core.parts.to_previous.receive(batch)
+    if activation.skipped or batch in core.setup.skip_batches:
+        return skip_forward(core, activation)
+    leaves = graph_leaves(activation)
+
+    # Compute the output.
+    linearizer, module, check = core.linearizer, core.parts.module, core.checks.layers
+    forward_state = linearizer.forward_state(module)
+    if core.checks.forward.edits_weights:
+        linearizer.after_update()
+    check.save_buffers()
+    with (
+        core.contexts.computing(batch, "forward", core.layers.draws),
+        core.checks.forward.checking(leaves),
+    ):
+        output, kept = linearizer.forward(module, leaves)
+
+    # Look for NaN and infinity, but for masks, through which no gradient flows.
+    outputs = tensors(output)
+    find = partial(_needs_gradient, core, batch, leaves, output)
+    find_flow = partial(core.flow.through, outputs, tensors(leaves), find)
+    fault, masks = check.fault_in_output(outputs, find_flow)
+    if fault is not None:
+        check.restore_buffers()
+        return skip_forward(core, activation, fault)
+
+    # Send the output, with a note for which of its tensors a gradient is to come back.
+    expects = expects_answer(core.parts.signal)
+    tables = find_tables(outputs, find_flow)
+    differentiable = tuple(
+        [
+            expects and is_inexact(tensor) and not (mask or table)
+            for tensor, mask, table in zip(outputs, masks, tables, strict=True)
+        ]
+    )
+    send_output(core, activation, output, differentiable, tables)
+
+    # Keep the batch for its backward.
+    version = core.weights.version
+    core.in_flight.add(
+        ForwardedBatch(activation, leaves, kept, differentiable, version, forward_state)
+    )
+    return ActionReport(activation.epoch, version)
+
+
+def graph_leaves(activation: Activation) -> Tree:
+    """Return the tensors of an activation as leaves of a new graph.
+
+    Raises:
+        PacketError: It does not tell of each tensor whether it is differentiable.
+    """
+    count, told = len(tensors(activation.values)), len(activation.differentiable)
+    if told != count:
+        raise PacketError(
+            f"activation {activation.batch} has {count} tensors, and tells of {told} whether "
+            "they are differentiable"
+        )
+    flags = iter(activation.differentiable)
+    return map_tensors(
+        lambda value: value.detach().requires_grad_(next(flags)), activation.values
+    )
+
+
+def _needs_gradient(core: StageCore, batch: int, leaves: Tree, output: Tree) -> list[bool]:
+    """Return for each tensor of an output whether it depends on weights or gradients.
+
+    Args:
+        core: The stage.
+        batch: Number of the batch.
+        leaves: Input of the forward.
+        output: Output of the forward.
+    """
+    with core.contexts.computing(batch, "forward"):
+        return core.linearizer.needs_gradient(core.parts.module, leaves, output)
