@@ -205,7 +205,7 @@ def _trainer_step(work: Workload, row: GpuRow, device: torch.device) -> TimedSte
     )
     inputs, targets = map_tensors(lambda tensor: tensor.to(device), work.example_batch())
     # A tick of `fit`, which reads a loss only if a line is due; `step` reads that of each tick.
-    return lambda: trainer._session.step(inputs, targets, 0)
+    return lambda: trainer._session.ticks.step(inputs, targets, 0)
 
 
 def _time_apart(settings: GpuSettings, work: Workload, row: GpuRow) -> list[float]:

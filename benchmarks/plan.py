@@ -15,6 +15,7 @@ from typing import Any
 from cyclopts import Parameter
 from rich.console import Console
 from rich.progress import Progress
+from torch import nn
 
 from benchmarks.harness.process_memory import release_free_memory, reset_peak
 from benchmarks.harness.record import Record
@@ -27,6 +28,7 @@ from benchmarks.harness.workload import Workload
 from benchmarks.peers import PreparedTraining
 from benchmarks.peers.baseline import network_state
 from benchmarks.peers.decoupled import Decoupled
+from hocket.codecs import Exact
 from hocket.errors import unknown_name
 from hocket.methods import parse_method
 from hocket.options import Named
@@ -35,11 +37,10 @@ from hocket.partition.costs.link import ONE_MACHINE
 from hocket.partition.costs.profile import LayerCost
 from hocket.partition.cut_points import find_cut_points
 from hocket.partition.cutting import measure_layers
-from hocket.planner.forecast import Forecast
-from hocket.planner.predict import cut_by_time, predict_all
-from hocket.planner.rehearsals import Candidate
 from hocket.runs.peak_memory import peak_mib
-from hocket.transport.codecs import Exact
+from hocket_lab.planner.forecast import Forecast
+from hocket_lab.planner.predict import cut_by_time, predict_all
+from hocket_lab.planner.rehearsals import Candidate
 
 ROWS = ("bp", "fdg", "ddg", "dgl")
 IMAGES = (3, 32, 32)
@@ -59,14 +60,44 @@ def _build_workload(
     )
 
 
+def convnext(*, num_classes: int) -> nn.Module:
+    """Build a small ConvNeXt of transformers, from images to (B, num_classes) scores."""
+    from transformers import ConvNextConfig, ConvNextForImageClassification
+
+    config = ConvNextConfig(patch_size=2, depths=[2, 2, 2, 2], hidden_sizes=[32, 64, 128, 256])
+    config.num_labels = num_classes
+    return _returning_scores(ConvNextForImageClassification(config))
+
+
+def gpt2(*, vocab: int, context: int) -> nn.Module:
+    """Build a small GPT-2 of transformers, from (B, T) token ids to (B, T, vocab) scores."""
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    config = GPT2Config(
+        n_layer=4,
+        n_embd=128,
+        n_head=4,
+        vocab_size=vocab,
+        n_positions=context,
+        tie_word_embeddings=False,
+        use_cache=False,
+    )
+    return _returning_scores(GPT2LMHeadModel(config))
+
+
+def _returning_scores(network: nn.Module) -> nn.Module:
+    network.register_forward_hook(lambda network, inputs, output: output.logits)
+    return network
+
+
 # One core computes two to ten of these batches in a second.
 NETWORKS: Mapping[str, Workload] = MappingProxyType(
     {
         "resnet20": _build_workload("resnet20", 64),
         "resnet56": _build_workload("resnet56", 32),
         "wrn28_10": _build_workload("wrn28_10", 2),
-        "convnext": _build_workload("hf_convnext", 32),
-        "gpt2": _build_workload("hf_gpt2", 32, (64,), vocab=65),
+        "convnext": _build_workload(f"{__name__}:convnext", 32),
+        "gpt2": _build_workload(f"{__name__}:gpt2", 32, (64,), vocab=65),
         "mlp": _build_workload("mlp:hidden=[2048,2048,2048]", 128, (784,)),
     }
 )

@@ -16,8 +16,8 @@ from benchmarks.harness.settings import check_settings
 from benchmarks.harness.studied_rows import StudiedRow, read_study, with_baselines
 from benchmarks.harness.target_rows import BASE, trained_row
 from hocket.options import Named
-from hocket.runs.sweeps.record import SweepRecord
-from hocket.runs.sweeps.rows import choices
+from hocket_lab.studies.record import SweepRecord
+from hocket_lab.studies.rows import choices
 
 
 @Parameter(name="*")

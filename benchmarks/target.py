@@ -38,9 +38,9 @@ from benchmarks.peers.rows import LOCAL, build_baseline, parse_row
 from hocket.errors import OptionError
 from hocket.options import Named
 from hocket.partition import Plan
-from hocket.planner.predict import predict_all
-from hocket.planner.rehearsals import Candidate
 from hocket.runs.config import parse_config
+from hocket_lab.planner.predict import predict_all
+from hocket_lab.planner.rehearsals import Candidate
 
 ROWS = (
     "bp", "bp-all", "ddp", "1f1b:microbatches=4", "hocket-1f1b:accumulate=4",

@@ -19,15 +19,15 @@ from benchmarks.harness.workers import RowProcesses
 from benchmarks.harness.workload import Workload
 from benchmarks.link import TimedFlow
 from benchmarks.peers.decoupled import Decoupled
+from hocket.codecs import Exact
 from hocket.methods import parse_method
 from hocket.options import Named
 from hocket.partition import Plan
 from hocket.partition.costs.link import Link
-from hocket.planner.forecast import Forecast
-from hocket.planner.predict import cut_by_time, hide_link, predict_all
-from hocket.planner.rehearsals import Candidate
-from hocket.planner.window import law_tick_s
-from hocket.transport.codecs import Exact
+from hocket_lab.planner.forecast import Forecast
+from hocket_lab.planner.predict import cut_by_time, hide_link, predict_all
+from hocket_lab.planner.rehearsals import Candidate
+from hocket_lab.planner.window import law_tick_s
 
 ROWS = ("bp", "ddg", "fdg", "fdg:order=forward-first")
 BITS_PER_MBIT = 1e6

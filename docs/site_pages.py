@@ -20,9 +20,8 @@ from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
+from hocket import draw_program, format_program, unroll
 from hocket.methods import METHODS, build_method
-from hocket.program import format_program, unroll
-from hocket.runs.plot import draw_program
 
 ROOT = Path(__file__).parents[1]
 STAGES, BATCHES = 3, 6

@@ -9,8 +9,7 @@ import sys
 from pathlib import Path
 
 import hocket
-from hocket.program import format_program
-from hocket.runs.plot import draw_program
+from hocket import draw_program, format_program
 
 STAGES, BATCHES = 3, 6
 # Folder for the pictures, given on the command line; without one none are drawn.

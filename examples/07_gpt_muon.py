@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 
 import hocket
-from hocket.optim.muon import muon
+from hocket.optim import muon
 
 for method in ("bp:accumulate=4", "adl:accumulate=4", "adl:accumulate=4+predict"):
     torch.manual_seed(0)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 import torch
 
 import hocket
-from hocket.program import format_program
+from hocket import format_program
 from hocket.signals import Delayed
 
 

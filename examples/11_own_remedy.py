@@ -1,9 +1,10 @@
 """Write a remedy of your own: trust a late gradient less where the weights have moved since.
 
-What to learn: a remedy is a frozen dataclass that posts an object at every stage whose
-gradients are late. The hooks of that object (see `hocket.remedies.Aid`) are called around the
-updates; this one multiplies the gradient of a weight tensor by 1 / (1 + strength * d), where d
-is the distance moved since the forward, relative to the norm of the weights.
+What to learn: a remedy is a frozen dataclass that attaches an object to every stage whose
+gradients are late. The stage calls the hooks of that object, `hocket.remedies.StageRemedy`, in
+its forwards, backwards and updates. This remedy multiplies the gradient of a weight tensor by
+1 / (1 + strength * d), where d is the distance that the weights have moved since the forward,
+relative to their norm.
 """
 
 from dataclasses import dataclass
@@ -12,30 +13,30 @@ from typing import ClassVar
 import torch
 
 import hocket
-from hocket.remedies import Aid, Remedy
+from hocket.remedies import Remedy, StageRemedy
 
 
 @dataclass(frozen=True, kw_only=True)
 class Trust(Remedy):
     name: ClassVar[str] = "trust"
     paper: ClassVar[str] = "none yet"
-    compares: ClassVar[bool] = True  # it needs the weights of the forward
+    compares: ClassVar[bool] = True  # the weights of the forward with the present ones
     strength: float = 10.0
 
-    def posted(self, post, weights):
-        return Doubt(self.strength, weights.parameters)
+    def attach(self, stage, weights):
+        return StageTrust(self.strength, weights.parameters)
 
 
-class Doubt(Aid):
-    wants_then = True
+class StageTrust(StageRemedy):
+    needs_forward_weights = True
 
     def __init__(self, strength, parameters):
         self.strength, self.parameters = strength, parameters
 
-    def correct(self, then):
-        if then is None:  # the weights are still those of the forward
+    def correct_gradient(self, forward_weights):
+        if forward_weights is None:  # no weight has changed since the forward
             return
-        for weight, old in zip(self.parameters, then, strict=True):
+        for weight, old in zip(self.parameters, forward_weights, strict=True):
             moved = (weight.detach() - old).norm() / old.norm().clamp(min=1e-12)
             weight.grad /= 1 + self.strength * moved
 

@@ -7,9 +7,9 @@ curves and the command of each run. `hocket sweep study.toml` does the same from
 
 import sys
 
-import hocket
+import hocket_lab
 
-study = hocket.Study(
+study = hocket_lab.Study(
     name="digits",
     base={"network": "mlp:hidden=[64,64]", "epochs": 3, "optimizer": "SGD:lr=0.1,momentum=0.9"},
     grid=[
@@ -21,7 +21,7 @@ study = hocket.Study(
     seeds_for_sweep=[0],  # the other seed gets the best rate only
 )
 # The folder of the record, given on the command line; sweeps/digits without one.
-record = hocket.sweep(study, sys.argv[1] if len(sys.argv) > 1 else None)
+record = hocket_lab.sweep(study, sys.argv[1] if len(sys.argv) > 1 else None)
 for row in record.rows:
     loss = row["final"]["test_loss"]
     print(f"{row['row']:28} best rate {row['learning_rate']}: test loss {loss['mean']:.3f}")

@@ -24,9 +24,9 @@ from hocket.runs.build import (
     load_data,
 )
 from hocket.runs.config import RunConfig
-from hocket.runs.sweeps.rows import choices
 from hocket.signals.losses import cross_entropy
 from hocket.stage.update.clipping import as_clipping
+from hocket_lab.studies.rows import choices
 
 OF_ROW = {"method", "stages", "plan", "extra_delay", "codec"}
 """Choices of a run that a row has of its own."""

@@ -16,15 +16,15 @@ from benchmarks.peers import Baseline
 from benchmarks.peers.decoupled import Decoupled
 from benchmarks.peers.plain import PlainLoop
 from benchmarks.peers.rows import build_baseline
+from hocket.codecs import parse_codec
 from hocket.errors import OptionError
 from hocket.partition import Plan
 from hocket.runs.build import build_plan, build_run_method
 from hocket.runs.config import RunConfig
-from hocket.runs.sweeps.record import SweepRecord
-from hocket.runs.sweeps.rows import Row
-from hocket.runs.sweeps.selection import is_chosen
-from hocket.runs.sweeps.target import Target
-from hocket.transport.codecs import parse_codec
+from hocket_lab.studies.record import SweepRecord
+from hocket_lab.studies.rows import Row
+from hocket_lab.studies.selection import is_chosen
+from hocket_lab.studies.target import Target
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -22,6 +22,7 @@ from torch import Tensor, optim
 from benchmarks.harness.cuts import paper_cut
 from hocket import data as datasets
 from hocket import zoo
+from hocket.codecs import parse_codec
 from hocket.data import Data
 from hocket.data.batches import Batches
 from hocket.engine.event import Event, Watcher
@@ -35,7 +36,6 @@ from hocket.runs.environment import source_digest
 from hocket.stage.stage import Stage
 from hocket.training.results.metrics import EpochResult, EvaluationResult
 from hocket.training.trainer import Trainer
-from hocket.transport.codecs import parse_codec
 
 
 @dataclass(frozen=True, kw_only=True)

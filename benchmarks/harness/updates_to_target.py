@@ -18,9 +18,9 @@ from benchmarks.peers.rows import BUILDERS, local_updates, parse_method_row
 from hocket.errors import HocketError, format_problems
 from hocket.options import Named
 from hocket.runs.config import RunConfig, parse_config
-from hocket.runs.sweeps.study import Study
-from hocket.runs.sweeps.sweep import sweep
 from hocket.training.fit.interrupt import Interrupt, stop_signals
+from hocket_lab.studies.study import Study
+from hocket_lab.studies.sweep import sweep
 
 LOCAL = "replicas"
 """Folder of the results of replicas, besides that of the other trainings."""

@@ -11,14 +11,15 @@ from torch import Tensor, nn, optim
 
 from benchmarks.harness.cuts import paper_cut
 from hocket import zoo
+from hocket.codecs import Codec
 from hocket.methods.method import Method
 from hocket.options import Named
+from hocket.options.own_function import load_own
 from hocket.partition import Plan
 from hocket.runs.build import build_optimizer_factory
 from hocket.runs.config import RunConfig
 from hocket.signals.losses import cross_entropy
 from hocket.training.trainer import Trainer
-from hocket.transport.codecs import Codec
 
 Step = Callable[[], float | None]
 """One step of training on a batch; returns a loss."""
@@ -34,7 +35,7 @@ class Workload:
     """Everything that determines a training step except the method.
 
     Attributes:
-        network: Name in the zoo, with options.
+        network: Name in the zoo, or function of a module, with options.
         shape: Shape of one input, without the batch dimension.
         batch: Samples in a step.
         stages: Number of stages K, cut as in the paper that used the network, else balanced.
@@ -91,9 +92,10 @@ class Workload:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
             parsed = Named.parse(self.network)
-            return zoo.create_fitted(
-                parsed.name, self.shape, self.vocab or 10, **parsed.options
+            build = zoo.NETWORKS.get(parsed.name) or load_own(
+                "network", parsed.name, list(zoo.NETWORKS), nn.Module
             )
+            return build(**zoo.fitting(build, self.shape, self.vocab or 10) | parsed.options)
 
     def build_network(self) -> nn.Module:
         """Return the network at its initial weights, in its memory format."""

@@ -5,9 +5,9 @@ from typing import Any
 
 from benchmarks.harness.workload import Workload
 from benchmarks.peers.baseline import PreparedTraining, network_state
+from hocket.codecs import Codec
 from hocket.methods.method import Method
 from hocket.partition import Plan
-from hocket.transport.codecs import Codec
 
 
 @dataclass(frozen=True)

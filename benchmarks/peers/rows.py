@@ -17,6 +17,7 @@ from benchmarks.peers.local_updates import LocalUpdates
 from benchmarks.peers.pipeline import SCHEDULES, Pipeline
 from benchmarks.peers.plain import PlainLoop
 from benchmarks.peers.row import Row
+from hocket.codecs import Codec, parse_codec
 from hocket.errors import OptionError, format_problems, unknown_name
 from hocket.methods import METHODS, build_method
 from hocket.methods.method import Method
@@ -24,7 +25,6 @@ from hocket.methods.simulated.extra_delay import with_extra_delay
 from hocket.options import Named, Range, argument_hints, wrong_options
 from hocket.partition import Plan
 from hocket.remedies.registry import parse_remedies
-from hocket.transport.codecs import Codec, parse_codec
 
 Builder = Callable[..., Baseline]
 """Builder of a baseline for a workload and its balancer; keywords are options of the row."""

@@ -39,11 +39,11 @@ from benchmarks.report.tables_studies import short_study_table
 from benchmarks.report.tables_versions import versions_table
 from benchmarks.report.target import target_table
 from hocket.errors import DataError
-from hocket.runs.sweeps.pictures import draw_curves
-from hocket.runs.sweeps.record import NAME as SWEEP
-from hocket.runs.sweeps.record import PICTURE, SweepRecord
-from hocket.runs.sweeps.report import provenance as study_provenance
-from hocket.runs.sweeps.report import results_with_legend
+from hocket_lab.studies.pictures import draw_curves
+from hocket_lab.studies.record import NAME as SWEEP
+from hocket_lab.studies.record import PICTURE, SweepRecord
+from hocket_lab.studies.report import provenance as study_provenance
+from hocket_lab.studies.report import results_with_legend
 
 
 def render(folder: Path, *, into: Path | None = None) -> None:

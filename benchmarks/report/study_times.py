@@ -7,8 +7,8 @@ from typing import Any
 from benchmarks.harness.record import Record
 from benchmarks.report.markdown import markdown_table
 from benchmarks.report.target import draw_losses
-from hocket.runs.sweeps.report import NONE, format_spread
-from hocket.runs.sweeps.target import Target
+from hocket_lab.studies.report import NONE, format_spread
+from hocket_lab.studies.target import Target
 
 
 def study_times_table(record: Record) -> str:

@@ -8,8 +8,8 @@ from benchmarks.report.markdown import markdown_table
 from hocket.errors import DataError
 from hocket.options import Named
 from hocket.runs.config import RunConfig
-from hocket.runs.sweeps.report import first_stage_lateness, format_spread
-from hocket.runs.sweeps.selection import is_chosen
+from hocket_lab.studies.report import first_stage_lateness, format_spread
+from hocket_lab.studies.selection import is_chosen
 
 
 def short_study_table(record: Record, chosen: str = "short") -> str:

@@ -10,7 +10,14 @@ from typing import TYPE_CHECKING, Any
 from hocket.version import __version__ as __version__
 
 if TYPE_CHECKING:
+    from hocket import callbacks as callbacks
+    from hocket import codecs as codecs
     from hocket import data as data
+    from hocket import errors as errors
+    from hocket import methods as methods
+    from hocket import optim as optim
+    from hocket import remedies as remedies
+    from hocket import signals as signals
     from hocket import zoo as zoo
     from hocket.checkpoint import Checkpoints as Checkpoints
     from hocket.errors import HocketError as HocketError
@@ -23,43 +30,53 @@ if TYPE_CHECKING:
     from hocket.methods import FDG as FDG
     from hocket.methods import FR as FR
     from hocket.methods import PACI as PACI
+    from hocket.methods import DGLAsync as DGLAsync
+    from hocket.methods import GPipe as GPipe
+    from hocket.methods import OneFOneB as OneFOneB
     from hocket.methods import PipeDream as PipeDream
     from hocket.methods import PipeDream2BW as PipeDream2BW
     from hocket.methods.method import Method as Method
     from hocket.partition import Plan as Plan
     from hocket.partition import cut as cut
     from hocket.partition import untie as untie
+    from hocket.program import format_program as format_program
     from hocket.program import unroll as unroll
-    from hocket.runs.sweeps.study import Study as Study
-    from hocket.runs.sweeps.sweep import sweep as sweep
+    from hocket.runs.plot import draw_program as draw_program
     from hocket.signals.losses import cross_entropy as cross_entropy
+    from hocket.training.results.metrics import EpochResult as EpochResult
     from hocket.training.results.metrics import EvaluationResult as EvaluationResult
     from hocket.training.trainer import Trainer as Trainer
 
 _METHODS = (
-    "ADL", "BP", "DDG", "DGL", "DNI", "DSP", "FDG", "FR", "PACI", "PipeDream", "PipeDream2BW",
+    "ADL", "BP", "DDG", "DGL", "DGLAsync", "DNI", "DSP", "FDG", "FR", "GPipe", "OneFOneB",
+    "PACI", "PipeDream", "PipeDream2BW",
 )  # fmt: skip
 _MODULES = {
     **dict.fromkeys(_METHODS, "hocket.methods"),
     "Checkpoints": "hocket.checkpoint",
+    "EpochResult": "hocket.training.results.metrics",
     "EvaluationResult": "hocket.training.results.metrics",
     "HocketError": "hocket.errors",
     "Method": "hocket.methods.method",
     "Plan": "hocket.partition",
-    "Study": "hocket.runs.sweeps.study",
     "Trainer": "hocket.training.trainer",
     "cross_entropy": "hocket.signals.losses",
     "cut": "hocket.partition",
-    "sweep": "hocket.runs.sweeps.sweep",
+    "draw_program": "hocket.runs.plot",
+    "format_program": "hocket.program",
     "unroll": "hocket.program",
     "untie": "hocket.partition",
 }
-_PACKAGES = ("data", "zoo")
+_PACKAGES = (
+    "callbacks", "codecs", "data", "errors", "methods", "optim", "remedies", "signals", "zoo",
+)  # fmt: skip
 
 __all__ = [
-    "ADL", "BP", "DDG", "DGL", "DNI", "DSP", "FDG", "FR", "PACI", "Checkpoints",
-    "EvaluationResult", "HocketError", "Method", "PipeDream", "PipeDream2BW", "Plan", "Study",
-    "Trainer", "cross_entropy", "cut", "data", "sweep", "unroll", "untie", "zoo",
+    "ADL", "BP", "DDG", "DGL", "DNI", "DSP", "FDG", "FR", "PACI", "Checkpoints", "DGLAsync",
+    "EpochResult", "EvaluationResult", "GPipe", "HocketError", "Method", "OneFOneB",
+    "PipeDream", "PipeDream2BW", "Plan", "Trainer", "callbacks", "codecs", "cross_entropy",
+    "cut", "data", "draw_program", "errors", "format_program", "methods", "optim",
+    "remedies", "signals", "unroll", "untie", "zoo",
 ]  # fmt: skip
 
 

@@ -31,7 +31,7 @@ class SampleError(CutError):
     """The network does not take the inputs that it is to be cut by.
 
     Attributes:
-        reason: Error of its forward, in words.
+        reason: Text of its forward's error.
     """
 
     reason: str = ""
@@ -180,7 +180,7 @@ def import_extra(
     Args:
         module: Full name of the module, such as "pyarrow.parquet".
         extra: The extra of Hocket that installs it.
-        needed_for: Subject of the error message, such as "data set 'hf'".
+        needed_for: Subject of the error message, such as "data set 'folder'".
         alternative: Advice for users who cannot install it, such as "choose 'synthetic'".
 
     Raises:
@@ -201,11 +201,11 @@ def missing_extra(
     Args:
         package: Name of the missing package.
         extra: The extra of Hocket that installs it.
-        needed_for: Subject of the error message, such as "data set 'hf'".
+        needed_for: Subject of the error message, such as "data set 'folder'".
         alternative: Advice for users who cannot install it, such as "choose 'synthetic'".
 
-    >>> print(missing_extra("datasets", "hf", "data set 'hf'"))
-    data set 'hf' needs the package datasets, which is not installed; pip install 'hocket[hf]'
+    >>> print(missing_extra("PIL", "hf", "data set 'folder'"))
+    data set 'folder' needs the package PIL, which is not installed; pip install 'hocket[hf]'
     """
     advice = f", or {alternative}" if alternative else ""
     return OptionError(

@@ -1,6 +1,6 @@
 """Files: read only if they are what they seem, and replaced atomically.
 
-A link, a pipe or a device in the place of a file leads somewhere else or never ends, so that
+A link, a pipe or a device instead of a file leads somewhere else or never ends, so that
 folders of unknown origin are read and written through these functions.
 """
 
@@ -140,7 +140,7 @@ def write_text_atomically(file: Path, text: str) -> None:
 def sync_path(path: Path) -> None:
     """Wait until a file, or the names in a directory, have reached the disk.
 
-    Some network file systems cannot be asked for names, and write them as they see fit.
+    Some network file systems do not support this for names, and write them when they like.
 
     Raises:
         OSError: The path cannot be opened, or the disk fails.

@@ -49,7 +49,7 @@ class TrainingMode:
     """Training mode of a network, with the layers that the user has frozen in evaluation mode.
 
     A network in training mode is left as it is: layers of it in evaluation mode are frozen.
-    Only modules with a ``train`` of their own are told again, as it may freeze some. A
+    Only modules that define ``train`` themselves are told again, as it may freeze some. A
     network in evaluation mode, as pretrained ones come, is put into training mode as a whole,
     but for layers that were frozen when it was last in training mode.
 

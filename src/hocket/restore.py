@@ -27,7 +27,7 @@ def preserve_rng(devices: Iterable[torch.device] = ()) -> Iterator[None]:
     """Context manager that restores the generators of torch, NumPy and Python on exit.
 
     Args:
-        devices: Devices that are used; those of the GPUs among them are restored as well.
+        devices: Devices that are used; generators of the GPUs among them are restored as well.
     """
     gpus = [device for device in devices if device.type == "cuda"]
     with preserve_numpy_and_python(), torch.random.fork_rng(devices=gpus):
@@ -86,7 +86,7 @@ def dry_run(*modules: nn.Module) -> Iterator[None]:
 def changeable_weights(layer: nn.Module) -> dict[str, nn.Parameter]:
     """Return the parameters that a layer has itself and that its forward may change.
 
-    Those of PyTorch's layers are none: their forwards leave them alone.
+    PyTorch's layers have none: their forwards leave them alone.
     """
     if type(layer).__module__.startswith("torch.nn."):
         return {}
@@ -101,7 +101,7 @@ def _is_undecided(layer: nn.Module) -> bool:
 
 
 class _LayerState:
-    """Buffers, weights and attributes of one layer, without those of its children."""
+    """Buffers, weights and attributes of one layer, without its children."""
 
     def __init__(self, layer: nn.Module) -> None:
         self._layer = layer

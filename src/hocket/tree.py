@@ -10,7 +10,7 @@ Tree: TypeAlias = Any
 """A tensor, or nested tuples, lists and dicts whose leaves are tensors, numbers or None."""
 
 _PLAIN_LEAVES = frozenset([bool, int, float, str, type(None)])
-"""Types of leaves that pytree need not be asked about."""
+"""Types of leaves that need no look-up in pytree."""
 
 
 def tensors(tree: Tree) -> list[Tensor]:
@@ -38,8 +38,8 @@ def count_samples(tree: Tree) -> int:
 def count_batch(targets: Tree, values: Tree) -> int:
     """Return the number of samples of a batch; 0 if nothing shows it.
 
-    It is that of the targets, unless these are several tensors of different lengths, or of one
-    that nothing else has, as boxes in each of several images.
+    It is the number of targets, unless these are several tensors of different lengths, or of
+    one that nothing else has, as boxes in each of several images.
 
     Args:
         targets: Targets of the batch, with tensors of shape (B, ...) if there are any.
@@ -96,7 +96,7 @@ def leaves(tree: Tree) -> list[Any]:
 
 
 def _append_leaves(tree: Tree, found: list[Any]) -> None:
-    """Append all leaves to a list; pytree is asked about unusual containers only."""
+    """Append all leaves to a list; pytree looks only at unusual containers."""
     kind = type(tree)
     if kind is tuple or kind is list:
         for item in tree:

@@ -5,20 +5,21 @@ from pathlib import Path
 
 import hocket
 
-SOURCE = Path(hocket.__file__).parent
+SOURCE = Path(hocket.__file__).parents[1]
 RUNS = {"eval", "exec", "system", "popen", "run_path", "run_module", "exec_module"}
 RUNS |= {"import_module", "Unpickler", "all_gather_object", "broadcast_object_list"}
 # What runs code, and whose.
 ALLOWED = {
-    ("distributed.launch", "run_path"): "the script that is named on the command line",
-    ("own_function", "exec_module"): "the file that an option names",
-    ("own_function", "import_module"): "the module that an option names",
-    ("__init__", "import_module"): "its own modules, from a table",
-    ("errors", "import_module"): "the packages of extras, named in the source",
+    ("launching.launch", "run_path"): "the script that is named on the command line",
+    ("options.own_function", "exec_module"): "the file that an option names",
+    ("options.own_function", "import_module"): "the module that an option names",
+    ("hocket", "import_module"): "its own modules, from a table",
+    ("hocket_lab", "import_module"): "its own modules, from a table",
+    ("hocket.errors", "import_module"): "the packages of extras, named in the source",
     ("remedies.registry", "import_module"): "the modules of two packages, named in the source",
-    ("distributed.fork_server", "import_module"): "modules of Hocket that its launcher uses",
-    ("distributed.fork_server", "pickle.loads"): "what its launcher has sent through a pipe",
-    ("distributed.worker_main", "pickle.loads"): "what its launcher has sent through a pipe",
+    ("launching.fork_server", "import_module"): "modules of Hocket that its launcher uses",
+    ("launching.fork_server", "pickle.loads"): "what its launcher has sent through a pipe",
+    ("launching.worker_main", "pickle.loads"): "what its launcher has sent through a pipe",
 }
 
 
@@ -31,10 +32,11 @@ def name_of(call: ast.Call) -> str:
 
 def found():
     for file in sorted(SOURCE.rglob("*.py")):
-        module = ".".join(file.relative_to(SOURCE).with_suffix("").parts)
+        parts = file.relative_to(SOURCE).with_suffix("").parts
+        module = ".".join(part for part in parts[-3:] if part != "__init__")
         for node in ast.walk(ast.parse(file.read_text())):
             if isinstance(node, ast.Call):
-                yield module.removesuffix(".__init__"), name_of(node), node
+                yield ".".join(module.split(".")[-2:]), name_of(node), node
 
 
 def runs_code(name: str, call: ast.Call) -> bool:

@@ -72,20 +72,25 @@ def test_help_and_version_import_nothing_that_computes(words, tmp_path):
         "hocket.__main__", "hocket.files", "hocket.cli", "hocket.cli.main",
         "hocket.cli.output", "hocket.cli.train_help", "hocket.errors", "hocket.options",
         "hocket.options.own_function",
-        "hocket.runs", "hocket.runs.config", "hocket.runs.recipes", f"hocket.cli.{words[0]}",
-        "hocket.training", "hocket.training.results.standard_stream",
+        "hocket.options.hints", "hocket.options.named", "hocket.options.ranges",
+        "hocket.options.require", "hocket.runs", "hocket.runs.config", "hocket.runs.recipes",
+        "hocket.training", "hocket.training.results", "hocket.training.results.standard_stream",
+        "hocket.version", f"hocket.cli.{words[0]}",
     }  # fmt: skip
+    lab = {m for m in modules if m.startswith("hocket_lab.")}
+    assert lab <= {"hocket_lab.commands", f"hocket_lab.commands.{words[0]}"}
 
 
 def test_every_command_is_tested_here():
     from hocket.cli.main import COMMANDS as commands
+    from hocket_lab.commands import COMMANDS as others
 
-    assert set(commands) == set(COMMANDS)
+    assert {*commands, *others} == set(COMMANDS)
 
 
 def test_the_package_imports_its_parts_when_they_are_used(tmp_path):
     modules = loaded("import hocket", tmp_path)
-    assert {m for m in modules if m.startswith("hocket.")} == set()
+    assert {m for m in modules if m.startswith("hocket")} == {"hocket", "hocket.version"}
     assert "torch" not in modules
     modules = loaded("import hocket; hocket.FDG", tmp_path)
     assert "hocket.methods.fdg" in modules
@@ -94,13 +99,15 @@ def test_the_package_imports_its_parts_when_they_are_used(tmp_path):
 
 def test_the_trainer_imports_neither_the_command_line_nor_the_compiler(tmp_path):
     modules = loaded("import hocket; hocket.Trainer, hocket.zoo, hocket.data", tmp_path)
-    assert not among(modules, ("cyclopts", "hocket.cli", "hocket.runs", *SELDOM, *COMPILER))
+    assert not among(modules, ("cyclopts", "hocket.cli", "hocket.runs", "hocket_lab"))
+    assert not among(modules, (*SELDOM, *COMPILER))
 
 
 def test_a_training_imports_nothing_that_it_does_not_use(tmp_path):
     words = ["train", "--epochs", "1", "--network", "mlp:hidden=[8]", "--threads", "1"]
     modules = loaded(MAIN.format(words=words), tmp_path)
     assert "hocket.data.digits" in modules
+    assert "hocket_lab" not in modules
     # PyTorch itself imports sympy when a gradient is given to a backward.
     assert not among(modules, {*SELDOM, *COMPILER} - {"sympy"})
 
@@ -135,8 +142,7 @@ print(code, errors.getvalue(), end="")
         ("torch.utils.tensorboard", "train --tensorboard", "tensorboard"),
         ("wandb", "train --log-to wandb", "wandb"),
         ("mlflow", "train --log-to mlflow", "mlflow"),
-        ("transformers", "train --network hf_gpt2", "transformers"),
-        ("datasets", "train --data hf:dataset=x", "hf"),
+        ("datasets", "train --data folder --data-dir .", "hf"),
     ],
 )
 def test_whoever_lacks_an_extra_gets_its_name_in_one_line(missing, words, extra, tmp_path):

@@ -14,11 +14,11 @@ from torch import distributed
 
 from contract.small import conv, data, sgd
 from hocket import Trainer
+from hocket.codecs import VQ
 from hocket.distributed.folder.process_state import process_state
 from hocket.distributed.launching.launch import launch
 from hocket.errors import HangError, OptionError, PeerFailedError
 from hocket.methods import DGLAsync
-from hocket.transport.codecs import VQ
 
 STAGES = 3
 EPOCHS = 2

@@ -11,6 +11,7 @@ from contract.small import LINEARIZE, LOCKSTEP, WAITING, bits, different
 from contract.worlds import Case, Left, trained
 from hocket import Checkpoints
 from hocket.checkpoint.directory import newest_first
+from hocket.codecs import VQ, Cast, Integers
 from hocket.methods import method_options
 from hocket.remedies import (
     T1,
@@ -21,7 +22,6 @@ from hocket.remedies import (
     SpikeCompensation,
     StalenessRate,
 )
-from hocket.transport.codecs import VQ, Cast, Integers
 
 EVERY = 10**6
 """More than a test's checkpoints."""
@@ -104,7 +104,7 @@ FREE = [
     ),
     free(("buffer", 3), stage_timing="random"),
     free(("buffer", 3), ("reuse", 2), scheduler_unit="update"),
-    free(("buffer", 2), ("reuse", 3), ("sampler", "official"), stage_timing="random"),
+    free(("buffer", 2), ("reuse", 3), stage_timing="random"),
     free(("buffer", 3), ("accumulate", 4), stage_speeds=PACES[2]),
     free(("buffer", 2), codec=VQ(codes=3, every=2, decay=0.5), stage_timing="random"),
     replace(free(("buffer", 4)), net="mlp", optimizer=torch.optim.Adam, batches=1, epochs=4),

@@ -19,13 +19,13 @@ import torch
 from contract.small import Batches, conv, data, sgd
 from hocket import Checkpoints, Trainer
 from hocket.checkpoint.directory import newest_first
+from hocket.codecs import VQ
 from hocket.distributed.folder import identity
 from hocket.distributed.folder.restart import RestartBudget, retry_after_loss
 from hocket.distributed.launching.launch import launch
 from hocket.distributed.world.membership import Membership
 from hocket.methods import DGLAsync
 from hocket.runs.run_dir import has_checkpoints
-from hocket.transport.codecs import VQ
 
 STAGES = 3
 LENGTH = 8

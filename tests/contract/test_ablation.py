@@ -18,8 +18,8 @@ from contract.resumed import all_of, differences, resumable
 from contract.small import SHAPES, conv
 from contract.worlds import Case, trained
 from hocket.checkpoint.directory import checkpoint_name, read_manifest, read_part
+from hocket.codecs import VQ
 from hocket.training.checkpoints import state as training_state
-from hocket.transport.codecs import VQ
 
 State = dict[str, Any]
 AT = checkpoint_name(7, 1)
@@ -124,8 +124,8 @@ ASYNC = Case(
 )  # fmt: skip
 FULL = replace(
     ASYNC,
-    options=(("buffer", 3), ("accumulate", 2), ("sampler", "official")),
-    trainer=ASYNC.trainer[:1],
+    options=(("buffer", 3), ("accumulate", 2)),
+    trainer=(("stage_speeds", (1, 1.7, 0.9)), ASYNC.trainer[1]),
 )
 COARSE = Case("dgl", "drifting", trainer=(("codec", VQ(codes=5, decay=0.5, every=4)),))
 

@@ -10,6 +10,7 @@ import torch
 from contract.small import LINEARIZE, LOCKSTEP, bits, different, far
 from contract.spoiled import BACKWARD, FORWARD
 from contract.worlds import NETS, Case, LeavingOut, Left, trained, trained_apart
+from hocket.codecs import VQ, Cast, Integers
 from hocket.remedies import (
     T1,
     T2,
@@ -21,7 +22,6 @@ from hocket.remedies import (
     SpikeCompensation,
     StalenessRate,
 )
-from hocket.transport.codecs import VQ, Cast, Integers
 
 CODECS = [Cast(torch.bfloat16), Cast(torch.float16), Integers()]
 CASES = [

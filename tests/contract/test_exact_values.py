@@ -7,7 +7,7 @@ from torch import nn
 import hocket
 from contract.small import sgd
 from hocket import Plan, Trainer
-from hocket.transport.codecs import VQ, Cast, Exact, Integers
+from hocket.codecs import VQ, Cast, Exact, Integers
 from hocket.transport.encoded import EncodedPort
 
 CODECS = [Integers(), VQ(groups=2, codes=4), Cast(torch.bfloat16), Cast(torch.float16)]

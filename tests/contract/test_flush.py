@@ -18,9 +18,9 @@ from hocket.methods import ADL, BP, DGL, METHODS, GPipe, OneFOneB, build_method
 from hocket.methods.method import Method
 from hocket.methods.simulated.extra_delay import with_extra_delay
 from hocket.methods.simulated.staleness_profile import with_staleness
-from hocket.planner.simulate import StageTimes, simulate, tick_s
-from hocket.planner.window import law_tick_s, least_extra_delay
 from hocket.remedies import T1
+from hocket_lab.planner.simulate import StageTimes, simulate, tick_s
+from hocket_lab.planner.window import law_tick_s, least_extra_delay
 
 FLUSHED = [name for name, build in METHODS.items() if build().flushes]
 every_flushed = pytest.mark.parametrize("name", FLUSHED)

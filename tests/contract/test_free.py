@@ -8,11 +8,11 @@ from torch.optim.lr_scheduler import ExponentialLR, MultiStepLR
 from contract.small import SGD, Trained, conv, copied, data, different, far, mlp, sgd
 from hocket import Checkpoints, Trainer, cross_entropy
 from hocket.checkpoint.directory import newest_first
+from hocket.codecs import VQ
 from hocket.engine.async_clock import EventClock
 from hocket.errors import OptionError
 from hocket.methods import DGL, FDG, DGLAsync
 from hocket.methods.simulated.stage_speeds import StageSpeeds
-from hocket.transport.codecs import VQ
 from reference import dgl_async
 
 networks = pytest.mark.parametrize(("net", "stages"), [(mlp, 2), (mlp, 4), (conv, 3)])

@@ -21,7 +21,7 @@ from hocket.remedies import REMEDIES
 from hocket.stage.finite.late_check import LateCheck
 from hocket.stage.layers.network_names import NetworkNames
 from hocket.stage.update.accumulate import largest_values
-from hocket.training.session.upload import Upload, WithoutGraph
+from hocket.training.session.batches import DetachOnce, Upload
 from unit.stage.test_accumulate import VALUES
 
 DEVICE = "cuda"
@@ -150,7 +150,7 @@ def test_low_precision_is_used_by_every_stage(precision):
 
 def test_a_batch_may_be_overwritten_as_soon_as_it_is_given():
     """The copy of a batch goes on beside the host, out of memory that nobody else has."""
-    upload = Upload(torch.device(DEVICE), WithoutGraph(), channels_last=True)
+    upload = Upload(torch.device(DEVICE), DetachOnce(), channels_last=True)
     values = torch.ones(64, 3, 256, 256).pin_memory()
     moved = upload(values)
     values.zero_()
@@ -166,7 +166,7 @@ def test_a_tick_leaves_no_tensor_on_the_gpu(name):
         for _ in range(2):
             for _ in range(TICKS):
                 trainer.step(*batch)
-            trainer._session.look()  # norms are held until then
+            trainer._session.ticks.look()  # norms are held until then
             gc.collect()
             held.append(torch.cuda.memory_allocated())
         assert held[0] == held[1]
@@ -188,6 +188,6 @@ def test_no_tick_waits_for_the_gpu(name, resumable, net, place):
         try:
             torch.cuda.set_sync_debug_mode("error")
             for batch in batches[TICKS:]:
-                trainer._session.step(*batch, 0)
+                trainer._session.ticks.step(*batch, 0)
         finally:
             torch.cuda.set_sync_debug_mode("default")

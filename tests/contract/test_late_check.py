@@ -64,7 +64,7 @@ def build(method, network=mlp, stages=3, **options):
 
 def step(trainer, batch):
     """A tick as ``fit`` does it, which returns no loss."""
-    return trainer._session.step(*batch, 0)
+    return trainer._session.ticks.step(*batch, 0)
 
 
 @pytest.mark.parametrize("resumable", [False, True], ids=["", "resumable"])

@@ -40,10 +40,10 @@ from hocket.remedies import (
     Compensate,
     CompensateAdaptively,
     GapAware,
-    Post,
     Predict,
     Remedy,
     SpikeCompensation,
+    StageInfo,
     StalenessRate,
     Weights,
     remedy_options,
@@ -182,25 +182,28 @@ def acted(remedy, resumed_at=None):
     torch.manual_seed(0)
     weight = nn.Parameter(torch.randn(4).double())
     optimizer = torch.optim.SGD([weight], lr=0.1, momentum=0.9)
-    post, weights = Post(0, 3, 2.0), Weights([weight], optimizer)
-    aid, path, seen = remedy.posted(post, weights), [weight.detach().clone()], []
+    stage, weights = StageInfo(0, 3, 2.0), Weights([weight], optimizer)
+    acting, path, seen = remedy.attach(stage, weights), [weight.detach().clone()], []
     for batch in range(16):
         if batch == resumed_at:
-            state = copy.deepcopy(aid.state_dict())
-            aid = remedy.posted(post, weights)
-            aid.load_state_dict(state)
+            state = copy.deepcopy(acting.state_dict())
+            acting = remedy.attach(stage, weights)
+            acting.load_state_dict(state)
         update, then = batch // 2, path[max(len(path) - 3, 0)]
-        seen += [*(aid.ahead(2) or []), *(aid.behind(2) or [])]
+        seen += [
+            *(acting.shift_for_forward(2) or []),
+            *(acting.shift_for_backward(2) or []),
+        ]
         weight.grad = torch.randn_like(weight)
-        aid.correct(None if batch < 2 else [then])
-        aid.gathered(min(batch, 3))
+        acting.correct_gradient(None if batch < 2 else [then])
+        acting.after_backward(min(batch, 3))
         seen.append(weight.grad.clone())
         if batch % 2:
-            lr = aid.rate(update) / (1 + update)
+            lr = acting.lr_factor(update) / (1 + update)
             optimizer.param_groups[0]["lr"] = lr
             optimizer.step()
-            aid.adjust([lr])
-            aid.stepped([lr], [weight.detach() - path[-1]])
+            acting.after_step([lr])
+            acting.observe_update([lr], [weight.detach() - path[-1]])
             path.append(weight.detach().clone())
     return [*seen, *path]
 
@@ -317,7 +320,7 @@ def test_a_compensated_gradient_is_fresh_if_the_curvature_is_that_of_the_remedy(
         weight = torch.nn.Parameter(then + distance)
         weight.grad = -1 / (0.5 * then)
         weights = Weights([weight], torch.optim.SGD([weight]))
-        Compensate(strength=0.5).posted(Post(0, 2, 1.0), weights).correct([then])
+        Compensate(strength=0.5).attach(StageInfo(0, 2, 1.0), weights).correct_gradient([then])
         fresh = -1 / (0.5 * weight.detach())
         assert torch.allclose(weight.grad, fresh, rtol=0, atol=tolerance)
 
@@ -334,10 +337,10 @@ def test_gradients_that_cannot_be_multiplied_are_refused(remedy, grad, kind):
     weight = torch.nn.Parameter(torch.zeros(3, 3, dtype=grad.dtype))
     weight.grad = grad
     weights = Weights([weight], torch.optim.SGD([weight]))
-    aid = remedy.posted(Post(1, 4, 2.0), weights)
+    acting = remedy.attach(StageInfo(1, 4, 2.0), weights)
     told = rf"stage 1: a weight of shape \(3, 3\) has a {kind} gradient"
     with pytest.raises(OptionError, match=told):
-        aid.correct([weight.detach().clone()])
+        acting.correct_gradient([weight.detach().clone()])
 
 
 @pytest.mark.parametrize("stages", [2, 4])
@@ -414,12 +417,12 @@ def test_gap_aware_is_refused_without_the_momentum_of_sgd(optimizer):
 def test_a_gap_of_one_typical_step_halves_a_gradient():
     weight = torch.nn.Parameter(torch.zeros(3, dtype=torch.double))
     sgd = torch.optim.SGD([weight], lr=0.1, momentum=0.9)
-    aid = GapAware().posted(Post(0, 2, 1.0), Weights([weight], sgd))
+    acting = GapAware().attach(StageInfo(0, 2, 1.0), Weights([weight], sgd))
     weight.grad = torch.full((3,), 2.0).double()
     sgd.step()
-    aid.stepped([0.1], [])
+    acting.observe_update([0.1], [])
     weight.grad = torch.full((3,), 4.0).double()
-    aid.correct([weight.detach() + torch.tensor([0.0, 0.2, -0.6])])
+    acting.correct_gradient([weight.detach() + torch.tensor([0.0, 0.2, -0.6])])
     assert torch.allclose(weight.grad, torch.tensor([4.0, 2.0, 1.0]).double(), rtol=1e-7)
 
 
@@ -440,22 +443,22 @@ def test_spike_compensation_knows_the_direction_of_sgd():
 def test_last_changes_predict_exactly_if_changes_are_constant():
     weight, change = torch.nn.Parameter(torch.zeros(3)), torch.rand(3)
     weights = Weights([weight], torch.optim.SGD([weight]))
-    aid = Predict(direction="last").posted(Post(0, 4, 3.0), weights)
-    assert aid.ahead(3) is None
-    aid.stepped([1.0], [change])
+    acting = Predict(direction="last").attach(StageInfo(0, 4, 3.0), weights)
+    assert acting.shift_for_forward(3) is None
+    acting.observe_update([1.0], [change])
     for due in range(1, 4):
-        assert torch.equal(aid.ahead(due)[0], due * change)
+        assert torch.equal(acting.shift_for_forward(due)[0], due * change)
 
 
 @pytest.mark.parametrize("staleness", [1.0, 3.0])
 def test_t2_finds_the_weights_of_a_forward_if_changes_are_constant(staleness):
     weight = torch.nn.Parameter(torch.zeros(3, dtype=torch.double))
     weights = Weights([weight], torch.optim.SGD([weight]))
-    aid, change = T2().posted(Post(0, 4, staleness), weights), torch.rand(3).double()
+    acting, change = T2().attach(StageInfo(0, 4, staleness), weights), torch.rand(3).double()
     for _ in range(80):
-        aid.stepped([1.0], [change])
+        acting.observe_update([1.0], [change])
     for late in range(1, 4):
-        assert torch.allclose(aid.behind(late)[0], -late * change, rtol=1e-14)
+        assert torch.allclose(acting.shift_for_backward(late)[0], -late * change, rtol=1e-14)
 
 
 def test_an_error_of_a_forward_leaves_the_weights_in_place():
@@ -482,11 +485,11 @@ def test_an_error_of_a_forward_leaves_the_weights_in_place():
 def test_constant_staleness_divides_the_users_rate():
     """Of a stage that is late by two updates, once it has got there."""
     weights = Weights([], torch.optim.SGD([torch.zeros(1)]))
-    aid = StalenessRate().posted(Post(stage=0, stages=3, staleness=2.0), weights)
+    acting = StalenessRate().attach(StageInfo(index=0, count=3, staleness=2.0), weights)
     factors = []
     for update, staleness in enumerate([0, 1, 2, 2, 2]):
-        aid.gathered(staleness)
-        factors.append(aid.rate(update))
+        acting.after_backward(staleness)
+        factors.append(acting.lr_factor(update))
     assert factors == [1.0, 1.0, 0.5, 0.5, 0.5]
 
 

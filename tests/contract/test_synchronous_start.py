@@ -11,7 +11,6 @@ from contract.worlds import Case, trained
 from hocket import Trainer, cross_entropy
 from hocket.methods import ADL, BP, DDG, FDG, PACI, PipeDream, PipeDream2BW
 from hocket.methods.method import Method
-from hocket.planner.rehearsals import Candidate
 from hocket.remedies import (
     T1,
     T2,
@@ -21,6 +20,7 @@ from hocket.remedies import (
     SpikeCompensation,
     StalenessRate,
 )
+from hocket_lab.planner.rehearsals import Candidate
 from reference import pipedream, predict
 
 

@@ -8,7 +8,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def test_tests_of_signals_pass_in_the_background_and_under_nohup():
-    files = ("tests/unit/runs/report/test_live.py", "tests/unit/cli/test_cli_resume.py")
+    files = ("tests/unit/lab/report/test_live.py", "tests/unit/cli/test_cli_resume.py")
     tests = (sys.executable, "-m", "pytest", "-n0", *files, "-k", "ctrl_c or a_signal_leaves")
     ignoring = ("sh", "-c", 'trap "" INT HUP; exec "$@"', "sh")
     words = [*ignoring, *tests]

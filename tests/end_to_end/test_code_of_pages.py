@@ -8,7 +8,7 @@ import torch
 
 import hocket
 from hocket.stage.layers.known_layers import KnownLayers
-from unit.runs.sweeps.in_process import pretend_runs, run_here
+from unit.lab.studies.in_process import pretend_runs, run_here
 
 DOCS = Path(__file__).parents[2] / "docs"
 # Parts of programs, whose names tests/architecture/test_stable_names.py looks up.
@@ -33,23 +33,36 @@ def run_page(name, least):
 def test_each_page_with_code_is_run_here_or_has_fragments_only():
     pages = {page.name for page in DOCS.rglob("*.md") if blocks_of(page)}
     run = set(re.findall(r'run_page\("([\w.-]+)"', Path(__file__).read_text()))
-    assert pages == run | FRAGMENTS
+    assert pages == run | FRAGMENTS | {"processes.md"}
     assert not run & FRAGMENTS
 
 
-def test_the_code_of_the_readme_runs():
-    """Trainings of 300 epochs have one here, on the data of the first block."""
-    first, *others = blocks_of(DOCS.parent / "README.md")
-    assert len(others) == 2
-    found = {"__name__": "readme"}
+def test_the_code_of_the_readme_prints_what_is_shown(capsys):
+    text = (DOCS.parent / "README.md").read_text()
+    (shown,) = re.findall(r"^```\n(error .*?)```", text, re.DOTALL | re.MULTILINE)
+    (block,) = blocks_of(DOCS.parent / "README.md")
     with torch.random.fork_rng():
-        exec(first, found)
-        assert 0 < found["trainer"].evaluate(found["digits"].test).error < 0.2
-        found |= {"train_loader": found["digits"].train, "val_loader": found["digits"].test}
-        for block in others:
+        exec(block, {"__name__": "readme"})
+    line = re.compile(r"^error ([\d.]+)%, stage 0 late by ([\d.]+) updates$", re.MULTILINE)
+    printed, told = line.findall(capsys.readouterr().out), line.findall(shown)
+    assert [late for _, late in printed] == [late for _, late in told]
+    assert len(told) == 4
+    # Another processor adds in another order, so the error may differ, but not by much.
+    assert abs(float(printed[-1][0]) - float(told[-1][0])) < 5
+
+
+def test_the_code_of_the_page_on_processes_runs():
+    """Trainings of 300 epochs have one here, on the digits."""
+    blocks = blocks_of(DOCS / "processes.md")
+    digits = hocket.data.load("digits", batch_size=32)
+    network = hocket.zoo.mlp(in_features=64, hidden=[64] * 3, num_classes=10)
+    found = {"__name__": "page", "hocket": hocket, "torch": torch, "network": network}
+    found |= {"train_loader": digits.train, "val_loader": digits.test}
+    with torch.random.fork_rng():
+        for block in blocks:
             assert "300" in block
             exec(block.replace("300", "1"), found)
-    assert found["trainer"].state_dict().keys() == found["network"].state_dict().keys()
+    assert found["trainer"].state_dict().keys() == network.state_dict().keys()
     assert found["trainer"].epoch == 2
 
 

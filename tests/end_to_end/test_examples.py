@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import hocket
-from unit.runs.sweeps.in_process import run_here
+from unit.lab.studies.in_process import run_here
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 FILES = sorted(EXAMPLES.glob("*.py"))

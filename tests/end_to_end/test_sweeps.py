@@ -7,9 +7,10 @@ import time
 from pathlib import Path
 
 import hocket
-from hocket import Study
+import hocket_lab
 from hocket.runs.run_dir import lock_run_dir
-from unit.runs.sweeps.in_process import run_here
+from hocket_lab import Study
+from unit.lab.studies.in_process import run_here
 
 WAIT_S = 1000.0
 STUDY = """
@@ -98,8 +99,8 @@ def test_nothing_is_lost_by_sigkill_and_ctrl_c(tmp_path, monkeypatch):
 
     study = Study.read(tmp_path / "study.toml")
     run_here(monkeypatch)
-    went_on = hocket.sweep(study, folder, progress=False)
-    whole = hocket.sweep(study, tmp_path / "whole", progress=False)
+    went_on = hocket_lab.sweep(study, folder, progress=False)
+    whole = hocket_lab.sweep(study, tmp_path / "whole", progress=False)
     assert whole.stopped_by == whole.unfinished == 0
     for row in whole.rows:
         assert [run["state"] for run in row["runs"]] == ["finished"] * 3

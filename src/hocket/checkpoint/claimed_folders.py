@@ -17,19 +17,19 @@ class ClaimedFolders:
         self._own: set[Path] = set()
 
     def add(self, folder: Path) -> None:
-        """Count the checkpoints in a folder as those of this training, which continues them."""
+        """Let this training continue the checkpoints in a folder."""
         self._own.add(folder.resolve())
 
     @contextmanager
     def claim(self, folder: Path) -> Iterator[None]:
-        """Context manager in which nobody else writes checkpoints to a folder.
+        """Context manager that keeps others from writing checkpoints to a folder.
 
         Args:
             folder: Folder of checkpoints; created if it does not exist.
 
         Raises:
-            CheckpointError: It has checkpoints of another training, or is that of a fit that is
-                under way.
+            CheckpointError: It has checkpoints of another training, or a fit that is under way
+                uses it.
         """
         place = folder.resolve()
         if place not in self._own and (others := newest_first(folder)):

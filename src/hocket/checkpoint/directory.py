@@ -44,7 +44,7 @@ class FileDigest:
 
 @dataclass(frozen=True)
 class Manifest:
-    """Description of a checkpoint, stored beside the states of its stages.
+    """Description of a checkpoint, stored with the states of its stages.
 
     Attributes:
         tick: Number of ticks done.
@@ -113,8 +113,8 @@ def finish_checkpoint(folder: Path, name: str, manifest: Manifest) -> Path:
         The directory of the checkpoint.
 
     Raises:
-        CheckpointError: A part is missing, for example because another machine wrote it to a
-            disk of its own.
+        CheckpointError: A part is missing, for example because another machine wrote it to its
+            own disk.
         OSError: The manifest cannot be written.
     """
     unfinished = unfinished_path(folder, name)

@@ -1,6 +1,6 @@
 """Conversion of the state of one stage to bytes and back: tensors and plain values, never code.
 
-The format is that of ``torch.save``, which preserves strides and shared memory. The types it
+The format, ``torch.save``'s, preserves strides and shared memory. The types it
 may hold are restricted when writing and when reading, so that reading never calls anything.
 """
 

@@ -70,7 +70,7 @@ class Verdicts:
             self._thread = thread
 
     def settle(self, timeout_s: float) -> None:
-        """Wait until all verdicts are known that were asked for, or for a time.
+        """Wait until all requested verdicts are known, or for a time.
 
         Args:
             timeout_s: The longest time, in seconds.

@@ -117,7 +117,7 @@ class CheckpointWriter:
 
         Args:
             ticks: Number of ticks done; a batch can take several.
-            asked: Number of ticks for which this was asked before.
+            asked: Number of ticks at the last call.
         """
         every = self._checkpoints.every
         return every > 0 and ticks // every > asked // every
@@ -152,7 +152,7 @@ class CheckpointWriter:
         self._thread = thread
 
     def take_complete(self) -> list[Path]:
-        """Return the checkpoints found complete since this was asked before, in their order."""
+        """Return the checkpoints found complete since the last call, in their order."""
         complete = self._verdicts.complete
         return [complete.get() for _ in range(complete.qsize())]
 
@@ -203,7 +203,7 @@ class CheckpointWriter:
                     for part, data in job.packed.items()
                 }
                 report = {part: asdict(digest) for part, digest in digests.items()}
-            except Exception as error:  # rank 0 waits for a report whatever has happened
+            except Exception as error:  # rank 0 waits for a report in any case
                 report = _describe_failure(job, folder, error)
         reports = self._exchange_reports(job, report)
         flags = self._world.flags
@@ -224,7 +224,7 @@ class CheckpointWriter:
                 self._verdicts.complete.put(folder / job.name)
                 self._remove_older(folder, job.name)
                 return
-            except Exception as error:  # nobody would see what ends a thread
+            except Exception as error:  # an exception would end the thread unseen
                 failures = [_describe_failure(job, folder, error)]
         self._failure = "; ".join(dict.fromkeys(failures))
         # Unfinished files would fill the disk. A part that is still being written is removed
@@ -249,7 +249,7 @@ class CheckpointWriter:
         warn(f"cannot remove older checkpoints from {str(folder)!r}: {reason}")
 
     def _exchange_reports(self, job: _Job, report: Any) -> list[Any] | None:
-        """Publish a report; return those of all processes at rank 0, and None elsewhere."""
+        """Publish a report; return all processes' reports at rank 0, and None elsewhere."""
         world = self._world
         world.flags.set(job.flag, json.dumps(report))
         if not world.is_main:

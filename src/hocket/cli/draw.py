@@ -28,8 +28,8 @@ def draw_command(
     Args:
         method: For example ddg, or adl:accumulate=2; fdg if there is no timeline. With a
             timeline its program is drawn above the measurement.
-        stages: Number of stages: 3, or those of the timeline.
-        staleness: Staleness of each stage in the place of the method's own, such as 6,4,2,0.
+        stages: Number of stages; by default 3, or as in the timeline.
+        staleness: Staleness of each stage instead of the method's, such as 6,4,2,0.
         batches: Number of batches to train on, or to show of a timeline; 6 if not given.
         first: First batch of the timeline to show.
         timeline: Timeline to draw; without --out its busy, sending and waiting times are

@@ -9,6 +9,8 @@ import shlex
 import sys
 import warnings
 from collections.abc import Mapping, Sequence
+from functools import cache
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any, get_args
 
@@ -56,15 +58,11 @@ app = App(
 )
 COMMANDS = {
     "train": "Train a network; everything it leaves is in a new run folder.",
-    "sweep": "Run the trainings of a study, and compare them in one record.",
-    "report": "Compare runs or a study in one HTML file.",
-    "watch": "Show the report of runs in a browser while they train.",
     "methods": "List the methods: delays, staleness, memory, locks, paper and options.",
     "networks": "List the networks: parameters, layers and options.",
     "data": "List the data sets: their files and options.",
     "draw": "Print or draw the program of a method, or a timeline that was measured.",
     "launch": "Run a Python script in several processes of this machine.",
-    "plan": "Rehearse a network on this machine and forecast each method's speed and memory.",
 }
 HINTS = {
     "--lr": "an optimizer has its learning rate: --optimizer SGD:lr=0.1",
@@ -89,13 +87,28 @@ HINTS = {
 }
 """Notes on options that other programs have."""
 ALL_NAMED = "every choice has a name: --method fdg --network resnet20 --data digits"
-for _name, _help in COMMANDS.items():
-    app.command(
-        f"hocket.cli.{_name}:{_name}_command",
-        name=_name,
-        help=_help,
-        help_formatter=GroupedFormatter() if _name == "train" else None,
-    )
+
+
+def _add_commands(package: str, helps: Mapping[str, str]) -> None:
+    """Add the commands of a package, each the function ``NAME_command`` of its own module."""
+    for name, text in helps.items():
+        app.command(
+            f"{package}.{name}:{name}_command",
+            name=name,
+            help=text,
+            help_formatter=GroupedFormatter() if name == "train" else None,
+        )
+
+
+_add_commands("hocket.cli", COMMANDS)
+
+
+@cache
+def _add_commands_of_other_packages() -> None:
+    for found in entry_points(group="hocket.commands"):
+        _add_commands(found.module, found.load())
+
+
 app.register_install_completion_command(
     help="Install the completion of commands and options in the shell.", group="Shell"
 )
@@ -109,6 +122,8 @@ def main(words: Sequence[str] | None = None) -> int:
     """
     words = _separate_script_options(list(sys.argv[1:] if words is None else words))
     words = words if words[:1] == ["launch"] else list(map(_expand_home, words))
+    if not words or words[0] not in COMMANDS:
+        _add_commands_of_other_packages()
     try:
         app.config = (_defaults(words),) if words[:1] == ["train"] else ()
     except HocketError as error:
@@ -225,19 +240,10 @@ def _choices_of(file: str, run_dir: str | None, words: Sequence[str]) -> dict[st
     ]
     if problems:
         raise OptionError(format_problems(f"{file!r} does not choose that alone", problems))
-    if connections := _connections({k: v for k, v in chosen.items() if not given(k)}):
-        print_note(f"{file!r} makes connections: {', '.join(connections)}")
+    services = chosen.get("log_to", "none")
+    if services != "none" and not given("log_to"):
+        print_note(f"{file!r} makes connections: log_to sends metrics to {services!r}")
     return chosen
-
-
-def _connections(values: Mapping[str, Any]) -> list[str]:
-    """Describe the choices of a run file by which the run connects to other machines."""
-    described = []
-    if (data := values.get("data", "")).partition(":")[0] == "hf":
-        described.append(f"data {data!r} may ask huggingface.co")
-    if (services := values.get("log_to", "none")) != "none":
-        described.append(f"log_to sends metrics to {services!r}")
-    return described
 
 
 def _strange_choices(values: dict[str, Any], run_dir: str | None) -> dict[str, str]:

@@ -13,7 +13,7 @@ def methods_command(*, stages: int = 4, remedies: bool = False, markdown: bool =
         markdown: Print the table of methods as Markdown instead.
 
     Raises:
-        OptionError: Both remedies and Markdown are asked for.
+        OptionError: Both remedies and Markdown are given.
     """
     from hocket.runs.tables import method_markdown, method_table, option_table, remedy_table
 

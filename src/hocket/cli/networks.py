@@ -13,10 +13,10 @@ def networks_command(name: str | None = None, /) -> int:
     Raises:
         OptionError: There is no such network.
     """
-    from hocket import zoo
     from hocket.runs.catalogue import network_table
+    from hocket.zoo import NETWORKS
 
-    if name is not None and name not in zoo.names():
-        raise OptionError(unknown_name("network", name, zoo.names()))
-    print_tables(network_table(zoo.names() if name is None else [name]))
+    if name is not None and name not in NETWORKS:
+        raise OptionError(unknown_name("network", name, list(NETWORKS)))
+    print_tables(network_table(list(NETWORKS) if name is None else [name]))
     return 0

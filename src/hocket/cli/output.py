@@ -16,7 +16,7 @@ from hocket.training.results.standard_stream import plain_console
 console = plain_console("stdout")
 messages = plain_console("stderr")
 PIPE_WIDTH = 150
-"""Width of tables that nobody reads on a terminal."""
+"""Width of tables that are not written to a terminal."""
 PROSE_WIDTH = 16
 """Least width of a column of prose."""
 

@@ -76,7 +76,7 @@ class PrintedReport:
     """Report of a training on the terminal, the same from each of its processes."""
 
     def begin(self) -> None:
-        """Let warnings of a launched process look like those of this one."""
+        """Let a launched process show warnings as this one does."""
         warnings.showwarning = print_warning
 
     def __call__(self, config: RunConfig, result: "Summary | HocketError", /) -> int:

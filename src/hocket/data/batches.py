@@ -91,8 +91,8 @@ class Batches:
         seed: Seed of order and augmentation.
         shuffle: Whether each epoch has its own order; False keeps the order of the examples.
         drop_last: Whether to omit a shorter last batch.
-        workers: Number of threads that prepare the next batches; 0 to prepare each when it is
-            asked for. Batches have the same bits with any number.
+        workers: Number of threads that prepare the next batches; 0 to prepare each batch only
+            when it is needed. Batches have the same bits with any number.
 
     Attributes:
         epoch: Number of the epoch that the next `iter()` will serve. It increases when an

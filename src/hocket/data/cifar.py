@@ -148,7 +148,7 @@ def read_release(release: Release, data_dir: Path, subset: int | None = None) ->
     """
     for root in (data_dir, data_dir / release.name):
         for path in (root, root / release.folder, root / release.archive):
-            has_pickles = any((path / name).is_file() for name in release.train_md5)
+            has_pickles = any((path / name).is_file() for name in release.train_files)
             if has_pickles or (path.is_file() and path.name == release.archive):
                 train, test = read_pickles(release, path)
                 # A copy, so that the omitted images are freed.

@@ -1,4 +1,4 @@
-"""CIFAR-10 and CIFAR-100 as published: names, counts, checksums and constants."""
+"""CIFAR-10 and CIFAR-100 as published: names, counts and constants."""
 
 # Shapes: N images.
 
@@ -34,9 +34,8 @@ class Release:
         classes: Number of classes.
         folder: Name of the folder with the original pickles.
         archive: File name of the original archive, which holds `folder`.
-        archive_md5: Published md5 sum of the archive.
-        train_md5: Published md5 sum of each training file, in order.
-        test_md5: Published md5 sum of each test file.
+        train_files: Names of the pickles of training images, in order.
+        test_file: Name of the pickle of test images.
         pickled_label: Key of the labels in a pickle.
         label_columns: Columns of a parquet file that may hold the labels, best first.
         normalisations: Mean and standard deviation of each channel, by the paper that has them.
@@ -48,9 +47,8 @@ class Release:
     classes: int
     folder: str
     archive: str
-    archive_md5: str
-    train_md5: Mapping[str, str]
-    test_md5: Mapping[str, str]
+    train_files: tuple[str, ...]
+    test_file: str
     pickled_label: bytes
     label_columns: tuple[str, ...]
     normalisations: Mapping[str, MeanStd]
@@ -63,15 +61,8 @@ CIFAR10 = Release(
     classes=10,
     folder="cifar-10-batches-py",
     archive="cifar-10-python.tar.gz",
-    archive_md5="c58f30108f718f92721af3b95e74349a",
-    train_md5={
-        "data_batch_1": "c99cafc152244af753f735de768cd75f",
-        "data_batch_2": "d4bba439e000b95fd0a9bffe97cbabec",
-        "data_batch_3": "54ebc095f3ab1f0389bbae665268c751",
-        "data_batch_4": "634d18415352ddfa80567beed471001a",
-        "data_batch_5": "482c414d41f54cd18b22e5b47cb7c3cb",
-    },
-    test_md5={"test_batch": "40351d587109b95175f43aff81a1287e"},
+    train_files=tuple(f"data_batch_{number}" for number in range(1, 6)),
+    test_file="test_batch",
     pickled_label=b"labels",
     label_columns=("label",),
     normalisations={
@@ -88,9 +79,8 @@ CIFAR100 = Release(
     classes=100,
     folder="cifar-100-python",
     archive="cifar-100-python.tar.gz",
-    archive_md5="eb9058c3a382ffc7106e4002c42a8d85",
-    train_md5={"train": "16019d7e3df5f24257cddd939b257f8d"},
-    test_md5={"test": "f0ef6b0ae62326f3e7ffdfab6717acfc"},
+    train_files=("train",),
+    test_file="test",
     pickled_label=b"fine_labels",
     label_columns=("fine_label", "label"),
     normalisations={

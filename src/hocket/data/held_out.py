@@ -1,4 +1,4 @@
-"""Held-out examples: a share of the training examples in the place of the test examples.
+"""Held-out examples: a share of the training examples instead of the test examples.
 
 Choices that compare results, such as a learning rate, can then be made without the test.
 """
@@ -27,7 +27,7 @@ class Divisible(Examples, Protocol):
 def hold_out(data: Data, share: float) -> Data:
     """Return data whose test is a share of the training examples, which trains no more.
 
-    The same examples are held out whatever the seed of the data.
+    The same examples are held out for every seed of the data.
 
     Args:
         data: The data; its own test examples are left out.

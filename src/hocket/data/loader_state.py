@@ -51,7 +51,7 @@ def restore_loader(state: dict[str, Any], loader: object) -> None:
     """Restore the state of a loader and of the global generators from `loader_state`.
 
     Raises:
-        DataError: The loader has other generators than that of the state.
+        DataError: The loader has other generators than the state.
     """
     torch.set_rng_state(state["torch"])
     kind, keys, *rest = state["numpy"]
@@ -89,7 +89,7 @@ def _restore_own(loader: object, state: dict[str, Any]) -> None:
 
     Args:
         loader: The loader.
-        state: Their state, with that of others perhaps.
+        state: Their state, which may contain other generators' states.
 
     Raises:
         DataError: It has another number of generators.
@@ -131,7 +131,7 @@ def remaining_batches(
 def _skip(
     batches: Iterator[T], first: int, count: Callable[[T], int], samples: int
 ) -> Iterator[T]:
-    """Yield the batches from number `first` on; the arguments are those of the caller.
+    """Yield the batches from number `first` on; the arguments are the caller's.
 
     Raises:
         DataError: The batches before are too few, or have other numbers of samples.

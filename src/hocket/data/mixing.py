@@ -33,8 +33,8 @@ class Mix:
     Args:
         classes: C, the number of classes.
         mixup: Alpha of mixup, which adds two inputs by their shares; 0 for off.
-        cutmix: Alpha of CutMix, which replaces a rectangle of an image by that of another, with
-            the share as its area; 0 for off.
+        cutmix: Alpha of CutMix, which replaces a rectangle of an image by the same part of
+            another, with the share as its area; 0 for off.
 
     Raises:
         OptionError: An option is out of range, or both ways are off.

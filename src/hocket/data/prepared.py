@@ -24,10 +24,10 @@ def prepare_ahead(
     Args:
         prepare: Returns the result for a key; several threads call it at the same time.
         keys: The keys.
-        workers: Number of threads; 0 to prepare each result when it is asked for.
+        workers: Number of threads; 0 to prepare each result when the caller wants it.
 
     Raises:
-        Exception: Whatever preparing a result raised, when its turn comes.
+        Exception: Preparing a result raised it; it is raised again when its turn comes.
     """
     if not workers:
         yield from map(prepare, keys)
@@ -41,5 +41,5 @@ def prepare_ahead(
                 yield waiting.popleft().result()
         while waiting:
             yield waiting.popleft().result()
-    finally:  # also if nobody wants the rest
+    finally:  # also if the rest is not wanted
         pool.shutdown(wait=False, cancel_futures=True)

@@ -11,8 +11,7 @@ from hocket.data.cifar import cifar10, cifar100
 from hocket.data.dataset import Data
 from hocket.data.digits import digits
 from hocket.data.held_out import hold_out as divide
-from hocket.data.hugging_face import hf
-from hocket.data.image_folder import folder
+from hocket.data.images import folder
 from hocket.data.mixing import Mix, MixedExamples, check_mixing
 from hocket.data.synthetic import synthetic
 from hocket.data.text import text
@@ -26,7 +25,6 @@ DATA: Mapping[str, Callable[..., Data]] = MappingProxyType(
         "cifar10": cifar10,
         "cifar100": cifar100,
         "folder": folder,
-        "hf": hf,
         "text": text,
         "synthetic": synthetic,
     }

@@ -30,11 +30,10 @@ def synthetic(
         classes: Number of classes; their numbers of examples differ by at most one.
         examples: Number of training examples.
         test_examples: Number of test examples, from the same centres.
-        noise: Standard deviation around a centre; that of the centres' coordinates is 1.
+        noise: Standard deviation around a centre; the centres' coordinates have 1.
 
     Raises:
-        OptionError: The shape is neither that of an image nor that of a vector, or a number is
-            too small.
+        OptionError: The shape fits neither an image nor a vector, or a number is too small.
     """
     problems = []
     if len(shape) not in (1, 3) or any(side < 1 for side in shape):

@@ -8,6 +8,7 @@ from itertools import chain
 import torch
 from torch import nn
 
+from hocket.codecs import Exact
 from hocket.distributed.replicas.gradient_sync import GradientSync
 from hocket.distributed.world.world import World
 from hocket.errors import OptionError, warn
@@ -23,7 +24,6 @@ from hocket.stage.passes.back_propagate import load_backward
 from hocket.stage.passes.rng import seeded_rng
 from hocket.stage.setup import Setup
 from hocket.stage.stage import Stage
-from hocket.transport.codecs import Exact
 from hocket.transport.encoded import EncodedPort
 from hocket.transport.processes.backends import Backends
 from hocket.tree import Tree, copy_tensors

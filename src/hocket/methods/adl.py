@@ -37,18 +37,10 @@ def ADL(
 ) -> Method:
     """Build accumulated decoupled learning.
 
+    Other options: see `Method`.
+
     Args:
-        accumulate: Number of gradients per update (M).
-        reduce: ``mean`` or ``sum`` of the accumulated gradients.
         shrink: Factor in (0, 1] on a gradient at each edge that it crosses (beta of FDG).
-        linearize: Weights that a late gradient is applied at.
-        hold: Version of its weights that a stage forwards with: its ``newest``, the newest that
-            every stage has (``vertical``), or the one before the last update (``double``).
-        order: Work that a stage does first in a tick in which it has both kinds.
-        forward_delay: Ticks that an activation travels to the next stage.
-        backward_delay: Ticks that a gradient travels to the stage before.
-        epoch_end: ``carry`` batches in flight into the next epoch, or ``drain`` them.
-        name: Name of the method in records and messages.
 
     Raises:
         OptionError: An option is out of range.

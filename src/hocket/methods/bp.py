@@ -25,11 +25,7 @@ def BP(
 ) -> Method:
     """Build back-propagation: edges without delay, and no staleness.
 
-    Args:
-        accumulate: Number of gradients per update.
-        reduce: ``mean`` or ``sum`` of the accumulated gradients.
-        epoch_end: ``carry`` batches in flight into the next epoch, or ``drain`` them.
-        name: Name of the method in records and messages.
+    Options: see `Method`.
 
     Raises:
         OptionError: An option is out of range.

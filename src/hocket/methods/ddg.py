@@ -33,15 +33,7 @@ def DDG(
 ) -> Method:
     """Build decoupled parallel back-propagation with delayed gradients.
 
-    Args:
-        accumulate: Number of gradients per update.
-        reduce: ``mean`` or ``sum`` of the accumulated gradients.
-        linearize: Weights that a late gradient is applied at.
-        order: Work that a stage does first in a tick in which it has both kinds.
-        forward_delay: Ticks that an activation travels to the next stage.
-        backward_delay: Ticks that a gradient travels to the stage before.
-        epoch_end: ``carry`` batches in flight into the next epoch, or ``drain`` them.
-        name: Name of the method in records and messages.
+    Options: see `Method`.
 
     Raises:
         OptionError: An option is out of range.

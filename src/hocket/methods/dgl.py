@@ -1,4 +1,4 @@
-"""DGL: every stage learns from a loss of its own, and no gradient crosses an edge.
+"""DGL: every stage learns from its own loss, and no gradient crosses an edge.
 
 Reference: Belilovsky, Eickenberg, Oyallon, ICML 2020, arXiv 1901.08164, algorithm 1. Plain
 version: ``tests/reference/dgl.py``. An activation takes one tick per edge; without delay the
@@ -35,17 +35,14 @@ def DGL(
 ) -> Method:
     """Build decoupled greedy learning.
 
+    Other options: see `Method`.
+
     Args:
         head: Kind of auxiliary network: ``mlp-sr``, ``mlp``, ``cnn`` or ``aug``.
         width: Factor on the width of the heads' hidden layers; 1.0 in the paper.
         depth: Number of the heads' hidden layers; 3 in the paper.
         similarity: Weight in [0, 1) of similarity matching in the loss of every stage but the
             last.
-        accumulate: Number of gradients per update.
-        reduce: ``mean`` or ``sum`` of the accumulated gradients.
-        forward_delay: Ticks that an activation travels to the next stage.
-        epoch_end: ``carry`` batches in flight into the next epoch, or ``drain`` them.
-        name: Name of the method in records and messages.
 
     Raises:
         OptionError: An option is out of range.

@@ -19,7 +19,7 @@ from dataclasses import replace
 
 from hocket.methods.dgl import DGL
 from hocket.methods.method import Method, Reduce
-from hocket.methods.replay import Replay, Sampler
+from hocket.methods.replay import Replay
 from hocket.signals.heads import HeadKind
 
 
@@ -31,12 +31,13 @@ def DGLAsync(
     similarity: float = 0.0,
     buffer: int = 5,
     reuse: int = 0,
-    sampler: Sampler = "freshest",
     accumulate: int = 1,
     reduce: Reduce = "mean",
     name: str = "dgl-async",
 ) -> Method:
     """Build decoupled greedy learning with replay buffers.
+
+    Other options: see `Method`.
 
     Args:
         head: Kind of auxiliary network: ``mlp-sr``, ``mlp``, ``cnn`` or ``aug``.
@@ -45,10 +46,6 @@ def DGLAsync(
         similarity: Weight in [0, 1) of similarity matching, as of :func:`DGL`.
         buffer: Number of the last arrived batches that a stage keeps (the paper's M).
         reuse: Limit on the uses of each batch; 0 for no limit.
-        sampler: Rule to draw a batch from the buffer: ``freshest`` or ``official``.
-        accumulate: Number of gradients per update.
-        reduce: ``mean`` or ``sum`` of the accumulated gradients.
-        name: Name of the method in records and messages.
 
     Raises:
         OptionError: An option is out of range.
@@ -62,7 +59,7 @@ def DGLAsync(
         reduce=reduce,
         name=name,
     )
-    replay = Replay(buffer=buffer, reuse=reuse, sampler=sampler)
+    replay = Replay(buffer=buffer, reuse=reuse)
     return replace(synchronous, paper="arXiv 2106.06401", replay=replay)
 
 

@@ -28,12 +28,11 @@ def DNI(
 ) -> Method:
     """Build decoupled neural interfaces.
 
+    Other options: see `Method`.
+
     Args:
         labels: Let the synthesizers see the targets (cDNI).
-        forward_delay: Ticks that an activation travels to the next stage.
         backward_delay: Ticks that a target of a synthesizer travels to the stage before.
-        epoch_end: ``carry`` batches in flight into the next epoch, or ``drain`` them.
-        name: Name of the method in records and messages.
 
     Raises:
         OptionError: An option is out of range.

@@ -1,7 +1,7 @@
 """DSP: the schedule of FDG, with inputs kept instead of graphs and recomputed in the backward.
 
 Reference: Xu, Huo, Huang, Diversely stale parameters, CVPR 2020, arXiv 1909.02625. Plain
-version: ``tests/reference/dsp.py``. A stage's own Jacobian is that of its current weights; its
+version: ``tests/reference/dsp.py``. A stage's own Jacobian is taken at its current weights; its
 input and the gradient it receives are old.
 
 >>> from hocket.program import format_program, unroll
@@ -33,14 +33,7 @@ def DSP(
 ) -> Method:
     """Build diversely stale parameters.
 
-    Args:
-        accumulate: Number of gradients per update.
-        reduce: ``mean`` or ``sum`` of the accumulated gradients.
-        order: Work that a stage does first in a tick in which it has both kinds.
-        forward_delay: Ticks that an activation travels to the next stage.
-        backward_delay: Ticks that a gradient travels to the stage before.
-        epoch_end: ``carry`` batches in flight into the next epoch, or ``drain`` them.
-        name: Name of the method in records and messages.
+    Options: see `Method`.
 
     Raises:
         OptionError: An option is out of range.

@@ -1,4 +1,4 @@
-"""FDG: no locks; in every tick each stage works on batches of its own.
+"""FDG: no locks; in every tick all stages work, on different batches.
 
 Reference: Zhuang, Wang, Liu, Lin, TNNLS 33(10), arXiv 1906.09108, algorithm 1. Plain version:
 ``tests/reference/fdg.py``. Every packet takes one tick per edge. The last stage computes
@@ -35,15 +35,12 @@ def FDG(
 ) -> Method:
     """Build fully decoupled training with delayed gradients and gradient shrinking.
 
+    Other options: see `Method`.
+
     Args:
         shrink: Factor in (0, 1] on a gradient at each edge that it crosses (beta).
-        linearize: Weights that a late gradient is applied at.
         order: Work that a stage does first in a tick in which it has both kinds; the paper's
             backward-first saves one update of staleness.
-        forward_delay: Ticks that an activation travels to the next stage.
-        backward_delay: Ticks that a gradient travels to the stage before.
-        epoch_end: ``carry`` batches in flight into the next epoch, or ``drain`` them.
-        name: Name of the method in records and messages.
 
     Raises:
         OptionError: An option is out of range.

@@ -2,7 +2,7 @@
 
 Reference: Huo, Gu, Huang, NeurIPS 2018, arXiv 1807.04511, algorithm 1. Plain version:
 ``tests/reference/fr.py``. Play is a forward without a graph (F); replay forwards the kept input
-again, with a graph (in B). The ticks are those of DDG.
+again, with a graph (in B). The ticks are as in DDG.
 
 >>> from hocket.program import format_program, unroll
 >>> print(format_program(unroll(FR(), stages=3, batches=3), stages=3))
@@ -32,14 +32,7 @@ def FR(
 ) -> Method:
     """Build features replay.
 
-    Args:
-        order: Work that a stage does first in a tick in which it has both kinds.
-        forward_delay: Ticks that an activation travels to the next stage.
-        backward_delay: Ticks that a gradient travels to the stage before.
-        statistics: Passes that update BatchNorm's running statistics: ``forward`` or ``both``.
-        first_stage_rate: Factor on the learning rate of the first stage.
-        epoch_end: ``carry`` batches in flight into the next epoch, or ``drain`` them.
-        name: Name of the method in records and messages.
+    Options: see `Method`.
 
     Raises:
         OptionError: An option is out of range.

@@ -2,9 +2,9 @@
 
 Reference: Huang et al., NeurIPS 2019, arXiv 1811.06965, figure 2. Plain version:
 ``tests/reference/flushed.py``. The M micro-batches of the paper are M batches of the loader.
-Nothing enters before the update with the group before: gradients are those of
-back-propagation with M accumulated batches, to the bit, and stages are idle meanwhile, for a
-fraction (K-1)/(M+K-1) of the time on K equal stages.
+Nothing enters before the update with the group before: gradients equal back-propagation with M
+accumulated batches, to the bit, and stages are idle meanwhile, for a fraction (K-1)/(M+K-1) of
+the time on K equal stages.
 
 >>> from hocket.program import format_program, unroll
 >>> print(format_program(unroll(GPipe(accumulate=2), stages=3, batches=4), stages=3))
@@ -42,13 +42,13 @@ def GPipe(
 ) -> Method:
     """Build the pipeline that forwards a whole group of batches before its first backward.
 
+    Other options: see `Method`.
+
     Args:
         accumulate: Number of batches in a group, with one update (M).
-        reduce: ``mean`` or ``sum`` of the accumulated gradients.
         recompute: Keep inputs instead of graphs, and forward again before each backward, which
             the paper calls re-materialization.
         epoch_end: ``carry`` a group that is not full into the next epoch, or ``drain`` it.
-        name: Name of the method in records and messages.
 
     Raises:
         OptionError: An option is out of range.

@@ -3,8 +3,8 @@
 Reference: PipeDream-Flush of Narayanan et al., ICML 2021, arXiv 2006.09503; the early backward
 schedule of DAPPLE, Fan et al., PPoPP 2021, arXiv 2007.01045. Plain version:
 ``tests/reference/flushed.py``. A stage forwards K-1-k batches of a group of M,
-then one forward and one backward in turn, and drains the group before the next one enters. The
-gradients and the idle time are those of GPipe; stage k holds min(K-k, M) batches instead of M.
+then one forward and one backward in turn, and drains the group before the next one enters.
+Gradients and idle time are as in GPipe; stage k holds min(K-k, M) batches instead of M.
 
 >>> from hocket.program import format_program, unroll
 >>> print(format_program(unroll(OneFOneB(accumulate=3), stages=3, batches=6), stages=3))
@@ -35,12 +35,12 @@ def OneFOneB(
 ) -> Method:
     """Build the pipeline that alternates forwards and backwards within a group of batches.
 
+    Other options: see `Method`.
+
     Args:
         accumulate: Number of batches in a group, with one update (M).
-        reduce: ``mean`` or ``sum`` of the accumulated gradients.
         recompute: Keep inputs instead of graphs, and forward again before each backward.
         epoch_end: ``carry`` a group that is not full into the next epoch, or ``drain`` it.
-        name: Name of the method in records and messages.
 
     Raises:
         OptionError: An option is out of range.

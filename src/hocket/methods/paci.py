@@ -2,7 +2,7 @@
 
 Reference: arXiv 2606.07881. Plain version: ``tests/reference/pipedream.py``. Nothing is
 stashed: a backward meets the activations of its forward and the current weights, which fewer
-updates have changed because each stage updates after M of its own backwards.
+updates have changed because each stage updates after M backwards.
 
 >>> from hocket.program import format_program, unroll
 >>> print(format_program(unroll(PACI(accumulate=2), stages=3, batches=4), stages=3))
@@ -32,16 +32,11 @@ def PACI(
 ) -> Method:
     """Build a pipeline at the current weights, with accumulated gradients.
 
+    Other options: see `Method`.
+
     Args:
-        accumulate: Number of gradients per update (M).
-        reduce: ``mean`` or ``sum`` of the accumulated gradients.
         linearize: Weights that a late gradient is applied at: ``live``, or ``recompute`` for
             the paper's mode that keeps inputs instead of graphs.
-        order: Work that a stage does first in a tick in which it has both kinds.
-        forward_delay: Ticks that an activation travels to the next stage.
-        backward_delay: Ticks that a gradient travels to the stage before.
-        epoch_end: ``carry`` batches in flight into the next epoch, or ``drain`` them.
-        name: Name of the method in records and messages.
 
     Raises:
         OptionError: An option is out of range.

@@ -1,9 +1,9 @@
-"""PipeDream: one forward and one backward in turn, each at the weights of its own forward.
+"""PipeDream: one forward and one backward in turn, both at the weights of the batch's forward.
 
 Reference: Harlap et al., arXiv 1806.03377; Narayanan et al., SOSP 2019. Plain version:
 ``tests/reference/pipedream.py``. Stage k forwards K-1-k batches, then one forward and one
-backward in turn. That is the order of the actions of DDG, which has a name and a paper of its
-own; as stages wait for packets and not for ticks, both are the same method, action by action.
+backward in turn. DDG, which has another name and paper, does its actions in this order; as
+stages wait for packets and not for ticks, both are the same method, action by action.
 
 >>> from hocket.program import format_program, unroll
 >>> print(format_program(unroll(PipeDream(), stages=3, batches=3), stages=3))
@@ -15,7 +15,7 @@ tick | stage 0     | stage 1     | stage 2
    4 | B2 U2       |             |
 
 With vertical sync all stages forward a batch with the same version of the weights, so that its
-gradient is that of the whole network K-1 updates before:
+gradient is the whole network's, K-1 updates before:
 
 >>> print(format_program(unroll(PipeDream(hold="vertical"), stages=3, batches=4), stages=3))
 tick | stage 0     | stage 1     | stage 2
@@ -43,15 +43,14 @@ def PipeDream(
 ) -> Method:
     """Build PipeDream's pipeline with weight stashing.
 
+    Other options: see `Method`.
+
     Args:
         linearize: Weights that a late gradient is applied at; weight stashing is ``stash``.
         hold: Version of its weights that a stage forwards with: its ``newest``, or the newest
             that every stage has (``vertical`` sync).
-        forward_delay: Ticks that an activation travels to the next stage.
-        backward_delay: Ticks that a gradient travels to the stage before.
         epoch_end: ``carry`` batches in flight into the next epoch, or ``drain`` them, as the
             authors' code does.
-        name: Name of the method in records and messages.
 
     Raises:
         OptionError: An option is out of range.
@@ -74,9 +73,10 @@ def PipeDreamLR(*, anneal: int = 1000, epoch_end: EpochEnd = "drain") -> Method:
     It is the baseline of that name in arXiv 2505.01099 and 2602.03515: T1 of PipeMare on top of
     weight stashing.
 
+    Other options: see `Method`.
+
     Args:
-        anneal: Updates until the learning rates are those of PipeDream.
-        epoch_end: ``carry`` batches in flight into the next epoch, or ``drain`` them.
+        anneal: Updates until the learning rates reach PipeDream's.
 
     Raises:
         OptionError: An option is out of range.

@@ -33,13 +33,10 @@ def PipeDream2BW(
 ) -> Method:
     """Build PipeDream's pipeline with double-buffered weights.
 
+    Other options: see `Method`.
+
     Args:
         accumulate: Number of gradients per update (M); at least K-1 on K stages.
-        reduce: ``mean`` or ``sum`` of the accumulated gradients.
-        forward_delay: Ticks that an activation travels to the next stage.
-        backward_delay: Ticks that a gradient travels to the stage before.
-        epoch_end: ``carry`` batches in flight into the next epoch, or ``drain`` them.
-        name: Name of the method in records and messages.
 
     Raises:
         OptionError: An option is out of range.

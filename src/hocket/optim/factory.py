@@ -15,7 +15,7 @@ OptimizerFactory: TypeAlias = Callable[..., Optimizer]
 """Builds the optimizer of a stage from the list of its parameters.
 
 The names of its arguments decide what else it gets: ``stage`` is the number of the stage, from
-0, ``stages`` the number of stages, and ``named_parameters``, in the place of the list, are
+0, ``stages`` the number of stages, and ``named_parameters``, instead of the list, are
 pairs of a name in the network and a parameter.
 """
 SchedulerFactory: TypeAlias = Callable[[Optimizer], LRScheduler]

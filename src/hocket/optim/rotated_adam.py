@@ -27,7 +27,7 @@ class RotatedAdam(Optimizer):
         params: Matrices, or groups of weights; groups with ``rotated=False``, whose weights may
             have any shape, are trained with AdamW.
         lr: Learning rate.
-        betas: Decay rates of both moments; the second is also that of the covariances.
+        betas: Decay rates of both moments; the covariances use the second one, too.
         eps: Term added to denominators.
         weight_decay: Decoupled weight decay.
         refresh: Updates from one turn of the bases to the next, at least 1.

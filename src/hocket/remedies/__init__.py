@@ -1,9 +1,9 @@
 """Remedies for the staleness of gradients, one file each, and their registry."""
 
 # First, as the registry imports each file of this folder, which may take them from here.
-from hocket.remedies.remedy import Aid as Aid
-from hocket.remedies.remedy import Post as Post
 from hocket.remedies.remedy import Remedy as Remedy
+from hocket.remedies.remedy import StageInfo as StageInfo
+from hocket.remedies.remedy import StageRemedy as StageRemedy
 from hocket.remedies.remedy import Weights as Weights
 
 # isort: split

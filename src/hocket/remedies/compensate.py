@@ -13,7 +13,7 @@ from torch import Tensor
 
 from hocket.options import Range
 from hocket.remedies.dense_gradient import dense_gradient
-from hocket.remedies.remedy import Aid, Post, Remedy, Weights
+from hocket.remedies.remedy import Remedy, StageInfo, StageRemedy, Weights
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,14 +34,9 @@ class Compensate(Remedy):
     resizes: ClassVar[bool] = True
     strength: float = 0.04
 
-    def posted(self, post: Post, weights: Weights) -> Aid:
-        """Build the object that acts at one stage.
-
-        Args:
-            post: The stage.
-            weights: Its weights.
-        """
-        return _Constant(self.strength, post, weights)
+    def attach(self, stage: StageInfo, weights: Weights) -> StageRemedy:
+        """See the protocol."""
+        return _Constant(self.strength, stage, weights)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,67 +67,56 @@ class CompensateAdaptively(Remedy):
         """Copies of a stage's weights that it keeps between two actions."""
         return 1
 
-    def posted(self, post: Post, weights: Weights) -> Aid:
-        """Build the object that acts at one stage.
-
-        Args:
-            post: The stage.
-            weights: Its weights.
-        """
-        return _Adaptive(self.strength, self.decay, post, weights)
+    def attach(self, stage: StageInfo, weights: Weights) -> StageRemedy:
+        """See the protocol."""
+        return _Adaptive(self.strength, self.decay, stage, weights)
 
 
 EPSILON = 1e-7
 """Added to the mean square before its root, as in the authors' setting."""
 
 
-class _Constant(Aid):
-    wants_then = True
+class _Constant(StageRemedy):
+    needs_forward_weights = True
 
-    def __init__(self, strength: float, post: Post, weights: Weights) -> None:
+    def __init__(self, strength: float, stage: StageInfo, weights: Weights) -> None:
         self._strength = strength
-        self._stage = post.stage
+        self._stage = stage.index
         self._parameters = weights.parameters
 
-    def correct(self, then: Sequence[Tensor] | None) -> None:
-        """Move ``grad`` of the weights from those of the forward to the present ones.
-
-        Args:
-            then: Weights of the forward of the batch; None if they are the present ones.
-        """
-        if then is None:
+    def correct_gradient(self, forward_weights: Sequence[Tensor] | None) -> None:
+        """Move ``grad`` from the weights of the forward to the present ones."""
+        if forward_weights is None:
             return
-        for weight, old in zip(self._parameters, then, strict=True):
+        for weight, old in zip(self._parameters, forward_weights, strict=True):
             if weight.grad is not None:
                 gradient = dense_gradient(weight, self._stage)
                 move = weight.detach() - old
                 weight.grad = gradient + self._strength * gradient * gradient * move
 
 
-class _Adaptive(Aid):
-    wants_then = True
+class _Adaptive(StageRemedy):
+    needs_forward_weights = True
 
-    def __init__(self, strength: float, decay: float, post: Post, weights: Weights) -> None:
+    def __init__(
+        self, strength: float, decay: float, stage: StageInfo, weights: Weights
+    ) -> None:
         self._strength = strength
         self._decay = decay
-        self._stage = post.stage
+        self._stage = stage.index
         self._parameters = weights.parameters
         self._squares = [torch.zeros_like(weight.detach()) for weight in weights.parameters]
 
-    def correct(self, then: Sequence[Tensor] | None) -> None:
-        """Average the squares of ``grad``, and move it from the forward's weights.
-
-        Args:
-            then: Weights of the forward of the batch; None if they are the present ones.
-        """
-        olds = self._parameters if then is None else then
+    def correct_gradient(self, forward_weights: Sequence[Tensor] | None) -> None:
+        """Average the squares of ``grad``, and move it from the forward's weights."""
+        olds = self._parameters if forward_weights is None else forward_weights
         for weight, old, mean in zip(self._parameters, olds, self._squares, strict=True):
             if weight.grad is None:
                 continue
             gradient = dense_gradient(weight, self._stage)
             square = gradient * gradient
             mean.mul_(self._decay).add_(square, alpha=1 - self._decay)
-            if then is not None:
+            if forward_weights is not None:
                 strength = self._strength / (mean + EPSILON).sqrt()
                 weight.grad = gradient + strength * square * (weight.detach() - old)
 

@@ -8,7 +8,7 @@ from hocket.remedies.remedy import Remedy
 def remedy_problems(
     remedies: Sequence[Remedy], *, late: bool, hold: str, linearize: str
 ) -> list[str]:
-    """Return in words each reason why a method cannot have these remedies.
+    """Return each reason why a method cannot have these remedies, as text.
 
     Args:
         remedies: Remedies of the method.

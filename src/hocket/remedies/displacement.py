@@ -95,7 +95,7 @@ def _displace_sgd(ahead: StepsAhead) -> Tensor:
 
 
 def _displace_adam(ahead: StepsAhead) -> Tensor:
-    """Displace by the steps of Adam (XPipe), or by those of its decaying moments."""
+    """Displace by the steps of Adam (XPipe), or by steps with decaying moments."""
     state, group, lr = ahead.state, ahead.group, ahead.lr
     beta1, beta2 = group["betas"]
     done = float(state["step"])
@@ -120,7 +120,7 @@ def _displace_adam(ahead: StepsAhead) -> Tensor:
 def _displace_nadam(ahead: StepsAhead) -> Tensor:
     """Displace by the steps of NAdam; a steady gradient is its first moment.
 
-    Dozat, 2016; the momentum of a step and the products of momenta are those of PyTorch.
+    Dozat, 2016; the momentum of a step and the products of momenta are as in PyTorch.
     """
     state, group, lr = ahead.state, ahead.group, ahead.lr
     beta1, beta2 = group["betas"]
@@ -214,7 +214,7 @@ def _as_real(tensor: Tensor) -> Tensor:
 
 
 def _as_type_of(weight: Tensor, moved: Tensor) -> Tensor:
-    """Return real numbers as those of the weight, which may be complex; inverts `_as_real`."""
+    """Return real numbers in the type of the weight, maybe complex; inverts `_as_real`."""
     return torch.view_as_complex(moved) if weight.is_complex() else moved
 
 

@@ -15,7 +15,7 @@ from hocket.errors import OptionError
 from hocket.options import Range
 from hocket.remedies.dense_gradient import dense_gradient
 from hocket.remedies.displacement import has_momentum
-from hocket.remedies.remedy import Aid, Post, Remedy, Weights
+from hocket.remedies.remedy import Remedy, StageInfo, StageRemedy, Weights
 
 EPSILON = 1e-8
 """Added to the typical step over the learning rate."""
@@ -23,7 +23,7 @@ EPSILON = 1e-8
 
 @dataclass(frozen=True, kw_only=True)
 class GapAware(Remedy):
-    """Divide each late gradient by 1 + |w - v| / c, where v are its forward's weights.
+    """Replace each late gradient g by g / (1 + |w - v| / c), where v are its forward's weights.
 
     c is a typical step of a weight: the largest learning rate so far times the root of the mean
     square of its momentum.
@@ -46,31 +46,27 @@ class GapAware(Remedy):
         """Copies of a stage's weights that it keeps between two actions."""
         return 1
 
-    def posted(self, post: Post, weights: Weights) -> Aid:
-        """Build the object that acts at one stage.
-
-        Args:
-            post: The stage.
-            weights: Its weights.
+    def attach(self, stage: StageInfo, weights: Weights) -> StageRemedy:
+        """See the protocol.
 
         Raises:
             OptionError: The optimizer is not SGD with momentum.
         """
         if not has_momentum(weights.optimizer):
             raise OptionError(
-                f"stage {post.stage}: gap-aware measures steps by the momentum of SGD, and "
+                f"stage {stage.index}: gap-aware measures steps by the momentum of SGD, and "
                 f"{type(weights.optimizer).__name__} is another optimizer or has no momentum; "
                 "use SGD:momentum=0.9, or leave gap-aware out"
             )
-        return _Gaps(self.decay, post, weights)
+        return _Gaps(self.decay, stage, weights)
 
 
-class _Gaps(Aid):
-    wants_then = True
+class _Gaps(StageRemedy):
+    needs_forward_weights = True
 
-    def __init__(self, decay: float, post: Post, weights: Weights) -> None:
+    def __init__(self, decay: float, stage: StageInfo, weights: Weights) -> None:
         self._decay = decay
-        self._stage = post.stage
+        self._stage = stage.index
         self._weights = weights
         self._squares = [torch.zeros_like(weight.detach()) for weight in weights.parameters]
         self._updates = 0
@@ -78,17 +74,13 @@ class _Gaps(Aid):
         self._group = {id(w): n for n, group in enumerate(groups) for w in group["params"]}
         self._largest_lrs = [0.0] * len(groups)
 
-    def correct(self, then: Sequence[Tensor] | None) -> None:
-        """Divide ``grad`` of each weight by its gap, in typical steps, and one.
-
-        Args:
-            then: Weights of the forward of the batch; None if they are the present ones.
-        """
-        if then is None or not self._updates:
+    def correct_gradient(self, forward_weights: Sequence[Tensor] | None) -> None:
+        """Divide ``grad`` of each weight by its gap, in typical steps, and one."""
+        if forward_weights is None or not self._updates:
             return
         known = 1 - self._decay**self._updates
         for weight, old, mean in zip(
-            self._weights.parameters, then, self._squares, strict=True
+            self._weights.parameters, forward_weights, self._squares, strict=True
         ):
             lr = self._largest_lrs[self._group[id(weight)]]
             if weight.grad is not None and lr > 0:
@@ -96,13 +88,8 @@ class _Gaps(Aid):
                 gap = (weight.detach() - old).abs()
                 weight.grad = dense_gradient(weight, self._stage) / (1 + gap / step)
 
-    def stepped(self, lrs: Sequence[float], changes: Sequence[Tensor]) -> None:
-        """Average the squares of the momenta of an update.
-
-        Args:
-            lrs: Learning rates that it used, one for each group of the optimizer.
-            changes: Nothing.
-        """
+    def observe_update(self, lrs: Sequence[float], changes: Sequence[Tensor]) -> None:
+        """Average the squares of the momenta of an update."""
         self._updates += 1
         self._largest_lrs = list(map(max, self._largest_lrs, lrs))
         state = self._weights.optimizer.state

@@ -1,9 +1,9 @@
-"""Prediction of weights: a batch is forwarded with those that its gradient may well meet.
+"""Prediction of weights: a batch is forwarded with the weights that its gradient may well meet.
 
-References: SpecTrain (Chen et al., arXiv 1809.02839), XPipe (Guan et al., arXiv 1911.04610),
-PipeOptim (Guan et al., arXiv 2312.00839), MSNAG of FTPipe (Eliad et al., USENIX ATC 2021) and
-linear weight prediction (Kosson et al., MLSys 2021, arXiv 2003.11666). Plain version:
-``tests/reference/predict.py``.
+References: SpecTrain (Chen et al., arXiv 1809.02839, equation 4), XPipe (Guan et al., arXiv
+1911.04610), PipeOptim (Guan et al., arXiv 2312.00839), MSNAG of FTPipe (Eliad et al., USENIX
+ATC 2021) and linear weight prediction (Kosson et al., MLSys 2021, arXiv 2003.11666). Plain
+version: ``tests/reference/predict.py``.
 """
 
 from collections.abc import Sequence
@@ -14,12 +14,14 @@ from torch import Tensor
 
 from hocket.errors import OptionError
 from hocket.remedies.displacement import Displace, Moments, StepsAhead, displacements_of
-from hocket.remedies.remedy import Aid, Post, Remedy, Weights
+from hocket.remedies.remedy import Remedy, StageInfo, StageRemedy, Weights
 
 
 @dataclass(frozen=True, kw_only=True)
 class Predict(Remedy):
-    """Forward with w + d, where d foretells the updates until the backward of the batch.
+    """Forward with w + d, where d predicts the s updates until the backward of the batch.
+
+    For SGD with momentum v this is w - s lr v (SpecTrain).
 
     Attributes:
         direction: ``steady``: d repeats the step of the optimizer's present moments (SpecTrain
@@ -41,12 +43,8 @@ class Predict(Remedy):
         """Copies of a stage's weights that it keeps between two actions."""
         return int(self.direction == "last")
 
-    def posted(self, post: Post, weights: Weights) -> Aid:
-        """Build the object that acts at one stage.
-
-        Args:
-            post: The stage.
-            weights: Its weights.
+    def attach(self, stage: StageInfo, weights: Weights) -> StageRemedy:
+        """See the protocol.
 
         Raises:
             OptionError: The direction needs moments that the optimizer does not have.
@@ -56,7 +54,7 @@ class Predict(Remedy):
         displacements = displacements_of(weights.optimizer)
         if displacements is None:
             raise OptionError(
-                f"stage {post.stage}: direction={self.direction!r} predicts weights from the "
+                f"stage {stage.index}: direction={self.direction!r} predicts weights from the "
                 "moments of SGD or Muon with momentum, Adam, AdamW, NAdam or Lion, and the "
                 f"optimizer is another ({type(weights.optimizer).__name__}) or has no "
                 "momentum; use predict(direction=last), which needs none"
@@ -64,31 +62,22 @@ class Predict(Remedy):
         return _FromMoments(weights, displacements, self.direction)
 
 
-class _LastChange(Aid):
-    wants_changes = True
+class _LastChange(StageRemedy):
+    needs_changes = True
 
     def __init__(self, weights: Weights) -> None:
         self._weights = weights
         self._changes: Sequence[Tensor] | None = None  # of the last update
 
-    def ahead(self, due: int) -> list[Tensor | None] | None:
-        """Return the last change of each weight, times the updates to come.
-
-        Args:
-            due: Updates until the backward of the batch, at least 1.
-        """
+    def shift_for_forward(self, due: int) -> list[Tensor | None] | None:
+        """Return the last change of each weight, times the updates to come."""
         if self._changes is None:
             return None
         pairs = zip(self._changes, self._weights.parameters, strict=True)
         return [c * due if weight.requires_grad else None for c, weight in pairs]
 
-    def stepped(self, lrs: Sequence[float], changes: Sequence[Tensor]) -> None:
-        """Keep the changes of an update.
-
-        Args:
-            lrs: Learning rates that it used, one for each group of the optimizer.
-            changes: By how much each weight moved.
-        """
+    def observe_update(self, lrs: Sequence[float], changes: Sequence[Tensor]) -> None:
+        """Keep the changes of an update."""
         self._changes = changes
 
     def state_dict(self) -> dict[str, Any]:
@@ -104,7 +93,7 @@ class _LastChange(Aid):
         self._changes = changes
 
 
-class _FromMoments(Aid):
+class _FromMoments(StageRemedy):
     def __init__(
         self, weights: Weights, displacements: Sequence[Displace], moments: Moments
     ) -> None:
@@ -113,12 +102,8 @@ class _FromMoments(Aid):
         self._moments: Moments = moments
         self._lrs: list[float] | None = None  # of the last update
 
-    def ahead(self, due: int) -> list[Tensor | None] | None:
-        """Return the displacement of each weight by the updates to come.
-
-        Args:
-            due: Updates until the backward of the batch, at least 1.
-        """
+    def shift_for_forward(self, due: int) -> list[Tensor | None] | None:
+        """Return the displacement of each weight by the updates to come."""
         if self._lrs is None:
             return None
         optimizer, found = self._weights.optimizer, {}
@@ -131,13 +116,8 @@ class _FromMoments(Aid):
                     found[weight] = displace(steps)
         return [found.get(weight) for weight in self._weights.parameters]
 
-    def stepped(self, lrs: Sequence[float], changes: Sequence[Tensor]) -> None:
-        """Keep the learning rates of an update.
-
-        Args:
-            lrs: Learning rates that it used, one for each group of the optimizer.
-            changes: Nothing.
-        """
+    def observe_update(self, lrs: Sequence[float], changes: Sequence[Tensor]) -> None:
+        """Keep the learning rates of an update."""
         self._lrs = list(lrs)
 
     def state_dict(self) -> dict[str, Any]:

@@ -43,7 +43,7 @@ def _find_remedy(name: str) -> Callable[..., Remedy]:
 
 
 def split_remedies(text: str) -> tuple[str, list[str]]:
-    """Return the text of a method, and those of the remedies that follow it after a plus sign.
+    """Return the text of a method, and the texts of the remedies after its plus signs.
 
     >>> split_remedies("adl:accumulate=2+t1(anneal=500)+staleness-rate")
     ('adl:accumulate=2', ['t1(anneal=500)', 'staleness-rate'])

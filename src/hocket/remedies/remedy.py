@@ -1,4 +1,4 @@
-"""Remedies for staleness: frozen values of a method, which act at each stage by an object."""
+"""Remedies for staleness: frozen values of a method, attached to each stage by an object."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
@@ -14,17 +14,17 @@ from hocket.options import Range, out_of_range, wrong_fields
 
 
 @dataclass(frozen=True)
-class Post:
+class StageInfo:
     """Stage at which a remedy acts.
 
     Attributes:
-        stage: Number of the stage, from 0.
-        stages: Number of stages.
+        index: Number of the stage, from 0.
+        count: Number of stages.
         staleness: Updates between a forward and its backward, in the mean of the steady state.
     """
 
-    stage: int
-    stages: int
+    index: int
+    count: int
     staleness: float
 
 
@@ -41,18 +41,22 @@ class Weights:
     optimizer: Optimizer
 
 
-class Aid:
-    """State of a remedy at one stage; each hook does nothing unless it is overridden.
+class StageRemedy:
+    """A remedy at one stage; each hook does nothing unless it is overridden.
+
+    The stage calls ``shift_for_forward`` before a forward, ``shift_for_backward`` before a
+    backward, and ``correct_gradient`` and ``after_backward`` after it. Around each update it
+    calls ``lr_factor``, the optimizer, ``after_step`` and ``observe_update``, in this order.
 
     Attributes:
-        wants_changes: True if ``stepped`` needs to know by how much the weights moved.
-        wants_then: True if ``correct`` needs the weights of the forward.
+        needs_forward_weights: True if ``correct_gradient`` needs the weights of the forward.
+        needs_changes: True if ``observe_update`` needs to know how far the weights moved.
     """
 
-    wants_changes = False
-    wants_then = False
+    needs_forward_weights = False
+    needs_changes = False
 
-    def ahead(self, due: int) -> list[Tensor | None] | None:
+    def shift_for_forward(self, due: int) -> list[Tensor | None] | None:
         """Return what to add to each weight for a forward; None to leave all as they are.
 
         Args:
@@ -60,7 +64,7 @@ class Aid:
         """
         return None
 
-    def behind(self, staleness: int) -> list[Tensor | None] | None:
+    def shift_for_backward(self, staleness: int) -> list[Tensor | None] | None:
         """Return what to add to each weight for a backward; None to leave all as they are.
 
         Args:
@@ -68,21 +72,21 @@ class Aid:
         """
         return None
 
-    def correct(self, then: Sequence[Tensor] | None) -> None:
+    def correct_gradient(self, forward_weights: Sequence[Tensor] | None) -> None:
         """Correct ``grad`` of the weights, which is the gradient of one batch.
 
         Args:
-            then: Weights of the forward of the batch; None if they are the present ones.
+            forward_weights: Weights of the forward of the batch; None if they have not changed.
         """
 
-    def gathered(self, staleness: int) -> None:
-        """Take note of the gradients of one batch, which wait for the next update.
+    def after_backward(self, staleness: int) -> None:
+        """Count a batch whose gradient waits for the next update.
 
         Args:
             staleness: Updates of the stage between the forward of the batch and its backward.
         """
 
-    def rate(self, update: int) -> float:
+    def lr_factor(self, update: int) -> float:
         """Return the factor on the learning rates of an update.
 
         Args:
@@ -91,19 +95,19 @@ class Aid:
         """
         return 1.0
 
-    def adjust(self, lrs: Sequence[float]) -> None:
+    def after_step(self, lrs: Sequence[float]) -> None:
         """Change the weights after a step of the optimizer, while ``grad`` is still there.
 
         Args:
             lrs: Learning rates that it used, one for each group of the optimizer.
         """
 
-    def stepped(self, lrs: Sequence[float], changes: Sequence[Tensor]) -> None:
-        """Take note of an update that has just been done.
+    def observe_update(self, lrs: Sequence[float], changes: Sequence[Tensor]) -> None:
+        """Remember an update that has just been done.
 
         Args:
             lrs: Learning rates that it used, one for each group of the optimizer.
-            changes: By how much each weight moved; empty if no remedy of the stage asks.
+            changes: How far each weight moved; empty if no remedy of the stage needs it.
         """
 
     def state_dict(self) -> dict[str, Any]:
@@ -125,7 +129,7 @@ class Remedy(ABC):
         paper: Reference of the paper.
         ranges: Ranges of its options that are numbers.
         moves: Pass for which it puts other weights in place; None if it does not.
-        compares: True if it needs the weights of a forward beside the present ones.
+        compares: True if it compares the weights of a forward with the present ones.
         resizes: True if it multiplies elements of a gradient, most by positive factors.
         slows: True if it only divides learning rates by the staleness, where that is above 1.
     """
@@ -155,76 +159,56 @@ class Remedy(ABC):
         return 0
 
     @abstractmethod
-    def posted(self, post: Post, weights: Weights) -> Aid:
-        """Build the object that acts at one stage.
+    def attach(self, stage: StageInfo, weights: Weights) -> StageRemedy:
+        """Return the object that acts at one stage.
 
         Args:
-            post: The stage.
+            stage: The stage.
             weights: Its weights.
         """
 
 
-class Aids(Aid):
+class StageRemedies(StageRemedy):
     """All remedies at one stage, in the order of the method.
 
     Args:
-        aids: The objects of the remedies.
+        remedies: The remedies at the stage.
         flushed_updates: First updates before each of which the pipeline is flushed, so that
             there is nothing to correct.
     """
 
-    def __init__(self, aids: Sequence[Aid], flushed_updates: int = 0) -> None:
-        self._aids = aids
+    def __init__(self, remedies: Sequence[StageRemedy], flushed_updates: int = 0) -> None:
+        self._remedies = remedies
         self._flushed_updates = flushed_updates
-        self.wants_changes = any(aid.wants_changes for aid in aids)
-        self.wants_then = any(aid.wants_then for aid in aids)
+        self.needs_forward_weights = any(remedy.needs_forward_weights for remedy in remedies)
+        self.needs_changes = any(remedy.needs_changes for remedy in remedies)
 
     def __len__(self) -> int:
-        return len(self._aids)
+        return len(self._remedies)
 
-    def ahead(self, due: int) -> list[Tensor | None] | None:
-        """Return what the one remedy that moves the weights of forwards adds to each.
+    def shift_for_forward(self, due: int) -> list[Tensor | None] | None:
+        """Return the shift of the one remedy that moves the weights of forwards."""
+        return _only(remedy.shift_for_forward(due) for remedy in self._remedies)
 
-        Args:
-            due: Updates until the backward of the batch, at least 1.
-        """
-        return _only(aid.ahead(due) for aid in self._aids)
+    def shift_for_backward(self, staleness: int) -> list[Tensor | None] | None:
+        """Return the shift of the one remedy that moves the weights of backwards."""
+        return _only(remedy.shift_for_backward(staleness) for remedy in self._remedies)
 
-    def behind(self, staleness: int) -> list[Tensor | None] | None:
-        """Return what the one remedy that moves the weights of backwards adds to each.
+    def correct_gradient(self, forward_weights: Sequence[Tensor] | None) -> None:
+        """Let each remedy correct ``grad`` of the weights."""
+        for remedy in self._remedies:
+            remedy.correct_gradient(forward_weights)
 
-        Args:
-            staleness: Updates since the forward of the batch, at least 1.
-        """
-        return _only(aid.behind(staleness) for aid in self._aids)
+    def after_backward(self, staleness: int) -> None:
+        """Let each remedy count a batch."""
+        for remedy in self._remedies:
+            remedy.after_backward(staleness)
 
-    def correct(self, then: Sequence[Tensor] | None) -> None:
-        """Let each remedy correct ``grad`` of the weights.
-
-        Args:
-            then: Weights of the forward of the batch; None if they are the present ones.
-        """
-        for aid in self._aids:
-            aid.correct(then)
-
-    def gathered(self, staleness: int) -> None:
-        """Let each remedy take note of the gradients of one batch.
-
-        Args:
-            staleness: Updates of the stage between the forward of the batch and its backward.
-        """
-        for aid in self._aids:
-            aid.gathered(staleness)
-
-    def rate(self, update: int) -> float:
-        """Return the product of all factors on the learning rates of an update.
-
-        Args:
-            update: Number of updates that the weights have seen.
-        """
+    def lr_factor(self, update: int) -> float:
+        """Return the product of all factors on the learning rates of an update."""
         if not self.act_on(update):
             return 1.0
-        return prod([aid.rate(update - self._flushed_updates) for aid in self._aids])
+        return prod([r.lr_factor(update - self._flushed_updates) for r in self._remedies])
 
     def act_on(self, update: int) -> bool:
         """Return True if the pipeline was not flushed before an update.
@@ -234,33 +218,24 @@ class Aids(Aid):
         """
         return update >= self._flushed_updates
 
-    def adjust(self, lrs: Sequence[float]) -> None:
-        """Let each remedy change the weights after a step of the optimizer.
+    def after_step(self, lrs: Sequence[float]) -> None:
+        """Let each remedy change the weights after a step of the optimizer."""
+        for remedy in self._remedies:
+            remedy.after_step(lrs)
 
-        Args:
-            lrs: Learning rates that it used, one for each group of the optimizer.
-        """
-        for aid in self._aids:
-            aid.adjust(lrs)
-
-    def stepped(self, lrs: Sequence[float], changes: Sequence[Tensor]) -> None:
-        """Let each remedy take note of an update that has just been done.
-
-        Args:
-            lrs: Learning rates that it used, one for each group of the optimizer.
-            changes: By how much each weight moved; empty if no remedy asks.
-        """
-        for aid in self._aids:
-            aid.stepped(lrs, changes)
+    def observe_update(self, lrs: Sequence[float], changes: Sequence[Tensor]) -> None:
+        """Let each remedy remember an update."""
+        for remedy in self._remedies:
+            remedy.observe_update(lrs, changes)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the states of all remedies."""
-        return {"aids": [aid.state_dict() for aid in self._aids]}
+        return {"aids": [remedy.state_dict() for remedy in self._remedies]}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from the state of the same remedies at the same stage."""
-        for aid, remembered in zip(self._aids, state["aids"], strict=True):
-            aid.load_state_dict(remembered)
+        for remedy, remembered in zip(self._remedies, state["aids"], strict=True):
+            remedy.load_state_dict(remembered)
 
 
 def _only(
@@ -270,18 +245,20 @@ def _only(
     return next((answer for answer in answers if answer is not None), None)
 
 
-def post_remedies(remedies: Sequence[Remedy], post: Post, weights: Weights) -> Aids:
-    """Build the objects that act at a stage; none where no gradient is late.
+def attach_remedies(
+    remedies: Sequence[Remedy], stage: StageInfo, weights: Weights
+) -> StageRemedies:
+    """Attach remedies to a stage; none where no gradient is late.
 
     Args:
         remedies: Remedies of the method.
-        post: The stage.
+        stage: The stage.
         weights: Its weights.
     """
-    if not post.staleness:
-        return Aids([])
-    posted = [remedy.posted(post, weights) for remedy in remedies]
-    return Aids(posted, count_flushed_updates(remedies))
+    if not stage.staleness:
+        return StageRemedies([])
+    attached = [remedy.attach(stage, weights) for remedy in remedies]
+    return StageRemedies(attached, count_flushed_updates(remedies))
 
 
 def count_flushed_updates(remedies: Iterable[Remedy]) -> int:

@@ -12,7 +12,7 @@ import torch
 
 from hocket.errors import OptionError
 from hocket.remedies.displacement import has_momentum
-from hocket.remedies.remedy import Aid, Post, Remedy, Weights
+from hocket.remedies.remedy import Remedy, StageInfo, StageRemedy, Weights
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,12 +26,8 @@ class SpikeCompensation(Remedy):
     name: ClassVar[str] = "spike-compensation"
     paper: ClassVar[str] = "arXiv 2003.11666"
 
-    def posted(self, post: Post, weights: Weights) -> Aid:
-        """Build the object that acts at one stage.
-
-        Args:
-            post: The stage.
-            weights: Its weights.
+    def attach(self, stage: StageInfo, weights: Weights) -> StageRemedy:
+        """See the protocol.
 
         Raises:
             OptionError: The optimizer is not SGD with plain momentum between 0 and 1.
@@ -42,26 +38,22 @@ class SpikeCompensation(Remedy):
         )
         if not plain:
             raise OptionError(
-                f"stage {post.stage}: spike compensation is a rule for SGD with momentum, "
+                f"stage {stage.index}: spike compensation is a rule for SGD with momentum, "
                 "without nesterov and dampening, and the optimizer is another "
                 f"({type(weights.optimizer).__name__}); use SGD:momentum=0.9, or leave "
                 "spike-compensation out"
             )
-        return _Spikes(post.staleness, weights)
+        return _Spikes(stage.staleness, weights)
 
 
-class _Spikes(Aid):
+class _Spikes(StageRemedy):
     def __init__(self, staleness: float, weights: Weights) -> None:
         self._staleness = staleness
         self._optimizer = weights.optimizer
 
     @torch.no_grad()
-    def adjust(self, lrs: Sequence[float]) -> None:
-        """Change the step that SGD has done, -lr v, into -lr (a v + b g).
-
-        Args:
-            lrs: Learning rates that it used, one for each group.
-        """
+    def after_step(self, lrs: Sequence[float]) -> None:
+        """Change the step that SGD has done, -lr v, into -lr (a v + b g)."""
         for group, lr in zip(self._optimizer.param_groups, lrs, strict=True):
             kept = group["momentum"] ** self._staleness
             spike = (1 - kept) / (1 - group["momentum"])

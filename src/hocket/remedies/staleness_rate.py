@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from hocket.options import Range
-from hocket.remedies.remedy import Aid, Post, Remedy, Weights
+from hocket.remedies.remedy import Remedy, StageInfo, StageRemedy, Weights
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,36 +32,23 @@ class StalenessRate(Remedy):
     slows: ClassVar[bool] = True
     power: float = 1.0
 
-    def posted(self, post: Post, weights: Weights) -> Aid:
-        """Build the object that acts at one stage.
-
-        Args:
-            post: The stage.
-            weights: Its weights.
-        """
+    def attach(self, stage: StageInfo, weights: Weights) -> StageRemedy:
+        """See the protocol."""
         return _Counted(self.power)
 
 
-class _Counted(Aid):
+class _Counted(StageRemedy):
     def __init__(self, power: float) -> None:
         self._power = power
         self._sum = self._batches = 0  # of the batches since the last update
 
-    def gathered(self, staleness: int) -> None:
-        """Add the staleness of one batch.
-
-        Args:
-            staleness: Updates of the stage between the forward of the batch and its backward.
-        """
+    def after_backward(self, staleness: int) -> None:
+        """Add the staleness of one batch."""
         self._sum += staleness
         self._batches += 1
 
-    def rate(self, update: int) -> float:
-        """Return the factor on the learning rates of an update, and begin to count anew.
-
-        Args:
-            update: Number of updates that the weights have seen.
-        """
+    def lr_factor(self, update: int) -> float:
+        """Return the factor on the learning rates of an update, and begin to count anew."""
         staleness = max(self._sum / self._batches, 1.0)
         self._sum = self._batches = 0
         factor: float = staleness**-self._power

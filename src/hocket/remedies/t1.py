@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from hocket.options import Range
-from hocket.remedies.remedy import Aid, Post, Remedy, Weights
+from hocket.remedies.remedy import Remedy, StageInfo, StageRemedy, Weights
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,7 +19,7 @@ class T1(Remedy):
     S is the stage's staleness, at least 1.
 
     Attributes:
-        anneal: Updates until the learning rate is that of the base; 0 for no effect.
+        anneal: Updates until the learning rate is as without the remedy; 0 for no effect.
 
     Raises:
         OptionError: It is no number of updates.
@@ -31,27 +31,18 @@ class T1(Remedy):
     slows: ClassVar[bool] = True
     anneal: int = 1000
 
-    def posted(self, post: Post, weights: Weights) -> Aid:
-        """Build the object that acts at one stage.
-
-        Args:
-            post: The stage.
-            weights: Its weights.
-        """
-        return _Annealed(max(post.staleness, 1.0), self.anneal)
+    def attach(self, stage: StageInfo, weights: Weights) -> StageRemedy:
+        """See the protocol."""
+        return _Annealed(max(stage.staleness, 1.0), self.anneal)
 
 
-class _Annealed(Aid):
+class _Annealed(StageRemedy):
     def __init__(self, staleness: float, anneal: int) -> None:
         self._staleness = staleness
         self._anneal = anneal
 
-    def rate(self, update: int) -> float:
-        """Return the factor on the learning rates of an update.
-
-        Args:
-            update: Number of updates that the weights have seen.
-        """
+    def lr_factor(self, update: int) -> float:
+        """Return the factor on the learning rates of an update."""
         if update >= self._anneal:
             return 1.0
         power: float = self._staleness ** (update / self._anneal - 1)

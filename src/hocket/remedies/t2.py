@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from hocket.options import Range
-from hocket.remedies.remedy import Aid, Post, Remedy, Weights
+from hocket.remedies.remedy import Remedy, StageInfo, StageRemedy, Weights
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,7 +20,7 @@ class T2(Remedy):
     """Back-propagate at w - S d, where d is the mean change of the weights in an update.
 
     d is a moving average with the factor decay^(1/tau) for the past, where tau is the stage's
-    staleness in the mean. S is that of the batch, as it was counted.
+    mean staleness. S is the counted staleness of the batch.
 
     Attributes:
         decay: What is left after tau updates of a change's part in d; 0 for the last change
@@ -41,38 +41,24 @@ class T2(Remedy):
         """Copies of a stage's weights that it keeps between two actions."""
         return 1
 
-    def posted(self, post: Post, weights: Weights) -> Aid:
-        """Build the object that acts at one stage.
-
-        Args:
-            post: The stage.
-            weights: Its weights.
-        """
-        return _MeanChange(self.decay ** (1 / post.staleness), weights)
+    def attach(self, stage: StageInfo, weights: Weights) -> StageRemedy:
+        """See the protocol."""
+        return _MeanChange(self.decay ** (1 / stage.staleness), weights)
 
 
-class _MeanChange(Aid):
-    wants_changes = True
+class _MeanChange(StageRemedy):
+    needs_changes = True
 
     def __init__(self, kept: float, weights: Weights) -> None:
         self._kept = kept
         self._mean = [torch.zeros_like(weight.detach()) for weight in weights.parameters]
 
-    def behind(self, staleness: int) -> list[Tensor | None] | None:
-        """Return the changes that lead back to the weights of a forward.
-
-        Args:
-            staleness: Updates since the forward of the batch, at least 1.
-        """
+    def shift_for_backward(self, staleness: int) -> list[Tensor | None] | None:
+        """Return the changes that lead back to the weights of a forward."""
         return [mean * -staleness for mean in self._mean]
 
-    def stepped(self, lrs: Sequence[float], changes: Sequence[Tensor]) -> None:
-        """Add the changes of an update to their mean.
-
-        Args:
-            lrs: Learning rates that it used, one for each group of the optimizer.
-            changes: By how much each weight moved.
-        """
+    def observe_update(self, lrs: Sequence[float], changes: Sequence[Tensor]) -> None:
+        """Add the changes of an update to their mean."""
         for mean, change in zip(self._mean, changes, strict=True):
             mean.mul_(self._kept).add_(change, alpha=1 - self._kept)
 

@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from hocket.options import Range
-from hocket.remedies.remedy import Aid, Post, Remedy, Weights
+from hocket.remedies.remedy import Remedy, StageInfo, StageRemedy, Weights
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,14 +53,9 @@ class T3(Remedy):
         """First updates before each of which the pipeline is flushed."""
         return self.updates
 
-    def posted(self, post: Post, weights: Weights) -> Aid:
-        """Build an object that does nothing: the stages follow the program.
-
-        Args:
-            post: The stage.
-            weights: Its weights.
-        """
-        return Aid()
+    def attach(self, stage: StageInfo, weights: Weights) -> StageRemedy:
+        """Attach nothing: the stages follow the program."""
+        return StageRemedy()
 
 
 REMEDIES = {T3.name: T3}

@@ -81,11 +81,11 @@ def network_builder(config: RunConfig) -> Callable[[Data], nn.Module]:
         OptionError: The network or one of its options does not exist.
     """
     named = Named.parse(config.network)
-    if named.name in zoo.names():
+    if named.name in zoo.NETWORKS:
         zoo.check_network(named.name, **named.options)
-        function = zoo.builder(named.name)
-    else:
-        function = load_own("network", named.name, zoo.names(), nn.Module)
+    function = zoo.NETWORKS.get(named.name) or load_own(
+        "network", named.name, list(zoo.NETWORKS), nn.Module
+    )
 
     def build(data: Data) -> nn.Module:
         with torch.random.fork_rng(devices=[]):

@@ -2,7 +2,6 @@
 
 import inspect
 from collections.abc import Callable, Sequence
-from importlib.util import find_spec
 from typing import Any
 
 import torch
@@ -16,15 +15,13 @@ def network_table(names: Sequence[str]) -> Table:
     """Build the table of some networks: parameters, layers, summary and options."""
     table = _described_table("networks (network:option=value,...)", "parameters", "layers")
     for name in names:
-        builder = zoo.builder(name)
-        sizes = ("", "")
-        if name in zoo.NETWORKS or find_spec("transformers") is not None:
-            with torch.device("meta"):  # counts without memory
-                network = zoo.create(name)
-            count = sum(weight.numel() for weight in network.parameters())
-            layers = len(network) if isinstance(network, torch.nn.Sequential) else ""
-            sizes = (f"{count:,}", f"{layers}")
-        table.add_row(name, *sizes, _summary(builder), _options(builder))
+        builder = zoo.NETWORKS[name]
+        with torch.device("meta"):  # counts without memory
+            network = builder()
+        count = sum(weight.numel() for weight in network.parameters())
+        options = {p.name: p.default for p in inspect.signature(builder).parameters.values()}
+        sizes = (f"{count:,}", f"{len(network)}")
+        table.add_row(name, *sizes, _summary(builder), _listed(options))
     return table
 
 
@@ -52,13 +49,6 @@ def _summary(function: Callable[..., Any]) -> str:
     """Return the first line of a docstring without its verb."""
     line = (function.__doc__ or "").partition("\n")[0].removesuffix(".")
     return line.partition("; see")[0].split(" ", 1)[1]
-
-
-def _options(builder: Callable[..., Any]) -> str:
-    parameters = inspect.signature(builder).parameters.values()
-    listed = _listed({p.name: p.default for p in parameters if p.kind is not p.VAR_KEYWORD})
-    more = any(p.kind is p.VAR_KEYWORD for p in parameters)
-    return f"{listed}, fields of its configuration" if more else listed
 
 
 def _listed(defaults: dict[str, Any]) -> str:

@@ -15,7 +15,7 @@ from hocket.options import NEEDED, RANGES, Range, out_of_range, wrong_fields, wr
 
 _COUNTS = ("epochs", "batch_size", "log_every", "checkpoint_keep")
 _COUNTS_OR_NONE = (
-    "extra_delay", "threads", "gradient_error_every", "checkpoint_every", "max_restores",
+    "extra_delay", "threads", "gradient_error_every", "checkpoint_every",
     "updates", "evaluate_every", "early_stopping", "workers",
 )  # fmt: skip
 RUN_RANGES = {
@@ -46,7 +46,7 @@ class RunConfig:
     """Cuts: balanced, paper, a file of `hocket plan` (.json), or the layers at which stages
     begin: layer2_1,layer3_0."""
     network: str = "mlp"
-    """Network, for example resnet20, mlp:hidden=[64,64], hf_gpt2 or own.py:function."""
+    """Network, for example resnet20, mlp:hidden=[64,64] or own.py:function."""
     data: str = "digits"
     """Data set: digits, cifar10, cifar100, folder, hf, text, synthetic or own.py:function."""
     data_dir: Path | None = None
@@ -144,14 +144,11 @@ class RunConfig:
     """Number of newest checkpoints to keep."""
     on_checkpoint_error: Literal["warn", "stop"] = "warn"
     """Reaction to a checkpoint that cannot be written."""
-    on_nan: Literal["stop", "skip", "restore"] = "stop"
-    """Reaction to NaN and infinity: stop, skip the batch, or restore the last checkpoint and
-    skip the batch from there on."""
+    on_nan: Literal["stop", "skip"] = "stop"
+    """Reaction to NaN and infinity: stop, or skip the batch."""
     check_every: int | None = None
     """Ticks after which a process looks for NaN and infinity; with more than 1 no tick waits
     for the device, and a fault is found later. By default 1 on a CPU, and 50 on a GPU."""
-    max_restores: int = 3
-    """Most times that a training restores a checkpoint for this."""
     timeline: Path | None = None
     """File to write a timeline to, for Perfetto and `hocket draw --timeline`."""
     tensorboard: bool = False
@@ -166,20 +163,10 @@ class RunConfig:
     def __post_init__(self) -> None:
         problems = wrong_fields(self) + out_of_range(self, RUN_RANGES)
         problems += without_effect(self, NEEDED | _NEEDED_BY_RUNS)
-        if self.max_restores != RunConfig.max_restores and self.on_nan != "restore":
-            problems.append(
-                f"max_restores is {self.max_restores}, which has no effect without "
-                "on_nan='restore'; give both"
-            )
         if self.updates and self.epochs != RunConfig.epochs:
             problems.append(
                 f"updates is {self.updates} and epochs is {self.epochs}; a training ends after "
                 "one of the two, so give one"
-            )
-        if self.on_nan == "restore" and not self.checkpoint_every:
-            problems.append(
-                "on_nan is 'restore', and there are no checkpoints to restore; give "
-                "checkpoint_every, or use 'skip'"
             )
         if self.on_nan != "stop" and self.replicas > 1:
             problems.append(
@@ -242,7 +229,6 @@ MAY_CHANGE = frozenset(
         "on_checkpoint_error",
         "on_nan",
         "check_every",
-        "max_restores",
     ]
 )
 """Choices that may differ in a resumed run."""

@@ -10,6 +10,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from hocket.callbacks.tracker import Trackers
 from hocket.engine.event import Event
 from hocket.engine.gradient_error import GradientError
 from hocket.errors import RunFolderError, missing_extra, warn
@@ -17,7 +18,6 @@ from hocket.files import open_to_append, read_lines
 from hocket.runs.config import plain_values
 from hocket.runs.run_dir import cannot_write
 from hocket.stage.stage import Stage
-from hocket.training.callbacks.tracker import Trackers
 from hocket.training.results.metrics import EpochResult, EvaluationResult
 from hocket.training.results.rows import axis, event_row, scalars
 

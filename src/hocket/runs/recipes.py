@@ -32,7 +32,7 @@ RECIPES: Mapping[str, Mapping[str, Any]] = {
     # Asynchronous DGL with one slow stage of six, as in the example of the official code of
     # arXiv 1901.08164: the fourth stage is drawn a tenth less often.
     "dgl-async-slowdown": {
-        "method": "dgl-async:head=mlp,buffer=30,sampler=official",
+        "method": "dgl-async:head=mlp,buffer=30",
         "stages": 6,
         "stage_speeds": "1,1,1,0.9,1,1",
         "stage_timing": "random",

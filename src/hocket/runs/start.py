@@ -19,7 +19,6 @@ from hocket.errors import CheckpointError, HocketError, OptionError, RunFolderEr
 from hocket.methods import parse_method
 from hocket.runs.config import RunConfig, check_same_run
 from hocket.runs.run_dir import create_run_dir, has_checkpoints
-from hocket.runs.skipped_batches import retry_skipping
 from hocket.runs.summary import Summary
 from hocket.runs.train import train
 
@@ -45,7 +44,7 @@ def start_training(
     processes: int = 1,
     max_restarts: int = 0,
 ) -> int:
-    """Train as a configuration says, with restarts after losses and skipped batches.
+    """Train as a configuration says, with restarts after losses.
 
     Args:
         config: Choices of the training.
@@ -75,7 +74,7 @@ def start_training(
     budget = RestartBudget(max_restarts)
     if "RANK" in os.environ and processes == 1:  # torchrun restarts all processes
         return train_in_process(config, resume or _restarted_by_torchrun(config), report)
-    if not ((max_restarts or config.on_nan == "restore") and config.run_dir is None):
+    if not max_restarts or config.run_dir is not None:
         return _start(config, report, resume, processes, budget)
     run_dir = create_run_dir(config)  # one folder for all restarts
     config = dataclasses.replace(config, run_dir=run_dir)
@@ -92,10 +91,7 @@ def _start(
     """Train in this process or in several, and return the exit code."""
     if processes > 1:
         return _launch_training(config, report, resume, processes, budget)
-    resume = resume or _restarted_by_torchrun(config)
-    return retry_skipping(
-        config, lambda restored: train_in_process(config, resume or restored, report)
-    )
+    return train_in_process(config, resume or _restarted_by_torchrun(config), report)
 
 
 def train_in_process(config: RunConfig, resume: bool, report: Report) -> int:
@@ -146,12 +142,7 @@ def _launch_training(
             rejoin_restarts=budget if free_running else None,
         )
 
-    return retry_after_loss(
-        lambda restarted: retry_skipping(
-            config, lambda restored: start(resume or restarted or restored)
-        ),
-        budget,
-    )
+    return retry_after_loss(lambda restarted: start(resume or restarted), budget)
 
 
 def _resumed_config(config: RunConfig, run_dir: Path) -> RunConfig:

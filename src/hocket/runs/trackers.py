@@ -3,11 +3,11 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
+from hocket.callbacks.mlflow_tracker import MLflow, require_mlflow
+from hocket.callbacks.tracker import Tracker
+from hocket.callbacks.wandb_tracker import WandB, require_wandb
 from hocket.errors import OptionError, format_problems
 from hocket.options import wrong_choice
-from hocket.training.callbacks.mlflow_tracker import MLflow, require_mlflow
-from hocket.training.callbacks.tracker import Tracker
-from hocket.training.callbacks.wandb_tracker import WandB, require_wandb
 
 
 class BuildTracker(Protocol):

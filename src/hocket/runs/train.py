@@ -10,6 +10,8 @@ from typing import Any
 
 import torch
 
+from hocket.callbacks.tracker import Trackers
+from hocket.codecs import parse_codec
 from hocket.data import Data
 from hocket.distributed.folder import identity
 from hocket.distributed.folder.restart import environment_number
@@ -57,7 +59,6 @@ from hocket.runs.run_dir import (
     require_no_links,
     require_weights_format,
 )
-from hocket.runs.skipped_batches import read_skipped_batches
 from hocket.runs.summary import SUMMARY, Summary
 from hocket.runs.trackers import BuildTracker, parse_trackers
 from hocket.runs.training_run import TrainingRun
@@ -65,12 +66,10 @@ from hocket.signals.losses import cross_entropy
 from hocket.stage.stage import Stage
 from hocket.timeline import Timeline
 from hocket.training.budget import COUNTS_OWN_UPDATES
-from hocket.training.callbacks.tracker import Trackers
 from hocket.training.checkpoints.state import ResumePoint
 from hocket.training.results.progress_bar import activity, print_line
 from hocket.training.session.agreement import require_alike
 from hocket.training.trainer import Trainer
-from hocket.transport.codecs import parse_codec
 
 
 def train(config: RunConfig, *, resume: bool = False) -> Summary:
@@ -88,8 +87,6 @@ def train(config: RunConfig, *, resume: bool = False) -> Summary:
     Raises:
         OptionError: The configuration is impossible.
         HocketError: Its parts do not fit each other, or something became NaN or infinite.
-        RestoreRequest: Something became NaN or infinite; its batch is noted to be skipped after
-            a restart from the last checkpoint.
     """
     method = build_run_method(config)
     previous_dir = config.run_dir if resume else None
@@ -142,8 +139,6 @@ def _refuse_common_counts(config: RunConfig, *, alone: bool) -> None:
     """
     each = f"the stages of method {config.method!r} run freely, and each"
     problems = []
-    if config.on_nan == "restore":
-        problems.append(f"on_nan is 'restore', but {each} numbers its own batches; use 'skip'")
     if config.updates or config.evaluate_every:
         problems.append(f"{each} {COUNTS_OWN_UPDATES}")
     chosen = {
@@ -185,8 +180,7 @@ def _train_in(
         OptionError: The run that is resumed has more epochs than it is to have.
     """
     listener = _Listener()
-    skip_batches = read_skipped_batches(previous_dir) if previous_dir is not None else []
-    trainer = _build_trainer(config, parts, listener, skip_batches)
+    trainer = _build_trainer(config, parts, listener)
     point = None
     if config.run_dir is not None and identity.has_rejoined():  # the others train already
         run_dir, point = config.run_dir, trainer.resume(checkpoint_dir(config.run_dir))
@@ -277,18 +271,12 @@ class _Listener:
         self.log.log_gradient_error(comparison)
 
 
-def _build_trainer(
-    config: RunConfig,
-    parts: dict[str, Any],
-    listener: _Listener,
-    skip_batches: Sequence[int],
-) -> Trainer:
+def _build_trainer(config: RunConfig, parts: dict[str, Any], listener: _Listener) -> Trainer:
     """Build the trainer of a configuration from the parts that it names.
 
     Options of the same name, which need no parsing, are passed on as they are.
     """
-    parsed = {"network", "method", "stages", "optimizer", "scheduler", "stage_speeds"}
-    parsed |= {"codec", "on_nan"}
+    parsed = {"network", "method", "stages", "optimizer", "scheduler", "stage_speeds", "codec"}
     fields = {field.name for field in dataclasses.fields(config)}
     same = (inspect.signature(Trainer).parameters.keys() & fields) - parsed
     return Trainer(
@@ -299,8 +287,6 @@ def _build_trainer(
         codec=parse_codec(config.codec),
         record_timeline=config.timeline is not None,
         resumable=config.checkpoint_every > 0,
-        on_nan="skip" if config.on_nan == "skip" else "stop",
-        skip_batches=skip_batches,
     )
 
 

@@ -13,16 +13,17 @@ from typing import Any
 
 from torch import nn
 
+from hocket.callbacks.averaged_weights import AveragedWeights
+from hocket.callbacks.best_weights import BestWeights
+from hocket.callbacks.early_stopping import EarlyStopping
 from hocket.checkpoint import Checkpoints
 from hocket.data import Data
-from hocket.distributed.world.joined_worlds import report_failure
-from hocket.errors import NonFiniteError, OptionError, warn
+from hocket.errors import OptionError, warn
 from hocket.methods.method import Method
 from hocket.runs.build import build_budget
 from hocket.runs.config import RunConfig, write_json
 from hocket.runs.metrics_log import MetricsLog
-from hocket.runs.run_dir import cannot_write, checkpoint_dir, has_checkpoints
-from hocket.runs.skipped_batches import RestoreRequest, note_skipped_batch
+from hocket.runs.run_dir import cannot_write, checkpoint_dir
 from hocket.runs.summary import (
     SUMMARY,
     StageSummary,
@@ -31,9 +32,6 @@ from hocket.runs.summary import (
     summarize_stages,
 )
 from hocket.timeline import Timeline
-from hocket.training.callbacks.averaged_weights import AveragedWeights
-from hocket.training.callbacks.best_weights import BestWeights
-from hocket.training.callbacks.early_stopping import EarlyStopping
 from hocket.training.fit.interrupt import Interrupt, heard, stop_signals
 from hocket.training.results.metrics import EpochResult, EvaluationResult
 from hocket.training.trainer import Trainer
@@ -87,7 +85,7 @@ class TrainingRun:
         Raises:
             Exception: Whatever ends the training, once the network and the summary are written.
         """
-        config, budget = self._config, build_budget(self._config)
+        budget = build_budget(self._config)
         callbacks = (self._best_weights, self._averaged_weights, self._early_stopping)
         try:
             self._trainer.fit(
@@ -106,8 +104,6 @@ class TrainingRun:
             return self._end("interrupted", self._stopped(), number)
         except Exception as error:
             self._fail(error)
-            if isinstance(error, NonFiniteError) and config.on_nan == "restore":
-                raise self._request_restore(error) from error
             raise
         with Interrupt(heard(stop_signals())) as interrupt:  # that all processes end alike
             last = partial(_evaluate_until_asked, self._trainer, data.test, interrupt)
@@ -227,19 +223,6 @@ class TrainingRun:
             return message
         remove_other_formats(file)
         return ""
-
-    def _request_restore(self, error: NonFiniteError) -> RestoreRequest:
-        """Return the request to restart from the last checkpoint and skip the batch.
-
-        Raises:
-            NonFiniteError: There is no checkpoint, or a restart would not help; or another
-                process was the first to find something, and notes the batch.
-        """
-        if not report_failure(error):
-            raise error
-        if not has_checkpoints(self._run_dir, self._config.stages):
-            raise NonFiniteError(f"{error}; there is no checkpoint yet to restore") from error
-        return note_skipped_batch(self._run_dir, error, self._config.max_restores)
 
     def _summarize_stages(self) -> list[StageSummary]:
         return summarize_stages(self._trainer, self._method, self._epochs)

@@ -1,7 +1,7 @@
 """Heads with layers like some later ones of the network, as AugLocal has them.
 
-Ma, Wu, Si, Tan, ICLR 2024, arXiv 2402.17318: the choice of layers and the falling depth are
-those of the authors' code (``unifSamp``, with ``pyramid``). Plain version:
+Ma, Wu, Si, Tan, ICLR 2024, arXiv 2402.17318: the choice of layers and the falling depth follow
+the authors' code (``unifSamp``, with ``pyramid``). Plain version:
 ``tests/reference/auglocal.py``. A stage learns features that layers like the network's own can
 use. Each of these is a 3x3 convolution with BatchNorm and ReLU, where the authors' code builds
 the residual block or convolution of the network; on vectors and tokens, which the paper does
@@ -31,7 +31,7 @@ def pyramid_depth(depth: int, place: float) -> int:
 
 
 def spread_evenly(count: int, wanted: int, before: int = 0) -> list[int]:
-    """Return numbers of later layers at equal distances; the last number is that of the last.
+    """Return numbers of later layers at equal distances, up to the last layer.
 
     Args:
         count: Number of later layers.

@@ -13,10 +13,10 @@ from hocket.tree import Tree, tensors
 
 @dataclass(frozen=True)
 class Delayed:
-    """Gradient received from the next stage, times ``shrink``.
+    """Gradient received from the next stage, times ``shrink``: d_k = shrink * g_(k+1).
 
-    The factor acts at every edge that a gradient crosses, so stage k of K receives it
-    ``K-1-k`` times (gradient shrinking, beta; FDG, arXiv 1906.09108, section 3).
+    The factor acts at every edge that a gradient crosses, so stage k of K gets it ``K-1-k``
+    times (gradient shrinking, beta; FDG, arXiv 1906.09108, section 3).
 
     Attributes:
         shrink: Factor in (0, 1].
@@ -43,11 +43,7 @@ class Delayed:
     ) -> nn.Module:
         """Return an identity: there is nothing to train.
 
-        Args:
-            shape: Shape of the stage's output without the batch.
-            output_shape: Shape of the network's output without the batch; None if that is
-                not one tensor of floating point numbers.
-            later: Layers behind the stage.
+        See the protocol.
         """
         return nn.Identity()
 

@@ -3,8 +3,8 @@
 They are the auxiliary networks of decoupled greedy learning: Belilovsky, Eickenberg, Oyallon,
 ICML 2020, arXiv 1901.08164, section 4, and its code. On maps they are exactly those; a vector
 is treated as a 1x1 map that needs no pooling, and tokens as vectors with LayerNorm in place of
-BatchNorm. Other widths and depths of the perceptron are an extension. The kind `aug` is that of
-AugLocal (`augmented`).
+BatchNorm. Other widths and depths of the perceptron are an extension. The kind `aug` is
+AugLocal's (`augmented`).
 """
 
 # Shapes: B batch, C channels, H W sides of a map, T tokens, D features, O outputs.

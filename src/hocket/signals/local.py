@@ -21,7 +21,7 @@ def _loss_roots(loss: Loss, predictions: Tree, targets: Tree) -> BackwardRoots:
 
 @dataclass(frozen=True)
 class Objective:
-    """Loss of the network, computed from the stage's output: the signal of every last stage."""
+    """Loss of the network on the stage's output h, L(h, y): the signal of every last stage."""
 
     needs_gradient = False
     learns_from_gradient = False
@@ -34,11 +34,7 @@ class Objective:
     ) -> nn.Module:
         """Return an identity: there is nothing to train.
 
-        Args:
-            shape: Shape of the stage's output without the batch.
-            output_shape: Shape of the network's output without the batch; None if that is
-                not one tensor of floating point numbers.
-            later: Layers behind the stage.
+        See the protocol.
         """
         return nn.Identity()
 
@@ -57,13 +53,16 @@ class Objective:
 
 @dataclass(frozen=True)
 class Local:
-    """Loss of an auxiliary head on the stage's output (DGL, arXiv 1901.08164, algorithm 1).
+    """Loss of an auxiliary head on the stage's output h, L(head(h), y).
+
+    It is the loss of DGL (arXiv 1901.08164, algorithm 1).
 
     Attributes:
         head: Kind of auxiliary network: ``mlp-sr``, ``mlp``, ``cnn`` or ``aug``.
         width: Factor on the width of its hidden layers, above 0.
         depth: Number of hidden layers of its perceptron; 0 for a linear prediction. With
-            ``aug`` it is that of layers of the first stage's head, and later ones have fewer.
+            ``aug`` it is the number of layers of the first stage's head; later heads have
+            fewer.
 
     Raises:
         OptionError: Width or depth is out of range, or has no effect on this head.
@@ -102,11 +101,7 @@ class Local:
 
         Its predictions have the shape of the network's output, so that the loss takes both.
 
-        Args:
-            shape: Shape of the stage's output without the batch.
-            output_shape: Shape of the network's output without the batch; None if that is
-                not one tensor of floating point numbers.
-            later: Layers behind the stage.
+        See the protocol.
 
         Raises:
             OptionError: A head cannot predict an output of this shape.

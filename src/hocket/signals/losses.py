@@ -102,7 +102,7 @@ def _are_probabilities(output: Tree, targets: Tree) -> bool:
 
 
 def zero_without_targets(mean: Tensor, targets: Tensor) -> Tensor:
-    """Return a mean loss, or 0 if it is the mean over no targets; nobody waits for the device.
+    """Return a mean loss, or 0 for the mean over no targets, without a wait for the device.
 
     Args:
         mean: Mean loss, a scalar.
@@ -206,7 +206,7 @@ def ignored_index(loss: Loss) -> int:
 def count_targets(targets: Tree, ignored: int = IGNORED) -> int | Tensor | None:
     """Return the number of class indices that are not ignored; None for other targets.
 
-    That of targets on a GPU is a scalar there, for which nobody has waited.
+    For targets on a GPU it is a scalar on the GPU, so that nothing waits for it.
     """
     if not isinstance(targets, Tensor) or is_inexact(targets) or targets.dtype is torch.bool:
         return None
@@ -240,7 +240,7 @@ def may_draw(loss: Loss) -> bool:
 
 
 def describe(value: Tree) -> str:
-    """Return the shape of a tensor, or the type of another value, in words.
+    """Return a text with the shape of a tensor, or the type of another value.
 
     >>> describe({"logits": 1})
     'of type dict'

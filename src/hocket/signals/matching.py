@@ -43,8 +43,9 @@ def similarities(features_BD: Tensor) -> Tensor:
 
 @final
 class SimilarityMatching(nn.Module):
-    """Mean squared difference of the similarities of a stage's output and of its targets.
+    """Loss L_sim, the mean of (S(h) - S(y))^2 over all pairs of samples.
 
+    S are the similarities of the samples' outputs h, and of their targets y.
     The output goes through ``layer`` first, which keeps its shape. Maps are then compared by
     the standard deviation of each channel over its pixels, vectors by their features.
 

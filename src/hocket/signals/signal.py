@@ -56,8 +56,8 @@ class BackwardRoots:
 
     Attributes:
         roots: Tensors with a graph.
-        gradients: Gradient of each root, of the same shape; None stands for 1, and needs a
-            scalar root.
+        gradients: Gradient of each root, of the same shape; None means 1, and needs a scalar
+            root.
         loss: Loss that the stage computed, a detached scalar; None if it computed none.
         deferred: Loss of a network that learns from the target that comes back later.
     """

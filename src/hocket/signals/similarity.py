@@ -48,11 +48,7 @@ class Similarity:
     ) -> nn.Module:
         """Build the head and the layer that compares samples; both train with the stage.
 
-        Args:
-            shape: Shape of the stage's output without the batch.
-            output_shape: Shape of the network's output without the batch; None if that is
-                not one tensor of floating point numbers.
-            later: Layers behind the stage.
+        See the protocol.
         """
         # The head draws random numbers first, so that it starts as it would alone.
         head = self.prediction.build_network(shape, output_shape, later)

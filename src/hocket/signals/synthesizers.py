@@ -1,7 +1,7 @@
 """Synthesizers: networks that predict the gradient at a stage's output before it comes back.
 
 Sources: Jaderberg et al., Decoupled neural interfaces using synthetic gradients, ICML 2017,
-arXiv 1608.05343, appendix; the sizes are those of the CIFAR comparison in the public code of
+arXiv 1608.05343, appendix; the sizes are from the CIFAR comparison in the public code of
 Belilovsky et al., arXiv 1901.08164. That code zeroes the last weight but leaves the last bias
 non-zero, so that its first gradients are noise. Here both are zero: a stage starts frozen.
 """

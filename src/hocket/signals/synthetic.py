@@ -16,10 +16,10 @@ from hocket.tree import Tree, tensors
 
 @dataclass(frozen=True)
 class Synthetic:
-    """Gradient predicted by a synthesizer (DNI, arXiv 1608.05343, section 2.1).
+    """Gradient s = M(h) that a synthesizer M predicts (DNI, arXiv 1608.05343, section 2.1).
 
-    The synthesizer learns from the gradient that the next stage computes for the same output:
-    its loss is the squared error, summed over features and averaged over the batch.
+    M learns from the gradient g that the next stage computes for the same output h: its loss is
+    |M(h) - g|^2, summed over features and averaged over the batch.
 
     Attributes:
         labels: Let the synthesizer see the targets as well (cDNI).
@@ -45,11 +45,7 @@ class Synthetic:
     ) -> nn.Module:
         """Build the synthesizer; its last layer starts at zero, so the stage starts frozen.
 
-        Args:
-            shape: Shape of the stage's output without the batch.
-            output_shape: Shape of the network's output without the batch; None if that is
-                not one tensor of floating point numbers.
-            later: Layers behind the stage.
+        See the protocol.
 
         Raises:
             OptionError: It is to see labels, and the network does not predict classes.

@@ -5,6 +5,7 @@ from typing import Literal
 
 import torch
 
+from hocket.codecs import Codec, Exact
 from hocket.errors import OptionError, format_problems, without_effect
 from hocket.methods.method import Method
 from hocket.methods.simulated.stage_speeds import StageSpeeds
@@ -19,7 +20,6 @@ from hocket.stage.finite.nonfinite import OnNaN
 from hocket.stage.update.clipping import Clipping
 from hocket.stage.update.loss_scale import DynamicScale, LossScale, NoScale
 from hocket.stage.update.updater import SchedulerUnit
-from hocket.transport.codecs import Codec, Exact
 
 Precision = Literal["fp32", "bf16", "fp16"]
 BatchNorm = Literal["local", "shared"]
@@ -140,7 +140,7 @@ class Setup:
         if self.skip_batches and self.method.free_running:
             raise OptionError(
                 f"the stages of method {self.method.name!r} run freely, and each numbers its "
-                "batches for itself; leave skip_batches (on_nan='restore') out"
+                "batches for itself; leave skip_batches out"
             )
 
     def _check_loss_scale(self) -> None:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from hocket.methods.method import Reduce
 from hocket.optim.factory import NamedParameters, build_optimizer, build_scheduler
-from hocket.remedies.remedy import Remedy, Weights, post_remedies
+from hocket.remedies.remedy import Remedy, Weights, attach_remedies
 from hocket.stage.parts import StageParts
 from hocket.stage.setup import Setup
 from hocket.stage.update.untrained import UntrainedWeights
@@ -43,11 +43,11 @@ def build_updaters(
         remedies: Sequence[Remedy] = (),
     ) -> Updater:
         trained = [parameter for _, parameter in parameters]
-        optimizer = scheduler = aids = None
+        optimizer = scheduler = attached = None
         if parameters:
             optimizer = build_optimizer(setup.optimizer, parameters, parts.index, parts.count)
-            post = method.post(parts.index, parts.count)
-            aids = post_remedies(remedies, post, Weights(trained, optimizer))
+            stage = method.stage_info(parts.index, parts.count)
+            attached = attach_remedies(remedies, stage, Weights(trained, optimizer))
             if setup.scheduler is not None:
                 by_epochs = setup.scheduler_unit == "epoch" and not method.free_running
                 scheduler = build_scheduler(
@@ -63,7 +63,7 @@ def build_updaters(
             lr_factor=lambda *when: setup.warmup_lr_factor(*when) * lr_factor,
             build_reduction=parts.reduction,
             clip=setup.clip,
-            remedies=aids,
+            remedies=attached,
         )
 
     updater = build(

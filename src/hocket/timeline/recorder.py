@@ -1,6 +1,6 @@
 """Recorder of the time that a stage spends on actions, waits and sends.
 
-Times are those of the host: work queued on an accelerator counts for the span that waits for
+Times are measured on the host: work queued on an accelerator counts for the span that waits for
 it.
 """
 

@@ -127,7 +127,7 @@ class Timeline:
         return Timeline(tuple(span for span in self.spans if span.tick < tick))
 
     def concatenate(self, later: "Timeline") -> "Timeline":
-        """Append a timeline with a clock of its own, so that it begins where this one ends.
+        """Append a timeline with another clock, so that it begins where this one ends.
 
         >>> first = Timeline((Span(0, "F", 0, 0, start_s=5.0, end_s=6.0),))
         >>> second = Timeline((Span(0, "F", 1, 1, start_s=0.5, end_s=1.0),))

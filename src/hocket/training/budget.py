@@ -51,7 +51,7 @@ class Budget:
             raise OptionError(format_problems("this length is impossible", problems))
 
     def check_evaluation(self, validation: object, on_evaluation: object) -> None:
-        """Refuse data or a listener that evaluations within epochs lack, or wait for in vain.
+        """Refuse evaluations within epochs without data, and a listener without evaluations.
 
         Raises:
             OptionError: One of them is missing.

@@ -1,10 +1,10 @@
-"""Callbacks: what is done beside a training, after its steps, epochs and checkpoints."""
+"""Callbacks: actions after the steps, epochs and checkpoints of a training."""
 
 import json
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 from torch import Tensor
 
@@ -13,16 +13,14 @@ from hocket.errors import OptionError
 from hocket.stage.memory.forward_state import named_tensors
 from hocket.stage.stage import Stage
 from hocket.training.results.metrics import EpochResult, EvaluationResult
-
-if TYPE_CHECKING:
-    from hocket.training.trainer import Trainer
+from hocket.training.view import TrainerView
 
 StageTensors: TypeAlias = Mapping[str, dict[str, Tensor]]
 """Tensors that callbacks keep for a stage, by the names of the callbacks and of the tensors."""
 
 
 class Callback:
-    """Base class of what is done beside a training; each of its methods does nothing.
+    """Base class of actions during a training; each of its methods does nothing.
 
     Every process has the same callbacks and calls them at the same epochs with the same
     results, so that ``on_start``, ``on_epoch`` and ``on_evaluation`` may call what all
@@ -34,7 +32,7 @@ class Callback:
     any method and from a single process.
     """
 
-    def on_start(self, trainer: "Trainer", state: dict[str, Any] | None) -> None:
+    def on_start(self, trainer: TrainerView, state: dict[str, Any] | None) -> None:
         """Prepare for a ``fit``, from the beginning or from where a checkpoint was written.
 
         Args:
@@ -42,7 +40,7 @@ class Callback:
             state: What ``state_dict`` returned for the checkpoint; None if the ``fit`` is new.
         """
 
-    def on_step(self, trainer: "Trainer", events: Sequence[Event]) -> None:
+    def on_step(self, trainer: TrainerView, events: Sequence[Event]) -> None:
         """Act after a tick at which a batch entered; processes are not at the same one.
 
         Args:
@@ -50,7 +48,7 @@ class Callback:
             events: Events of the tick at the stages of this process.
         """
 
-    def on_update(self, trainer: "Trainer", stage: Stage) -> None:
+    def on_update(self, trainer: TrainerView, stage: Stage) -> None:
         """Act after an update of the weights of a stage of this process, in its tick.
 
         Ticks at which batches in flight are completed count as well.
@@ -60,7 +58,7 @@ class Callback:
             stage: The stage.
         """
 
-    def on_epoch(self, trainer: "Trainer", result: EpochResult) -> None:
+    def on_epoch(self, trainer: TrainerView, result: EpochResult) -> None:
         """Act after an epoch, before its checkpoint.
 
         Where stages run freely in processes of their own, this comes for all epochs at the end.
@@ -70,8 +68,10 @@ class Callback:
             result: Result of the epoch.
         """
 
-    def on_evaluation(self, trainer: "Trainer", updates: int, result: EvaluationResult) -> None:
-        """Act after an evaluation within an epoch; that after an epoch comes with its result.
+    def on_evaluation(
+        self, trainer: TrainerView, updates: int, result: EvaluationResult
+    ) -> None:
+        """Act after an evaluation within an epoch; `on_epoch` has the one after an epoch.
 
         Args:
             trainer: The trainer.
@@ -79,12 +79,11 @@ class Callback:
             result: Result of the evaluation.
         """
 
-    def on_checkpoint(self, trainer: "Trainer", folder: Path) -> None:
+    def on_checkpoint(self, trainer: TrainerView, folder: Path) -> None:
         """Act once a checkpoint is complete on the disk; processes are not at the same tick.
 
         It is written while the training goes on, and this comes some ticks after its own, at
-        the latest before the next one is begun. That of the last checkpoint comes before
-        ``fit`` ends.
+        the latest before the next one is begun; for the last checkpoint before ``fit`` ends.
 
         Args:
             trainer: The trainer.
@@ -103,36 +102,16 @@ class Callback:
         """Continue from what a checkpoint kept for a stage, after ``on_start``.
 
         Args:
-            stage: The stage, perhaps cut elsewhere than that of the checkpoint.
+            stage: The stage, perhaps cut elsewhere than before the checkpoint.
             tensors: What ``stage_tensors`` returned for its weights and buffers.
         """
 
 
-class EpochFunction(Callback):
-    """Callback that passes the result of each epoch on to a function.
-
-    Args:
-        function: Called with the result.
-    """
-
-    def __init__(self, function: Callable[[EpochResult], None]) -> None:
-        self._function = function
-
-    def on_epoch(self, trainer: "Trainer", result: EpochResult) -> None:
-        """Pass the result on.
-
-        Args:
-            trainer: The trainer.
-            result: Result of the epoch.
-        """
-        self._function(result)
-
-
 class CallbackList:
-    """Callbacks of a ``fit``, called one after another, and their states.
+    """Callbacks of a ``fit`` in their order, and their states.
 
     States are kept under the names of the callbacks' classes, numbered if a class comes more
-    than once. Those of callbacks that are not there are kept as well.
+    than once. States of callbacks that are not there are kept as well.
 
     Args:
         callbacks: The callbacks.
@@ -168,7 +147,7 @@ class CallbackList:
             self._callbacks[f"{kind}.{counts[kind]}" if counts[kind] else kind] = callback
             counts[kind] += 1
 
-    def started(self, trainer: "Trainer", callbacks: Sequence[Callback]) -> "CallbackList":
+    def started(self, trainer: TrainerView, callbacks: Sequence[Callback]) -> "CallbackList":
         """Return other callbacks, started with the states of these."""
         new = CallbackList(callbacks, self.state_dict(), self._tensors)
         for name, callback in new._callbacks.items():
@@ -179,39 +158,11 @@ class CallbackList:
                     callback.load_stage_tensors(stage, kept[name])
         return new
 
-    def step(self, trainer: "Trainer", events: Sequence[Event]) -> None:
-        """Let all callbacks act after a tick."""
-        for callback in self._callbacks.values():
-            callback.on_step(trainer, events)
-
-    def update(self, trainer: "Trainer", stage: Stage) -> None:
-        """Let all callbacks act after an update of a stage."""
-        for callback in self._callbacks.values():
-            callback.on_update(trainer, stage)
-
-    def epoch(self, trainer: "Trainer", result: EpochResult) -> None:
-        """Let all callbacks act after an epoch."""
-        for callback in self._callbacks.values():
-            callback.on_epoch(trainer, result)
-
-    def evaluation(self, trainer: "Trainer", updates: int, result: EvaluationResult) -> None:
-        """Let all callbacks act after an evaluation within an epoch.
-
-        Args:
-            trainer: The trainer.
-            updates: Updates that the batches lead to that have entered.
-            result: Result of the evaluation.
-        """
-        for callback in self._callbacks.values():
-            callback.on_evaluation(trainer, updates, result)
-
-    def checkpoint(self, trainer: "Trainer", folder: Path) -> None:
-        """Let all callbacks act once a checkpoint is complete."""
-        for callback in self._callbacks.values():
-            callback.on_checkpoint(trainer, folder)
+    def __iter__(self) -> Iterator[Callback]:
+        return iter(self._callbacks.values())
 
     def state_dict(self) -> dict[str, Any]:
-        """Return copies of the states of all callbacks, those that are not present included.
+        """Return copies of the states of all callbacks, also of those that are not there.
 
         Raises:
             OptionError: One is not of JSON values.
@@ -220,7 +171,7 @@ class CallbackList:
         return self._states | {name: _plain_copy(name, state) for name, state in states.items()}
 
     def stage_tensors(self, stage: Stage) -> StageTensors:
-        """Return the tensors of all callbacks for a stage, of those not present included.
+        """Return the tensors of all callbacks for a stage, also of those that are not there.
 
         Raises:
             OptionError: One has another name than the weights and buffers of the stage, by

@@ -1,4 +1,4 @@
-"""Counters and results of a ``fit``: epochs done, and what of the present one is."""
+"""Progress of a fit: finished epochs, and counters of the current one."""
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -13,33 +13,32 @@ from hocket.data.loader_state import (
     restore_loader,
 )
 from hocket.errors import DataError, warn
-from hocket.training.budget import Budget
 from hocket.training.callback import CallbackList
 from hocket.training.results.metrics import EpochResult, EvaluationResult, TrainingMeter
 from hocket.training.results.progress_bar import Newest
 
 
 class FitState:
-    """Epochs of one ``fit``, those before a restart included.
+    """Progress of one ``fit``, or of a loop of the caller's, also from before a restart.
 
     Args:
-        epoch: Number of epochs that the trainer has done, those of a ``fit`` before included.
+        epoch: Number of epochs that the trainer has done, in all its fits.
         ungathered: Batches since the last update that wait for others.
 
     Attributes:
         epoch: The same number, now.
         history: Results of the epochs that are done.
-        batches: Batches of the present epoch that have entered; whoever feeds them counts.
+        batches: Batches of the current epoch that have entered.
+        samples: Samples of these batches; 0 in a process that reads no data.
         updates: Updates of a stage that the batches of this ``fit`` lead to.
         evaluated: The same number, at the last evaluation within an epoch.
-        samples: Samples of these batches; 0 in a process that reads no data.
         length: Batches in an epoch when this ``fit``, or the one before a restart, began;
             None if unknown.
-        meter: Losses and staleness of the present epoch.
+        meter: Losses and staleness of the current epoch.
         rows: Epochs that the stage has counted for itself, if stages run freely: values of the
             meter, samples and seconds of each.
         callbacks: Callbacks, whose states checkpoints keep.
-        stop_requested: True if this process has asked to stop after the present epoch.
+        stop_requested: True if this process has asked to stop after the current epoch.
         ungathered: Batches since the last of these updates.
         trained_s: Time that this process has trained in this ``fit``, until the last pause.
     """
@@ -56,9 +55,9 @@ class FitState:
         self.stop_requested = False
         self.ungathered = ungathered
         self.trained_s = 0.0
-        self._seconds = 0.0  # of the present epoch before ``_start``
+        self._seconds = 0.0  # of the current epoch before ``_start``
         self._start: float | None = None  # while the clock stands still
-        self._loader_state: dict[str, Any] | None = None  # at the start of the present epoch
+        self._loader_state: dict[str, Any] | None = None  # at the start of the current epoch
 
     @property
     def first_epoch(self) -> int:
@@ -67,11 +66,11 @@ class FitState:
 
     @property
     def seconds(self) -> float:
-        """Time that the present epoch has taken so far."""
+        """Time that the current epoch has taken so far."""
         return self._seconds + self._running_s()
 
     def pause(self) -> None:
-        """Stop the clock: what follows is not the present epoch's, until its data go on."""
+        """Stop the clock: the time until the next data is not the epoch's."""
         passed_s = self._running_s()
         self.trained_s += passed_s
         self._seconds, self._start = self._seconds + passed_s, None
@@ -80,7 +79,7 @@ class FitState:
         return 0.0 if self._start is None else time.perf_counter() - self._start
 
     def newest(self, epoch: int | None, last: int) -> Newest:
-        """Return the newest numbers of the present epoch, those of the device read.
+        """Return the newest numbers of the current epoch; the device completes its work first.
 
         Args:
             epoch: Epoch whose losses count; None for all, where each stage has its own.
@@ -95,7 +94,7 @@ class FitState:
 
     @contextmanager
     def untimed(self) -> Iterator[None]:
-        """Context manager whose time, such as that of an evaluation, is not the epoch's."""
+        """Context manager whose time is not the epoch's, such as an evaluation."""
         self.pause()
         yield
         self._start = time.perf_counter()
@@ -103,7 +102,7 @@ class FitState:
     def remaining_batches(
         self, train: Iterable[Any], count: Callable[[Any], int], *, reads: bool
     ) -> Iterator[Any]:
-        """Return the batches of the present epoch that have not entered.
+        """Return the batches of the current epoch that have not entered.
 
         Args:
             train: The training data.
@@ -123,14 +122,6 @@ class FitState:
             return iter(())
         return remaining_batches(train, self.batches, count, self.samples)
 
-    def require_ahead(self, budget: Budget) -> None:
-        """Refuse a budget that was passed before a restart.
-
-        Raises:
-            OptionError: More has been done, or begun, than there is to do.
-        """
-        budget.require_ahead(len(self.history), self.updates, begun=self.batches > 0)
-
     def require_same_length(self, length: int | None) -> None:
         """Refuse data of another length within an epoch, and warn of them between two.
 
@@ -138,7 +129,7 @@ class FitState:
             length: Batches in an epoch now; None if unknown.
 
         Raises:
-            DataError: The present epoch was begun with another number of batches.
+            DataError: The current epoch was begun with another number of batches.
         """
         before, self.length = self.length, length
         if None in (before, length) or before == length:
@@ -176,23 +167,14 @@ class FitState:
         """Count the update of the remaining batches, if there are any, at a drained end."""
         self.updates, self.ungathered = self.updates + (self.ungathered > 0), 0
 
-    def batches_until(self, updates: int, accumulate: int) -> int:
-        """Return the batches that are missing for a number of updates more.
-
-        Args:
-            updates: Number of updates, from now on.
-            accumulate: Batches in an update.
-        """
-        return updates * accumulate - self.ungathered
-
     def end_epoch(self, result: EpochResult) -> None:
-        """End the present epoch."""
+        """End the current epoch."""
         self.history.append(result)
         self.epoch += 1
         self._reset()
 
     def end_own_epoch(self) -> None:
-        """End the present epoch of this stage; the others may be in other epochs."""
+        """End the current epoch of this stage; the others may be in other epochs."""
         self.rows.append([self.meter.values(), self.samples, self.seconds])
         self.epoch += 1
         self._reset()

@@ -1,4 +1,4 @@
-"""The trainer that a user holds: a network in stages that trains on batches it is given."""
+"""The trainer: a network in stages, trained by ``fit`` or step by step."""
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from hocket.checkpoint import Checkpoints
+from hocket.codecs import Codec, Exact, as_codec
 from hocket.distributed.failures.phases import Phase
 from hocket.distributed.network.device import assign_device
 from hocket.engine.engine import Engine
@@ -30,23 +31,22 @@ from hocket.stage.setup import BatchNorm, Broadcast, Compiler, Precision, Setup
 from hocket.stage.stage import Stage
 from hocket.stage.update.clipping import as_clipping
 from hocket.stage.update.updater import SchedulerUnit
-from hocket.timeline import Timeline
+from hocket.timeline import Span, Timeline
 from hocket.training.budget import Budget
 from hocket.training.callback import Callback
 from hocket.training.checkpoints.resume import resume_from, saving
 from hocket.training.checkpoints.state import ResumePoint
-from hocket.training.fit.evaluation import measure, predict
-from hocket.training.fit.fit import fit
-from hocket.training.fit.fit_plan import FitRequest, opened
+from hocket.training.fit.fit_request import FitRequest
 from hocket.training.fit.interrupt import ctrl_c_held_back
+from hocket.training.fit.open_fit import open_fit
 from hocket.training.fit_state import FitState
 from hocket.training.results.metrics import EpochResult, EvaluationResult
 from hocket.training.results.own_metrics import Metric
 from hocket.training.session.batches import SplitBatch, length_of
+from hocket.training.session.closing import SessionLife
 from hocket.training.session.cut_network import Stages, count_stages, find_device
+from hocket.training.session.evaluation import Evaluation
 from hocket.training.session.session import Session
-from hocket.training.session.session_life import SessionLife
-from hocket.transport.codecs import Codec, Exact, as_codec
 from hocket.tree import Tree, count_samples
 
 
@@ -212,9 +212,9 @@ class Trainer:
         """The network, with its own names.
 
         Among several processes ``collect`` and ``fit`` bring the weights of all stages into it;
-        after a ``step`` each process has the present weights of its own stage only.
+        after a ``step`` each process has the current weights of its own stage only.
         """
-        if not self._life.session.collected:
+        if not self._life.session.cut.collected:
             self._warn_once(
                 "this process has the present weights of its own stage only; call "
                 "Trainer.collect in all processes before the network is used or saved"
@@ -336,9 +336,11 @@ class Trainer:
         """Do one tick, at which a batch enters; return the loss of the batch that left.
 
         With delays that is an earlier batch, and None until the first one has left. A batch
-        that fills a group to flush takes more ticks, and the loss is the group's last. Among
-        several processes the batch is that of the first stage, and only the process of the last
-        stage has the loss: others would have to wait for it.
+        that fills a group to flush takes more ticks, and the loss is the group's last.
+
+        Among several processes the first stage reads the batch, and only the process of the
+        last stage returns a loss, as others would have to wait for it. To print it elsewhere,
+        let all processes call ``gather(loss)`` from time to time; its last value is the loss.
 
         Args:
             inputs: Inputs of the batch, with tensors of shape (B, ...).
@@ -348,6 +350,7 @@ class Trainer:
             DataError: There is no tensor among the inputs.
             NonFiniteError: An output, loss or gradient is NaN or infinite.
         """
+        # Warn of modes that the caller may not have meant.
         session = self._session
         self._warn_of_autocast()
         if not session.cut.network.training:
@@ -355,11 +358,13 @@ class Trainer:
                 "the network trains in evaluation mode, so that dropout and BatchNorm do not "
                 "work as in training; call its train(), which only fit does by itself"
             )
+        # Count the batch, and do its tick.
         session.prepare(inputs)
-        with session.reporting_failures(), ctrl_c_held_back():
+        with session.reporting_failures, ctrl_c_held_back():
             samples = count_samples(as_tree(inputs)) if session.world.reads_data else 0
             self._fit_state.enter(session.setup.method.accumulate, samples)
-            events = session.step(inputs, targets, self.epoch)
+            events = session.ticks.step(inputs, targets, self.epoch)
+        # Find the loss among the events, if the last stage is in this process.
         last = self.stage_count - 1
         losses = [
             event.report.loss
@@ -373,22 +378,23 @@ class Trainer:
 
         Args:
             loss: Validation loss of the epoch, for ``ReduceLROnPlateau``; the same in all
-                processes, as that of ``evaluate`` is.
+                processes, as ``evaluate`` returns it.
         """
         if loss is not None:
-            self._session.note_loss(self._fit_state.epoch, loss)
+            self._session.ticks.note_loss(self._fit_state.epoch, loss)
         self._fit_state.epoch += 1
         self._fit_state.batches = self._fit_state.samples = 0
         if self._session.setup.method.epoch_end == "drain":
             self._fit_state.drain()
         with ctrl_c_held_back():
-            return self._session.drain()
+            return self._session.ticks.end_epoch()
 
     def finish(self) -> list[Event]:
         """Complete every batch in flight and apply every gradient."""
+        self._warn_of_missing_epochs()
         self._fit_state.drain()
         with ctrl_c_held_back():
-            return self._session.finish()
+            return self._session.ticks.finish()
 
     def fit(
         self,
@@ -411,7 +417,7 @@ class Trainer:
         updates (fewer if batches are skipped), and the last epoch ends there.
 
         After ``resume`` it continues with the epochs of the ``fit`` that was saved. Ctrl-C,
-        SIGTERM and SIGHUP end the training after the present tick, with a KeyboardInterrupt.
+        SIGTERM and SIGHUP end the training after the current tick, with a KeyboardInterrupt.
 
         Args:
             train: Any iterable of (inputs, targets), of mappings with ``labels``, or of what
@@ -419,7 +425,7 @@ class Trainer:
             validation: The same for evaluation.
             epochs: Number of epochs. If stages run freely each counts for itself, and the data
                 are repeated until the slowest has trained for this number.
-            updates: Number of updates, in the place of epochs.
+            updates: Number of updates, instead of epochs.
             evaluate_every: Updates between evaluations within epochs; 0 for none. Such an
                 evaluation comes once as many batches have entered as so many updates take; with
                 delays early stages have made fewer.
@@ -438,12 +444,14 @@ class Trainer:
             DataError: The training data have no batches, or not of these forms.
             NonFiniteError: An output, loss or gradient is NaN or infinite.
         """
+        # Check the length, also against what a resumed training has done.
         budget = Budget(epochs=epochs, updates=updates, evaluate_every=evaluate_every)
         budget.check_evaluation(validation, on_evaluation)
         if not self._resumed:
             self._fit_state = FitState(self.epoch, self._fit_state.ungathered)
         if not self._session.setup.method.free_running:  # whose epochs are repeated
-            self._fit_state.require_ahead(budget)
+            done = self._fit_state
+            budget.require_ahead(len(done.history), done.updates, begun=done.batches > 0)
         request = FitRequest(
             train=train,
             validation=validation,
@@ -452,19 +460,20 @@ class Trainer:
             resumed=self._resumed,
             on_epoch=on_epoch,
             on_evaluation=on_evaluation,
-            callbacks=callbacks,
+            callbacks=require_list("callbacks", callbacks),
             progress=progress,
             checkpoints=checkpoints,
         )
+        # Run the fit; a further one begins anew.
         session, state = self._session, self._fit_state
         self._warn_of_autocast()
-        with opened(request, self, session, state) as plan:
+        with open_fit(request, self, session, state) as fit:
             self._resumed = False
-            fit(session, state, plan)
+            fit.run()
         return state.history
 
     def request_stop(self) -> None:
-        """Let the present ``fit`` end after this epoch, in all processes.
+        """Let the current ``fit`` end after this epoch, in all processes.
 
         A request of one process is enough. The epoch is completed and evaluated, and leaves its
         checkpoint; batches in flight stay there.
@@ -482,7 +491,7 @@ class Trainer:
 
     @contextmanager
     def saving(self, checkpoints: Checkpoints) -> Iterator[Callable[[], None]]:
-        """Context manager for loops of your own: call what it gives after each ``step``.
+        """Context manager for your own loop: call its function after each ``step``.
 
         It writes a checkpoint whenever one is due: the state is copied at once and written in
         the background; at the end of the context the last one is on disk. Among several
@@ -494,7 +503,7 @@ class Trainer:
         """
         session = self._session
         with (
-            session.reporting_failures(),
+            session.reporting_failures,
             saving(checkpoints, session, self._fit_state, None) as save,
         ):
             yield lambda: save(session.engine.tick_count if session.prepared else None)
@@ -505,7 +514,7 @@ class Trainer:
         Among several processes all must call it after the same tick.
 
         Args:
-            folder: Folder of checkpoints; each has a folder of its own in it.
+            folder: Folder of checkpoints, in which each gets a folder.
             keep: Number of the newest ones that stay.
             note: Plain values for ``resume`` to give back.
 
@@ -517,7 +526,7 @@ class Trainer:
         checkpoints = Checkpoints(Path(folder), keep=keep, on_error="stop", note=lambda: note)
         session = self._session
         with (
-            session.reporting_failures(),
+            session.reporting_failures,
             saving(checkpoints, session, self._fit_state, None) as save,
         ):
             save(None)
@@ -540,7 +549,7 @@ class Trainer:
                 has been changed then.
         """
         session = self._session
-        with session.reporting_failures(), session.world.in_phase(Phase.RESUMING):
+        with session.reporting_failures, session.world.in_phase(Phase.RESUMING):
             self._fit_state, point = resume_from(self._session, Path(folder))
         self._resumed = True
         return point
@@ -556,7 +565,7 @@ class Trainer:
         Raises:
             DataError: There are no batches.
         """
-        return measure(self._session, batches).result()
+        return Evaluation(self._session).measure(batches).result()
 
     def predict(self, batches: Iterable[Any]) -> list[Any]:
         """Return the outputs of the network as it is now; its training is not disturbed.
@@ -575,7 +584,7 @@ class Trainer:
         Raises:
             DataError: A batch has no tensors as inputs.
         """
-        return predict(self._session, batches)
+        return Evaluation(self._session).predict(batches)
 
     def gather(self, value: Any) -> list[Any]:
         """Return the values of all processes, in the order of stages; plain JSON values."""
@@ -586,14 +595,23 @@ class Trainer:
 
         Among several processes all must call it. Only of use with ``record_timeline``.
         """
-        return self._session.timeline()
+        session, world = self._session, self._session.world
+        offset_s = world.clock_offset()
+        spans = [
+            (s.stage, s.kind, s.batch, s.tick, s.start_s + offset_s, s.end_s + offset_s)
+            for stage in session.engine.stages
+            for s in stage.recorder.spans
+        ]
+        rows = world.gather(spans)[:: world.replicas]
+        return Timeline(tuple(Span(*row) for spans in rows for row in spans))
 
     def collect(self) -> None:
         """Bring the weights and statistics of all stages into ``network``, in every process.
 
         ``fit`` ends with it. Among several processes all must call it.
         """
-        self._session.collect()
+        session = self._session
+        session.cut.collect(session.world)
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         """Refuse copies and pickles: the graphs of batches in flight would stay with this one.
@@ -609,12 +627,21 @@ class Trainer:
     def state_dict(self) -> dict[str, Any]:
         """Return the weights and statistics of all stages, under the names of the network.
 
-        Its tensors are those of the network: clone or save them to keep them from later steps.
+        It shares its tensors with the network: clone or save them before later steps.
         Among several processes all must call it, and all get all of it.
         """
         self.collect()
         state: dict[str, Any] = self.network.state_dict()
         return state
+
+    def _warn_of_missing_epochs(self) -> None:
+        setup, state = self._session.setup, self._fit_state
+        counts_epochs = setup.scheduler is not None and setup.scheduler_unit == "epoch"
+        if counts_epochs and state.epoch == 0 and state.batches:
+            self._warn_once(
+                "the scheduler counts epochs, and none has ended, so the learning rate has not "
+                "changed; call end_epoch after each epoch, or give scheduler_unit='update'"
+            )
 
     def _warn_of_autocast(self) -> None:
         setup = self._session.setup
@@ -635,8 +662,8 @@ def _device_here(network: nn.Module, device: torch.device | str | None) -> torch
     """Return the device of this process.
 
     Args:
-        network: The network, whose device it is if none is given.
-        device: The device that is asked for.
+        network: The network.
+        device: The device that the user gave; None for the network's.
 
     Raises:
         OptionError: It is none, or a GPU, and PyTorch finds none.

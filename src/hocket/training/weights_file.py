@@ -43,7 +43,7 @@ def save_weights(network: nn.Module, file: Path) -> None:
 
 
 def remove_other_formats(file: Path) -> None:
-    """Remove older weights in another format beside a file; nothing without the file."""
+    """Remove older weights in other formats next to a file, if there is the file."""
     for suffix in SUFFIXES:
         if suffix != file.suffix and file.exists():
             file.with_suffix(suffix).unlink(missing_ok=True)

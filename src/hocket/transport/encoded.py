@@ -10,8 +10,8 @@ from typing import Any, Generic
 import torch
 from torch import Tensor
 
+from hocket.codecs import Codec, Decoder, Encoder
 from hocket.errors import NonFiniteError, OptionError
-from hocket.transport.codecs import Codec, Decoder, Encoder
 from hocket.transport.port import Port, Received, Sent
 from hocket.transport.stats import SendStats
 from hocket.tree import Tree, map_tensors, tensors

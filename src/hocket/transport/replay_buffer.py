@@ -6,6 +6,7 @@ packet again if no new one has come. Both are counted.
 
 import threading
 from dataclasses import dataclass, replace
+from operator import attrgetter
 
 from hocket.errors import PacketError
 from hocket.methods.replay import Replay
@@ -32,7 +33,7 @@ class ReplayBuffer:
     another one draws.
 
     Args:
-        rule: Number of packets in the ring, and the rule by which they are drawn.
+        rule: Number of packets in the ring, and the limit on the draws of each.
     """
 
     def __init__(self, rule: Replay) -> None:
@@ -128,32 +129,12 @@ class ReplayBuffer:
             )
 
     def _best(self) -> _Slot | None:
-        """Return the slot that a draw would give, if any."""
-        slots = (self._slots[index] for index in self._freshest_first())
-        slot = min(slots, key=self._use_count, default=None)
-        limit = self._rule.reuse
-        return None if slot is None or (limit and self._use_count(slot) >= limit) else slot
-
-    def _use_count(self, slot: _Slot) -> int:
-        """Return the number of uses that the sampler counts for a packet.
-
-        The official code counts from 1, which allows one use less, and does not count at all
-        in a ring of one.
-        """
-        if self._rule.sampler == "official":
-            return 1 + (slot.drawn if self._rule.buffer > 1 else 0)
-        return slot.drawn
-
-    def _freshest_first(self) -> list[int]:
-        """Return the indices of the slots, that of the freshest packet first.
-
-        The official code starts at the slot to fill next, which in a full ring holds the
-        oldest packet.
-        """
+        """Return the freshest of the least drawn slots, which a draw would give, if any."""
         count = len(self._slots)
-        skewed = self._rule.sampler == "official" and count == self._rule.buffer
-        start = self._next if skewed else self._next - 1
-        return [(start - back) % count for back in range(count)]
+        freshest_first = (self._slots[(self._next - 1 - back) % count] for back in range(count))
+        slot = min(freshest_first, key=attrgetter("drawn"), default=None)
+        limit = self._rule.reuse
+        return None if slot is None or (limit and slot.drawn >= limit) else slot
 
 
 class BufferToNext(ForwardOnlyPort):

@@ -21,10 +21,9 @@ from hocket.zoo.cifar_resnet import (
 )
 from hocket.zoo.dgl import dgl6, dni3
 from hocket.zoo.gpt import gpt
-from hocket.zoo.hugging_face import HUGGING_FACE
 from hocket.zoo.mlp import mlp
 from hocket.zoo.plans import PLANS, paper_plan
-from hocket.zoo.resnet import resnet18, resnet50, resnet101, resnet152
+from hocket.zoo.resnet import resnet18
 from hocket.zoo.vgg import vgg13_bn, vgg19_bn
 from hocket.zoo.wide_resnet import wrn28_10
 
@@ -42,9 +41,6 @@ _BUILDERS: tuple[Callable[..., nn.Sequential], ...] = (
     resnet1202,
     resnet18,
     wrn28_10,
-    resnet50,
-    resnet101,
-    resnet152,
     vgg13_bn,
     vgg19_bn,
 )
@@ -53,16 +49,11 @@ NETWORKS: Mapping[str, Callable[..., nn.Sequential]] = MappingProxyType(
 )
 
 
-def names() -> list[str]:
-    """Return the names of all networks: those of the papers, then those of transformers."""
-    return [*NETWORKS, *HUGGING_FACE]
-
-
-def create(name: str, /, **options: object) -> nn.Module:
+def create(name: str, /, **options: object) -> nn.Sequential:
     """Build the network of this name.
 
     Args:
-        name: One of `NETWORKS` or `HUGGING_FACE`.
+        name: One of `NETWORKS`.
         options: Keyword arguments of its builder.
 
     Raises:
@@ -72,35 +63,34 @@ def create(name: str, /, **options: object) -> nn.Module:
     ['hidden0', 'head']
     """
     check_network(name, **options)
-    return builder(name)(**options)
+    return NETWORKS[name](**options)
 
 
 def check_network(name: str, /, **options: object) -> None:
     """Check that there is a network of this name with these options, without building it.
 
     Args:
-        name: One of `NETWORKS` or `HUGGING_FACE`.
+        name: One of `NETWORKS`.
         options: Keyword arguments of its builder.
 
     Raises:
         OptionError: There is no such network, or its builder has no such option.
     """
-    if name not in names():
-        raise OptionError(unknown_name("network", name, names()))
-    build = builder(name)
-    # The builder checks fields of a configuration of transformers itself.
-    known = options if name in HUGGING_FACE else list(inspect.signature(build).parameters)
+    if name not in NETWORKS:
+        raise OptionError(unknown_name("network", name, list(NETWORKS)))
+    build = NETWORKS[name]
+    known = list(inspect.signature(build).parameters)
     if problems := wrong_options(options, known, argument_hints(build)):
         raise OptionError(format_problems(f"cannot build network {name!r}", problems))
 
 
 def create_fitted(
     name: str, shape: Sequence[int], classes: int, /, **options: object
-) -> nn.Module:
+) -> nn.Sequential:
     """Build the network of this name for inputs and outputs of a data set.
 
     Args:
-        name: One of `NETWORKS` or `HUGGING_FACE`.
+        name: One of `NETWORKS`.
         shape: Shape of one input without the batch: (C, H, W), (D,) or (T,).
         classes: Length of the output's last dimension; for tokens, the size of the vocabulary.
         options: Further arguments of its builder; they override those from the data set.
@@ -111,7 +101,7 @@ def create_fitted(
     >>> create_fitted("resnet8", (1, 8, 8), 5).stem.conv.in_channels
     1
     """
-    fitted = fitting(builder(name), shape, classes) if name in names() else {}
+    fitted = fitting(NETWORKS[name], shape, classes) if name in NETWORKS else {}
     return create(name, **(fitted | options))
 
 
@@ -138,16 +128,9 @@ def fitting(build: Callable[..., Any], shape: Sequence[int], classes: int) -> di
     return {name: value for name, value in arguments.items() if name in accepted}
 
 
-def builder(name: str) -> Callable[..., nn.Module]:
-    """Return the function that builds the network of this name, one of `names`."""
-    return NETWORKS[name] if name in NETWORKS else HUGGING_FACE[name]
-
-
 __all__ = [
-    "HUGGING_FACE",
     "NETWORKS",
     "PLANS",
-    "builder",
     "check_network",
     "create",
     "create_fitted",
@@ -156,18 +139,14 @@ __all__ = [
     "fitting",
     "gpt",
     "mlp",
-    "names",
     "paper_plan",
     "resnet8",
     "resnet18",
     "resnet20",
     "resnet32",
     "resnet44",
-    "resnet50",
     "resnet56",
-    "resnet101",
     "resnet110",
-    "resnet152",
     "resnet1202",
     "vgg13_bn",
     "vgg19_bn",

@@ -4,7 +4,7 @@ A plan lists the layers at which stages 1, 2, ... begin; stage 0 begins at the f
 
 Sources: FDG, arXiv 1906.09108, and its official code; ADL, arXiv 2012.03747, and its code; DGL,
 arXiv 1901.08164, section 4, and its code. Where the ADL code moves a cut of the FDG paper, the
-plan here is that of the paper.
+plan here follows the paper.
 """
 
 from collections.abc import Mapping
@@ -76,8 +76,6 @@ PLANS: Mapping[str, Mapping[int, tuple[str, ...]]] = MappingProxyType(
             2: ("conv4_1",),
             4: ("conv3_1", "conv4_1", "conv5_1"),
         },
-        # DGL cuts after 26 of 51 units. We read: the stem and 50 blocks, so stem and 25 blocks.
-        "resnet152": {2: ("layer3_14",)},
     }
 )
 

@@ -1,4 +1,4 @@
-"""Residual blocks of the ResNets for CIFAR and ImageNet.
+"""Residual blocks of the ResNets for CIFAR.
 
 Source: He, Zhang, Ren, Sun, Deep residual learning, CVPR 2016, arXiv 1512.03385, section 3.3.
 """
@@ -112,28 +112,5 @@ def basic_body(inputs: int, outputs: int, stride: int) -> nn.Sequential:
             relu1=nn.ReLU(),
             conv2=conv(outputs, outputs, 3),
             norm2=nn.BatchNorm2d(outputs),
-        )
-    )
-
-
-def bottleneck_body(inputs: int, outputs: int, stride: int) -> nn.Sequential:
-    """Build 1x1, 3x3 and 1x1 convolutions, a quarter as wide inside (figure 5, right).
-
-    Args:
-        inputs: Input channels.
-        outputs: Output channels.
-        stride: Stride of the 3x3 convolution, as in torchvision; the paper strides the first.
-    """
-    width = outputs // 4
-    return nn.Sequential(
-        OrderedDict(
-            conv1=conv(inputs, width, 1),
-            norm1=nn.BatchNorm2d(width),
-            relu1=nn.ReLU(),
-            conv2=conv(width, width, 3, stride),
-            norm2=nn.BatchNorm2d(width),
-            relu2=nn.ReLU(),
-            conv3=conv(width, outputs, 1),
-            norm3=nn.BatchNorm2d(outputs),
         )
     )

@@ -1,4 +1,4 @@
-"""VGG with BatchNorm for ImageNet, one layer per convolution.
+"""VGG with BatchNorm for ImageNet as DGL cuts it, one layer per convolution.
 
 Layers: `conv1_1` ... `conv5_4` (group, then convolution from 1, the usual names), `head`. The
 max-pooling that ends a group belongs to its last convolution, so that a cut there sends the

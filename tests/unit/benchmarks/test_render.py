@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-import hocket
+import hocket_lab
 from benchmarks.harness.record import Record
 from benchmarks.report.render import (
     excerpt,
@@ -16,7 +16,7 @@ from benchmarks.report.render import (
     stale_excerpts,
 )
 from hocket.errors import DataError
-from unit.runs.sweeps.in_process import pretend_runs, run_here
+from unit.lab.studies.in_process import pretend_runs, run_here
 
 
 def overhead_record() -> Record:
@@ -264,8 +264,8 @@ def test_the_record_of_a_study_is_rendered_and_quoted(tmp_path: Path, monkeypatc
         "batch_size": 8,
     }
     folder, document = tmp_path / "records" / "mine", tmp_path / "page.md"
-    hocket.sweep(
-        hocket.Study(name="mine", base=base, grid={"method": "bp"}), folder, progress=False
+    hocket_lab.sweep(
+        hocket_lab.Study(name="mine", base=base, grid={"method": "bp"}), folder, progress=False
     )
     files = {path.name: path.read_bytes() for path in folder.glob("*.*")}
     document.write_text("<!-- record: mine -->\nold\n<!-- end -->\n")
@@ -275,7 +275,7 @@ def test_the_record_of_a_study_is_rendered_and_quoted(tmp_path: Path, monkeypatc
     assert {path.name: path.read_bytes() for path in folder.glob("*.*")} == files
     assert stale_excerpts(document, tmp_path / "records") == []
     assert document.read_text().startswith("<!-- record: mine -->\n| row | test_loss |")
-    assert " by `hocket.sweep(study)` " in document.read_text()
+    assert " by `hocket_lab.sweep(study)` " in document.read_text()
     assert "Its runs were made at commit " in document.read_text()
     short = excerpt("mine rows=short", tmp_path / "records").splitlines()
     assert short[0] == "| method | stages | updates late | test_loss |"
@@ -293,7 +293,7 @@ def test_a_quoted_study_names_the_processors_of_its_results(
     """Runs that only compare rates are of no row's results."""
     run_here(monkeypatch)
     pretend_runs(monkeypatch, lambda config: 1.0)
-    study = hocket.Study(
+    study = hocket_lab.Study(
         name="mine",
         grid={"method": "bp"},
         learning_rates=[0.1, 0.2],
@@ -302,7 +302,7 @@ def test_a_quoted_study_names_the_processors_of_its_results(
         hold_out_for_sweep=0.25,
     )
     folder = tmp_path / "mine"
-    hocket.sweep(study, folder, progress=False)
+    hocket_lab.sweep(study, folder, progress=False)
     values = json.loads((folder / "record.json").read_text())
     for run, cpu in zip(
         values["rows"][0]["runs"], ["one", "two", "three", "four"], strict=True
@@ -324,10 +324,10 @@ def test_short_rows_that_differ_in_other_options_have_their_whole_labels(
         "data": "synthetic:shape=[8],classes=3,examples=32,test_examples=16",
         "optimizer": ["SGD:lr=0.1", "Adam:lr=0.1"],
     }
-    study = hocket.Study(
+    study = hocket_lab.Study(
         name="two", base={"epochs": 1}, grid=grid, learning_rates=[0.1], seeds=[0, 1]
     )
-    hocket.sweep(study, tmp_path / "two", progress=False)
+    hocket_lab.sweep(study, tmp_path / "two", progress=False)
     lines = excerpt("two rows=short", tmp_path).splitlines()
     conditions = "mean and standard deviation over the seeds 0, 1, at the learning rate 0.1. U"
     assert conditions in lines[-1]

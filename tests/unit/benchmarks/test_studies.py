@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 import benchmarks
-from hocket import Study
+from hocket_lab import Study
 
 FILES = sorted(Path(benchmarks.__file__).parent.glob("studies/*.toml"))
 

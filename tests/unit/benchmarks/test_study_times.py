@@ -11,9 +11,9 @@ from benchmarks.harness.studied_rows import read_study
 from benchmarks.report.render import render
 from benchmarks.study_times import StudyTimesSettings, measure_study_times
 from hocket.errors import OptionError
-from hocket.runs.sweeps.study import Study
-from hocket.runs.sweeps.sweep import sweep
-from unit.runs.sweeps.in_process import run_here
+from hocket_lab.studies.study import Study
+from hocket_lab.studies.sweep import sweep
+from unit.lab.studies.in_process import run_here
 
 BP = {"method": "bp", "stages": 1}
 ADL = {"method": "adl:accumulate=2", "stages": 2, "plan": "hidden1", "batch_size": 32}
@@ -42,7 +42,7 @@ SETTINGS = partial(StudyTimesSettings, repetitions=2, seconds=0.02)
 def here(monkeypatch: pytest.MonkeyPatch) -> None:
     """Run the trainings of studies in this process, and draw nothing of them."""
     run_here(monkeypatch)
-    monkeypatch.setattr("hocket.runs.sweeps.sweep.draw_curves", lambda _, file: file.touch())
+    monkeypatch.setattr("hocket_lab.studies.sweep.draw_curves", lambda _, file: file.touch())
 
 
 def test_updates_of_a_study_are_multiplied_by_seconds_in_processes(

@@ -18,7 +18,7 @@ from benchmarks.report.render import render
 from benchmarks.target import TargetMeasurement, TargetSettings, measure_target
 from hocket.errors import OptionError
 from unit.benchmarks.small_workloads import exact
-from unit.runs.sweeps.in_process import HereProcess, run_here
+from unit.lab.studies.in_process import HereProcess, run_here
 
 ROWS = ("bp-all", "local-sgd:steps=2", "diloco:steps=4", "paci:accumulate=2,codec=bf16+predict")
 SETTINGS = partial(
@@ -44,7 +44,7 @@ SETTINGS = partial(
 def here(monkeypatch: pytest.MonkeyPatch) -> None:
     """Run the trainings of methods in this process, and draw nothing of a sweep."""
     run_here(monkeypatch)
-    monkeypatch.setattr("hocket.runs.sweeps.sweep.draw_curves", lambda _, file: file.touch())
+    monkeypatch.setattr("hocket_lab.studies.sweep.draw_curves", lambda _, file: file.touch())
 
 
 def pretend_times(_: str, rows: list[Any], **__: Any) -> dict[str, Any]:

@@ -403,7 +403,7 @@ def test_bad_choices_are_refused_before_anything_is_made(call, here, words, said
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ("trian", "unknown command 'trian' (did you mean 'train'?); there are: train, sweep,"),
+        ("trian", "unknown command 'trian' (did you mean 'train'?); there are: train,"),
         ("--method fdg", "--method"),
         ("draw --method fgd", "did you mean 'fdg'?"),
         ("draw --stages 0", "has 0 stages; use at least 1"),
@@ -483,8 +483,8 @@ def test_networks_and_data_sets_are_listed_with_their_options(call, here):
     code, out, err = call("networks")
     assert (code, err) == (0, "")
     assert re.search(r"│ resnet20 +│ +269,722 │ +11 │ ResNet-20", out)
-    assert re.search(r"│ hf_gpt2 .*vocab=256, context=64, fields of its configuration", out)
-    assert all(f"│ {name} " in out for name in zoo.names())
+    assert re.search(r"│ gpt .*vocab=256, context=64", out)
+    assert all(f"│ {name} " in out for name in zoo.NETWORKS)
     code, out, err = call("data")
     assert (code, err) == (0, "")
     assert re.search(r"│ cifar10 +│ +needed │ CIFAR-10: .*subset=None, augment=True", out)
@@ -528,20 +528,13 @@ BATCHES = "cifar-10-batches-py/data_batch_1"
     ("files", "said"),
     [
         ({"note.txt": b"not here"}, "found note.txt, wanted"),
-        ({BATCHES: b"\x80\x02}q\x00."}, "data_batch_1 is damaged: its md5 sum is"),
-        ({BATCHES: b""}, "data_batch_1 is damaged: its md5 sum is"),
-        ({"cifar-10-python.tar.gz": b"\x1f\x8b"}, "is damaged: its md5 sum is"),
+        ({BATCHES: b"\x80\x02}q\x00."}, "data_batch_1 is no CIFAR batch"),
+        ({BATCHES: b""}, "data_batch_1 is no readable pickle"),
+        ({"cifar-10-python.tar.gz": b"\x1f\x8b"}, "is no readable .tar.gz"),
         ({"train-0.parquet": b"PAR1"}, "train-0.parquet"),
-        (
-            {
-                "train-0.parquet": b"PAR1",
-                "test-0.parquet": b"PAR1",
-                "SHA256SUMS": b"0" * 64 + b"  train-0.parquet\n",
-            },
-            "differ from their listed sums",
-        ),
+        ({"train-0.parquet": b"PAR1", "test-0.parquet": b"PAR1"}, "cannot be read"),
     ],
-    ids=["missing", "another file", "empty", "truncated archive", "one part", "wrong sum"],
+    ids=["missing", "another file", "empty", "truncated archive", "one part", "damaged"],
 )
 def test_a_damaged_data_folder_is_refused(call, here, files, said):
     for name, content in files.items():

@@ -11,11 +11,9 @@ import pytest
 import torch
 
 from hocket.cli.main import main
-from hocket.errors import RunFolderError
 from hocket.runs import metrics_log, training_run
 from hocket.runs.metrics_log import MetricsLog
 from hocket.runs.run_dir import lock_run_dir
-from hocket.runs.skipped_batches import read_skipped_batches
 from hocket.timeline import Timeline
 
 QUICK = ("--network", "mlp:hidden=[16,16]", "--epochs", "1", "--run-dir", "mine")
@@ -176,16 +174,6 @@ def test_metrics_of_processes_that_are_no_more_stay_up_to_the_checkpoint(call):
     assert call("train", "--resume", "mine", "--epochs", 2)[0] == 0
     kept = [json.loads(line)["tick"] for line in file.read_text().splitlines()]
     assert kept == list(range(25)), "the gradient of the last of 23 batches is 2 ticks late"
-
-
-@pytest.mark.parametrize(
-    "content", ["", "{", "1", "[[1]]", "{}", '"x"', "[null]", "[" * 99999], ids=range(8)
-)
-def test_a_file_of_skipped_batches_that_is_none_is_refused(call, content):
-    Path("mine").mkdir()
-    Path("mine/skipped.json").write_text(content)
-    with pytest.raises(RunFolderError, match=r"skipped\.json"):
-        read_skipped_batches(Path("mine"))
 
 
 # What could not be used later is refused at once.

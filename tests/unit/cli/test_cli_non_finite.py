@@ -5,19 +5,9 @@ import json
 from pathlib import Path
 
 import pytest
-import torch
 
 from hocket import data
 from hocket.cli.main import main
-from hocket.errors import NonFiniteError
-from hocket.runs.config import RunConfig
-from hocket.runs.skipped_batches import (
-    EXIT_CODE,
-    RestoreRequest,
-    note_skipped_batch,
-    read_skipped_batches,
-    retry_skipping,
-)
 
 SPOILED = 12
 NETWORK = """
@@ -89,86 +79,7 @@ def test_a_batch_that_is_skipped_is_counted_and_told(call):
     }
 
 
-def test_a_run_that_goes_back_is_one_that_skips(call):
-    """A batch that breaks at the first stage is skipped by all stages in both ways."""
-    words = ("--checkpoint-every", 5)
-    assert call(*words, "--on-nan", "skip", out="skips")[0] == 0
-    code, said = call(*words, "--on-nan", "restore", out="back")
-    assert code == 0
-    assert f"restoring the last checkpoint, to skip batch {SPOILED}" in said
-    assert read_skipped_batches(Path("back")) == [SPOILED]
-    skips, back = (
-        torch.load(Path(name) / "network.pt", weights_only=True) for name in ("skips", "back")
-    )
-    assert all(torch.equal(skips[name], back[name]) for name in skips)
-    backward = (read_rows(Path(name), "backward") for name in ("skips", "back"))
-    assert list(next(backward)) == list(next(backward))
-    assert [stage["skipped"] for stage in read_summary(Path("back"))["stages"]] == [1, 1]
-
-
-def test_without_a_checkpoint_there_is_nothing_to_go_back_to(call):
-    code, said = call("--checkpoint-every", 100, "--on-nan", "restore")
+def test_it_is_refused_where_replicas_would_have_to_agree(call):
+    code, told = call("--on-nan", "skip", "--replicas", 2)
     assert code == 2
-    assert "there is no checkpoint yet to restore" in said
-
-
-def test_only_the_process_that_was_the_first_to_find_it_notes_the_batch(call, monkeypatch):
-    """Others that find the same at the same time would take the batch for a skipped one."""
-    monkeypatch.setattr("hocket.runs.training_run.report_failure", lambda error: False)
-    code, said = call("--checkpoint-every", 5, "--on-nan", "restore")
-    assert code == 2
-    assert "the output became nan" in said
-    assert "restoring" not in said
-    assert read_skipped_batches(Path("run")) == []
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (("--on-nan", "restore"), "there are no checkpoints to restore; give"),
-        (("--on-nan", "skip", "--replicas", 2), "do not agree on which to skip"),
-        (
-            ("--on-nan", "restore", "--checkpoint-every", 5, "--method", "dgl-async"),
-            "run freely",
-        ),
-        (("--max-restores", -1), "max_restores is -1; use a number of at least 0"),
-    ],
-)
-def test_what_cannot_be_is_refused(call, words, said):
-    code, told = call(*words)
-    assert code == 2
-    assert said in told
-
-
-def build_error(batch):
-    error = NonFiniteError("the loss became nan")
-    error.batch = batch
-    return error
-
-
-def test_batches_are_noted_once_each_and_not_for_ever(tmp_path):
-    assert read_skipped_batches(tmp_path) == []
-    assert isinstance(note_skipped_batch(tmp_path, build_error(3), limit=2), RestoreRequest)
-    with pytest.raises(NonFiniteError, match="became nan; skipping a batch does not help"):
-        note_skipped_batch(tmp_path, build_error(3), limit=2)
-    with pytest.raises(NonFiniteError, match="skipping a batch does not help"):
-        note_skipped_batch(tmp_path, build_error(None), limit=2)
-    note_skipped_batch(tmp_path, build_error(7), limit=2)
-    with pytest.raises(NonFiniteError, match="has been restored 2 times already"):
-        note_skipped_batch(tmp_path, build_error(9), limit=2)
-    assert read_skipped_batches(tmp_path) == [3, 7]
-
-
-@pytest.mark.parametrize(
-    ("on_nan", "codes", "starts"),
-    [
-        ("restore", [EXIT_CODE, EXIT_CODE, 130], 3),
-        ("restore", [EXIT_CODE] * 9, 4),  # the exit of a layer, which notes no batch
-        ("stop", [EXIT_CODE] * 9, 1),
-    ],
-)
-def test_a_run_is_started_again_when_it_asks_and_may(on_nan, codes, starts):
-    config, told = RunConfig(on_nan=on_nan, checkpoint_every=1, max_restores=3), []
-    code = retry_skipping(config, lambda again: told.append(again) or codes[len(told) - 1])
-    assert code == codes[starts - 1]
-    assert told == [False] + [True] * (starts - 1)
+    assert "do not agree on which to skip" in told

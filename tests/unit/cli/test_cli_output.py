@@ -77,21 +77,12 @@ def test_control_characters_of_others_reach_no_terminal(capsys):
     assert noted == "esc\\x1b[31m\\x9b\\x0d\n\\x1b[2J\n"
 
 
-@pytest.mark.parametrize(
-    ("choices", "words"),
-    [
-        ({"data": "hf:dataset=mnist"}, "data 'hf:dataset=mnist' may ask huggingface.co"),
-        ({"log_to": "wandb"}, "log_to sends metrics to 'wandb'"),
-    ],
-    ids=["data", "log"],
-)
-def test_a_run_file_tells_the_connections_that_it_makes(choices, words, tmp_path, capsys):
+def test_a_run_file_tells_the_connections_that_it_makes(tmp_path, capsys):
     file = tmp_path / "run.json"
-    file.write_text(json.dumps(choices | {"network": "none"}))
+    file.write_text(json.dumps({"log_to": "wandb", "network": "none"}))
     main(["train", "--config", str(file)])
-    assert f"makes connections: {words}" in capsys.readouterr().err
-    ((name, value),) = choices.items()
-    main(["train", "--config", str(file), f"--{name.replace('_', '-')}", value])
+    assert "makes connections: log_to sends metrics to 'wandb'" in capsys.readouterr().err
+    main(["train", "--config", str(file), "--log-to", "wandb"])
     assert "makes connections" not in capsys.readouterr().err
 
 

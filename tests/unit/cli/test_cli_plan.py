@@ -121,7 +121,7 @@ def test_invalid_options_are_refused(arguments, messages, capsys):
 def test_a_method_that_cannot_have_that_number_of_stages_is_refused_before_measurements(
     monkeypatch, capsys
 ):
-    monkeypatch.setattr("hocket.planner.predict.measure_layers", pytest.fail)
+    monkeypatch.setattr("hocket_lab.planner.predict.measure_layers", pytest.fail)
     assert main([*SMALL, "--stages", "2,4", "--methods", "fdg,pipedream-2bw:accumulate=2"]) == 2
     text = "method 'pipedream-2bw' on 4 stages: with hold='double' and accumulate=2 stage 0"
     assert text in capsys.readouterr().err
@@ -136,6 +136,6 @@ def test_methods_with_remedies_are_forecast(capsys):
 
 
 def test_an_impossible_speed_up_is_reported(monkeypatch, capsys):
-    monkeypatch.setattr("hocket.cli.plan.CREDIBLE_SPEED_UP", 0.0)
+    monkeypatch.setattr("hocket_lab.commands.plan.CREDIBLE_SPEED_UP", 0.0)
     assert main([*SMALL, "--stages", "2", "--methods", "bp"]) == 0
     assert "plan again when nothing else runs on it" in capsys.readouterr().out

@@ -14,9 +14,9 @@ from hocket import Trainer
 from hocket.checkpoint.directory import checkpoint_name
 from hocket.runs.config import RunConfig
 from hocket.runs.metrics_log import MetricsLog
-from hocket.runs.report.reported_run import read_run
 from hocket.runs.train import train
 from hocket.timeline import Recorder, Timeline, Totals
+from hocket_lab.report.reported_run import read_run
 
 QUICK = ("--network", "mlp:hidden=[16,16]", "--epochs", "2", "--checkpoint-every", "10")
 

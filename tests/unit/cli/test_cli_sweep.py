@@ -5,8 +5,8 @@ import signal
 
 import pytest
 
-from hocket.runs.sweeps import sweep as sweep_module
-from unit.runs.sweeps.in_process import HereProcess, run_here
+from hocket_lab.studies import sweep as sweep_module
+from unit.lab.studies.in_process import HereProcess, run_here
 
 STUDY = """
 target = "test_loss <= 100"

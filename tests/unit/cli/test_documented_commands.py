@@ -14,7 +14,7 @@ import pytest
 
 from hocket.cli.main import main
 from hocket.partition import Plan
-from unit.runs.sweeps.in_process import run_here
+from unit.lab.studies.in_process import run_here
 
 ROOT = Path(__file__).parents[3]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -62,15 +62,14 @@ ELSEWHERE = {
         "tests/unit/benchmarks/test_studies.py"
         for study, data in STUDIES.items()
     },
-    "hocket watch runs": "tests/unit/runs/report/test_live.py",
-    "hocket watch runs/*": "tests/unit/runs/report/test_live.py",
-    "hocket report": "tests/unit/runs/report/test_report.py",
-    "hocket report sweeps/mine --out study.html": "tests/unit/runs/report/test_report.py",
+    "hocket watch runs": "tests/unit/lab/report/test_live.py",
+    "hocket watch runs/*": "tests/unit/lab/report/test_live.py",
+    "hocket report": "tests/unit/lab/report/test_report.py",
+    "hocket report sweeps/mine --out study.html": "tests/unit/lab/report/test_report.py",
     "hocket draw --method new": "docs/add-a-method.md",  # of a method that the reader writes
     "hocket train --network mlp --data digits --stages 2 --epochs 1 --compile":
     "tests/contract/test_compiled.py",  # which compiles smaller stages
     "hocket test": "hocket",  # the wrapper, which runs these tests
-    "hocket test --longer": "hocket",
 }  # fmt: skip
 
 
@@ -152,8 +151,6 @@ def test_a_documented_command_runs(command, folder, tmp_path, monkeypatch, capsy
         (tmp_path / "runs").unlink()
     if "--plan-out" in words:
         (tmp_path / "plan.json").unlink()
-    if "hf_" in command:
-        pytest.importorskip("transformers")
     run_here(monkeypatch)  # the runs of a study
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])

@@ -6,7 +6,6 @@ import torch
 from hocket.data import Batches, Data, InMemory, load
 from hocket.data.held_out import hold_out
 from hocket.errors import DataError, OptionError
-from unit.data.test_image_folder import write_images
 
 SYNTHETIC = {"shape": [5], "classes": 3, "examples": 40, "test_examples": 8}
 
@@ -61,20 +60,6 @@ def test_the_end_of_a_text_is_held_out(tmp_path):
     assert torch.equal(torch.cat(targets), torch.cat(inputs) + 1)
     seen = torch.cat([targets for _ in range(30) for _, targets in divided.train])
     assert int(seen.max()) < 719
-
-
-def test_image_files_are_divided(tmp_path):
-    write_images(tmp_path)
-    data = load("folder", data_dir=tmp_path, batch_size=2, image_size=8)
-    divided = load("folder", data_dir=tmp_path, batch_size=2, image_size=8, hold_out=0.5)
-    rest, held = divided.train.examples, divided.test.examples
-    assert sorted(rest.paths + held.paths) == sorted(data.train.examples.paths)
-    assert (rest.flip, held.flip) == (True, False)
-    assert held.choose_box is data.test.examples.choose_box
-    for part in (rest, held):
-        assert [path.parent.name for path in part.paths] == [
-            ("cat", "dog")[target] for target in part.targets
-        ]
 
 
 def test_held_out_examples_are_not_mixed():

@@ -11,7 +11,7 @@ READ_FILES = ("cifar10", "cifar100", "folder", "text")
 
 
 def test_the_names_are_those_documented():
-    assert list(DATA) == ["digits", "cifar10", "cifar100", "folder", "hf", "text", "synthetic"]
+    assert list(DATA) == ["digits", "cifar10", "cifar100", "folder", "text", "synthetic"]
     with pytest.raises(TypeError):
         DATA["more"] = load
 
@@ -66,9 +66,13 @@ def test_a_data_set_without_options_says_so():
         load("digits", batch_size=4, x=1)
 
 
-def test_a_required_option_is_asked_for():
-    with pytest.raises(OptionError, match=r"option 'dataset' is missing; pass it"):
-        load("hf", batch_size=4)
+def test_a_required_option_is_asked_for(tmp_path):
+    file = tmp_path / "own.py"
+    file.write_text(
+        "from hocket.data import Data\ndef made(*, batch_size, seed, rows) -> Data: ..."
+    )
+    with pytest.raises(OptionError, match="option 'rows' is missing"):
+        load(f"{file}:made", batch_size=4)
 
 
 @pytest.mark.parametrize("name", READ_FILES)

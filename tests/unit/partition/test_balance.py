@@ -15,7 +15,7 @@ from hocket.partition.costs.balance import balance
 from hocket.partition.costs.link import Link
 from hocket.partition.costs.profile import LayerCost
 from hocket.partition.cutting import fastest_cut
-from hocket.planner.predict import cut_by_time
+from hocket_lab.planner.predict import cut_by_time
 from unit.partition.networks import Block, skips
 
 numbers = st.lists(st.integers(0, 20), min_size=1, max_size=8)

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.optim import SGD, Adam, AdamW, Muon, NAdam
 
 from hocket.optim.muon import MuonAdamW
-from hocket.remedies import Post, Predict, Weights
+from hocket.remedies import Predict, StageInfo, Weights
 from hocket.remedies.displacement import StepsAhead, displacements_of, has_momentum
 
 MOMENTUM = [
@@ -167,12 +167,17 @@ def test_each_weight_is_displaced_by_the_optimizer_that_steps_it():
     others = [{"params": weights[:1], "weight_decay": 0.3}, {"params": weights[2:]}]
     options = {"lr": 0.1, "momentum": 0.5, "weight_decay": 0.2}
     optimizer = MuonAdamW(weights[1:2], others, **options)
-    aid = Predict(direction="decaying").posted(Post(0, 2, 1.0), Weights(weights, optimizer))
+    acting = Predict(direction="decaying").attach(
+        StageInfo(0, 2, 1.0), Weights(weights, optimizer)
+    )
     for weight in weights:
         weight.grad = torch.randn_like(weight)
     optimizer.step()
-    aid.stepped([0.1] * 3, [])
-    moved, before = aid.ahead(3), [weight.detach().clone() for weight in weights]
+    acting.observe_update([0.1] * 3, [])
+    moved, before = (
+        acting.shift_for_forward(3),
+        [weight.detach().clone() for weight in weights],
+    )
     for weight in weights:
         weight.grad = torch.zeros_like(weight)
     for _ in range(3):
@@ -185,14 +190,20 @@ def test_each_weight_is_displaced_by_the_optimizer_that_steps_it():
 def test_only_weights_that_were_updated_and_still_are_get_predicted(direction):
     weights = [nn.Parameter(torch.ones(2)) for _ in range(3)]
     optimizer = SGD(weights, lr=0.1, momentum=0.9)
-    aid = Predict(direction=direction).posted(Post(0, 2, 1.0), Weights(weights, optimizer))
-    assert aid.ahead(1) is None
+    acting = Predict(direction=direction).attach(
+        StageInfo(0, 2, 1.0), Weights(weights, optimizer)
+    )
+    assert acting.shift_for_forward(1) is None
     for weight in weights[:2]:
         weight.grad = torch.ones(2)
     optimizer.step()
-    aid.stepped([0.1], [])
+    acting.observe_update([0.1], [])
     weights[0].requires_grad_(False)
-    assert [change is not None for change in aid.ahead(1)] == [False, True, False]
+    assert [change is not None for change in acting.shift_for_forward(1)] == [
+        False,
+        True,
+        False,
+    ]
 
 
 @pytest.mark.parametrize("build", [DECAY, NADAM[1], MUON[1], LION[1]], ids=label)

@@ -59,11 +59,6 @@ def test_what_needs_the_class_of_each_sample_refuses_mixed_targets(tmp_path, met
     ("choice", "processes", "said"),
     [
         (
-            {"on_nan": "restore", "checkpoint_every": 4},
-            1,
-            "run freely, and each numbers its own batches; use 'skip'",
-        ),
-        (
             {"updates": 3, "epochs": 20},
             1,
             "counts its own updates; give epochs, and leave upd",

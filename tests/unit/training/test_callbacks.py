@@ -11,13 +11,13 @@ import torch
 
 from contract.small import data, mlp, sgd
 from hocket import Checkpoints, Trainer
+from hocket.callbacks.best_weights import BestWeights
+from hocket.callbacks.early_stopping import EarlyStopping
 from hocket.checkpoint import writer
 from hocket.checkpoint.directory import read_manifest
 from hocket.errors import CheckpointError, OptionError
 from hocket.methods import FDG
 from hocket.training.callback import Callback
-from hocket.training.callbacks.best_weights import BestWeights
-from hocket.training.callbacks.early_stopping import EarlyStopping
 from hocket.training.results.metrics import EpochResult, EvaluationResult
 
 BATCHES = data(mlp, 4)

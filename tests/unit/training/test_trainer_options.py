@@ -245,3 +245,20 @@ def test_weights_that_are_replaced_after_the_first_batch_are_told():
     network.load_state_dict(values, assign=True)
     with pytest.warns(UserWarning, match=r"'0.0.weight', .* are not trained; build a new"):
         trainer.state_dict()
+
+
+@pytest.mark.parametrize("ends_epochs", [False, True])
+def test_a_loop_without_ends_of_epochs_hears_that_its_scheduler_stands_still(ends_epochs):
+    schedule = partial(optim.lr_scheduler.StepLR, step_size=1)
+    trainer = Trainer(mlp(2), optimizer=sgd, scheduler=schedule)
+    for batch in data(mlp, 4):
+        trainer.step(*batch)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        if ends_epochs:
+            trainer.end_epoch()
+        trainer.finish()
+        trainer.finish()
+    assert ["call end_epoch" in str(each.message) for each in caught] == [True] * (
+        not ends_epochs
+    )

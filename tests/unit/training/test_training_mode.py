@@ -87,9 +87,9 @@ def test_the_weights_of_other_stages_are_said_to_be_old_once():
     session = trainer._session
     trainer.step(*data(mlp, 1)[0])
     assert trainer.network is session.cut.network  # one process has all stages
-    session.collected = False  # as after a step among processes
+    session.cut.collected = False  # as after a step among processes
     with pytest.warns(UserWarning, match="the present weights of its own stage only; call"):
         _ = trainer.network
     _ = trainer.network
     trainer.collect()
-    assert session.collected
+    assert session.cut.collected

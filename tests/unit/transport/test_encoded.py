@@ -5,9 +5,9 @@ import torch
 
 from contract.small import conv, data, mlp, sgd, train
 from hocket import Trainer
+from hocket.codecs import VQ, Cast, Exact, Integers
 from hocket.errors import OptionError
 from hocket.methods import BP, DGL, FDG
-from hocket.transport.codecs import VQ, Cast, Exact, Integers
 from hocket.transport.encoded import EncodedPort
 from hocket.transport.mailbox import Edge
 from hocket.transport.packet import Activation, Gradient

@@ -50,11 +50,9 @@ def test_a_draw_gives_the_least_used_packet_and_of_several_the_freshest(room, li
             uses[expected] += 1
 
 
-@given(rings, limits, histories, st.sampled_from(["freshest", "official"]))
-def test_every_packet_is_used_or_dropped_or_waits(room, limit, history, sampler):
-    if sampler == "official" and limit == 1:
-        limit = 2
-    buffer = ReplayBuffer(Replay(buffer=room, reuse=limit, sampler=sampler))
+@given(rings, limits, histories)
+def test_every_packet_is_used_or_dropped_or_waits(room, limit, history):
+    buffer = ReplayBuffer(Replay(buffer=room, reuse=limit))
     for step in history:
         buffer.put(packet(0)) if step == "put" else buffer.draw()
     stats = buffer.stats
@@ -64,28 +62,14 @@ def test_every_packet_is_used_or_dropped_or_waits(room, limit, history, sampler)
     assert len(buffer) == min(room, stats.arrived)
 
 
-def test_in_a_tie_of_a_full_ring_the_official_sampler_takes_the_oldest():
-    assert drawn(filled(buffer=3, arrivals=3)) == 2
-    assert drawn(filled(buffer=3, arrivals=3, sampler="official")) == 0
-    assert drawn(filled(buffer=3, arrivals=2, sampler="official")) == 1
+def test_in_a_tie_the_freshest_is_drawn():
+    buffer = filled(buffer=4, arrivals=6)  # the ring holds 4 5 2 3
+    assert [drawn(buffer) for _ in range(5)] == [5, 4, 3, 2, 5]
 
 
-def test_the_official_sampler_takes_the_second_oldest_last():
-    buffer = filled(buffer=4, arrivals=6, sampler="official")  # the ring holds 4 5 2 3
-    assert [drawn(buffer) for _ in range(5)] == [2, 5, 4, 3, 2]
-
-
-def test_the_official_sampler_allows_one_use_less():
-    buffer = filled(buffer=2, arrivals=1, reuse=3, sampler="official")
-    assert [drawn(buffer) for _ in range(3)] == [0, 0, None]
+def test_a_limit_is_the_number_of_uses():
     buffer = filled(buffer=2, arrivals=1, reuse=3)
     assert [drawn(buffer) for _ in range(4)] == [0, 0, 0, None]
-
-
-def test_the_official_sampler_does_not_count_in_a_ring_of_one():
-    buffer = filled(buffer=1, arrivals=1, reuse=2, sampler="official")
-    assert [drawn(buffer) for _ in range(3)] == [0, 0, 0]
-    assert (buffer.stats.drawn, buffer.stats.reused) == (3, 2)
 
 
 def test_buffer_bytes_are_those_of_the_full_ring_at_its_largest():

@@ -12,10 +12,7 @@ from hocket.zoo.residual import PadShortcut
 SHAPES = {
     "mlp": ((2, 64), (2, 10)),
     "gpt": ((2, 16), (2, 16, 256)),
-    **dict.fromkeys(
-        ("resnet50", "resnet101", "resnet152", "vgg13_bn", "vgg19_bn"),
-        ((2, 3, 64, 64), (2, 1000)),
-    ),
+    **dict.fromkeys(("vgg13_bn", "vgg19_bn"), ((2, 3, 64, 64), (2, 1000))),
 }
 SMALL = ("mlp", "gpt", "resnet8", "resnet20")
 

@@ -54,7 +54,7 @@ def build_stage_speeds(
     timing: StageTiming,
     seed: int,
 ) -> StageSpeeds | None:
-    """Check the speeds that were asked for; return None for stages that keep step.
+    """Check the given speeds; return None for stages that keep step.
 
     Args:
         method: The method; only one with a replay buffer lets stages run freely.

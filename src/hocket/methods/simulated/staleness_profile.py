@@ -26,8 +26,8 @@ def with_staleness(method: Method, profile: Sequence[int]) -> Method:
     """Return the same method with a staleness of your choice at each stage.
 
     Activations cross every edge within a tick, and gradients take as many ticks as the two
-    stages differ in staleness. So a few stages see gradients as late as those of a pipeline
-    that is deeper, or cut unevenly.
+    stages differ in staleness. So a few stages see gradients as late as in a pipeline that is
+    deeper, or cut unevenly.
 
     Args:
         method: A method with late gradients.

@@ -4,10 +4,10 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TypeAlias
 
+from hocket.codecs import Exact
 from hocket.partition.parts.partial_module import PartialModule
 from hocket.stage.parts import StageParts
 from hocket.stage.setup import Setup
-from hocket.transport.codecs import Exact
 
 FindExact: TypeAlias = Callable[[Sequence[bool]], tuple[bool, ...]]
 """Tells of each tensor of an output, which may be a table, whether it has to arrive exactly.

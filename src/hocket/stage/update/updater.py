@@ -10,7 +10,7 @@ from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 from hocket.errors import OptionError
 from hocket.methods.method import Reduce
 from hocket.optim.factory import NEEDS_CLOSURE
-from hocket.remedies.remedy import Aids
+from hocket.remedies.remedy import StageRemedies
 from hocket.stage.memory.weight_memory import repeated_views
 from hocket.stage.update.accumulate import GradientAccumulator
 from hocket.stage.update.bare_step import bare_step
@@ -62,14 +62,14 @@ class Updater:
         lr_factor: Callable[[int, int], float] = lambda epoch, update: 1.0,
         build_reduction: BuildReduction | None = None,
         clip: Clipping = Clipping(),  # noqa: B008  # it is frozen
-        remedies: Aids | None = None,
+        remedies: StageRemedies | None = None,
     ) -> None:
         self.parameters = parameters
         self.optimizer = optimizer
         self.scheduler = scheduler
         self.given_groups = _plain_values(optimizer)  # before training changes them
         self.version = 0  # updates done
-        self.remedies = Aids([]) if remedies is None else remedies
+        self.remedies = StageRemedies([]) if remedies is None else remedies
         if optimizer is not None:
             # Otherwise torch warns of a scheduler that steps before the first update. Here that
             # is right: the update may come in a later epoch, or came in another process.
@@ -133,8 +133,8 @@ class Updater:
         if self._reduction is not None:
             self._reduction.finish()
         if self.remedies:
-            self.remedies.correct(then)
-            self.remedies.gathered(staleness)
+            self.remedies.correct_gradient(then)
+            self.remedies.after_backward(staleness)
         return self._accumulator.add(self._clip.of_batch)
 
     def update(self, epoch: int) -> float:
@@ -207,16 +207,16 @@ class Updater:
         factor = self._lr_factor(epoch, self.version)
         if not remedies:
             return _step_scaled(optimizer, factor)[0]
-        factor *= remedies.rate(self.version)
-        told = self.parameters if remedies.wants_changes else []
+        factor *= remedies.lr_factor(self.version)
+        told = self.parameters if remedies.needs_changes else []
         before = [weight.detach().clone() for weight in told]
         lrs = _step_scaled(optimizer, factor)
         if remedies.act_on(self.version):
-            remedies.adjust(lrs)
+            remedies.after_step(lrs)
         changes = [weight.detach() - old for weight, old in zip(told, before, strict=True)]
         for number in repeated_views(told):  # whose memory has moved once, and is told once
             changes[number].zero_()
-        remedies.stepped(lrs, changes)
+        remedies.observe_update(lrs, changes)
         return lrs[0]
 
     def adopt_state(self, remembered: Sequence[Any], epoch: int, updates: int) -> None:

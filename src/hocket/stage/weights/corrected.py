@@ -59,10 +59,10 @@ class CorrectedWeights(NewestWeights):
         """
         changes = None
         if action.kind == "F" and action.due:
-            changes = self._remedies.ahead(action.due)
+            changes = self._remedies.shift_for_forward(action.due)
         elif action.kind == "B":
             staleness = self.version - self._in_flight[action.batch].version
-            changes = self._remedies.behind(staleness) if staleness else None
+            changes = self._remedies.shift_for_backward(staleness) if staleness else None
         return super().at(action) if changes is None else self._move(changes)
 
     @contextmanager
@@ -127,6 +127,6 @@ def build_weights(
         if updater.remedies and moving:
             corrected.stand_in = f"moved ones ({moving[0]})"
         return corrected
-    if updater.remedies.wants_then:
+    if updater.remedies.needs_forward_weights:
         return PastWeights(updater, linearizer, in_flight)
     return NewestWeights(updater)

@@ -2,9 +2,11 @@
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeAlias
+
+import torch
 
 from hocket.checkpoint import Checkpoints, CheckpointWriter, Manifest
 from hocket.checkpoint.directory import checkpoint_name, newest_first
@@ -16,7 +18,6 @@ from hocket.errors import CheckpointError, HocketError, OptionError, PeerLostErr
 from hocket.training.callback import CallbackList
 from hocket.training.checkpoints.state import (
     ResumePoint,
-    build_manifest,
     callback_tensors,
     newest_common_checkpoint,
     open_checkpoint,
@@ -28,9 +29,14 @@ from hocket.training.checkpoints.state import (
     warn_of_unsaved,
 )
 from hocket.training.fit_state import FitState
-from hocket.training.session.changed_choices import settings_of, warn_of_changed_choices
+from hocket.training.session.choices import (
+    require_same_setup,
+    settings_of,
+    setup_choices,
+    warn_of_changed_choices,
+)
 from hocket.training.session.session import Session
-from hocket.training.session.setup_choices import require_same_setup
+from hocket.version import __version__
 
 SaveCheckpoint: TypeAlias = Callable[[int | None], None]
 """Leaves a checkpoint: at once if given None, or if one is due after this number of ticks."""
@@ -48,7 +54,7 @@ def saving(
 
     Args:
         checkpoints: Folder and interval; None to leave no checkpoints.
-        session: The network and its engine.
+        session: Network, stages, engine and world.
         state: Epochs and batches that are done.
         train: The training data, whose position and RNG state are kept.
         on_complete: Called in all processes with the folder of each checkpoint that is
@@ -56,25 +62,28 @@ def saving(
 
     Raises:
         CheckpointError: One cannot be written, and the training is to stop for that; or the
-            folder is that of another training.
+            folder belongs to another training.
         OptionError: The stages do not keep what a checkpoint needs.
         HocketError: No batch has been seen yet.
     """
     if checkpoints is None:
         yield lambda ticks: None
         return
+    # Refuse a training that cannot be resumed, and warn of what is not kept.
     if not session.setup.resumable:
         raise OptionError(
             "checkpoints need what was in flight; build the trainer with resumable=True"
         )
     if session.world.is_main:
         warn_of_unsaved(session.setup.loss, session.cut.network)
+    # Choose folder and processes; a detached stage saves alone, after ticks of its own.
     world = session.world
-    if session.detached:  # each stage saves after ticks of its own
+    if session.detached:
         folder = Path(checkpoints.folder) / str(world.process_name)
         checkpoints, world = replace(checkpoints, folder=folder), SoloWorld()
-        # A job that begins anew, as not all stages had a checkpoint, finds those of some.
+        # A job that begins anew, as a stage had no checkpoint, finds checkpoints of others.
         session.checkpoint_folders.add(folder)
+    # Claim the folder, and write until the training ends; then wait for the last checkpoint.
     with ExitStack() as claim:
         with session.world.in_phase(Phase.SAVING):
             _claim_folder(session, world, Path(checkpoints.folder), claim)
@@ -87,7 +96,7 @@ def saving(
                 session.world.gather(None)  # it is sealed for all
             saver.settle()
         except BaseException as error:
-            # After a failure of another process nobody waits for the parts of the others.
+            # After a failure of another process this one does not wait for the others.
             if world.size == 1 or isinstance(error, KeyboardInterrupt):
                 saver.settle()
             raise
@@ -107,7 +116,7 @@ def _claim_folder(
         claim: Holds the claim of the main process.
 
     Raises:
-        CheckpointError: The folder is that of another training, in all processes.
+        CheckpointError: The folder belongs to another training, in all processes.
     """
     problem = ""
     if world.is_main:
@@ -119,63 +128,61 @@ def _claim_folder(
         raise CheckpointError(problem)
 
 
+@dataclass(eq=False)
 class _Saver:
     """Writes the checkpoints that are due, and tells of those that are complete.
 
-    Args:
+    Attributes:
         writer: Writer of the checkpoints.
         checkpoints: Their interval and their note.
-        session: The network and its engine.
+        session: Network, stages, engine and world.
         state: Epochs and batches that are done.
         train: The training data.
         on_complete: Called with the folder of each that is complete.
     """
 
-    def __init__(
-        self,
-        writer: CheckpointWriter,
-        checkpoints: Checkpoints,
-        session: Session,
-        state: FitState,
-        train: object,
-        on_complete: Callable[[Path], None],
-    ) -> None:
-        self._writer = writer
-        self._checkpoints = checkpoints
-        self._session = session
-        self._state = state
-        self._train = train
-        self._on_complete = on_complete
-        self._asked = session.engine.tick_count
+    writer: CheckpointWriter
+    checkpoints: Checkpoints
+    session: Session
+    state: FitState
+    train: object
+    on_complete: Callable[[Path], None]
+
+    def __post_init__(self) -> None:
+        self._asked = self.session.engine.tick_count
 
     def save(self, ticks: int | None) -> None:
         """Leave a checkpoint: at once if given None, or if one is due after so many ticks."""
-        writer, world = self._writer, self._session.world
+        writer, world = self.writer, self.session.world
+        # Wait for the checkpoint before, if one is due.
         due = ticks is None or writer.is_due(ticks, self._asked)
         self._asked = self._asked if ticks is None else ticks
         if due:
             with world.in_phase(Phase.SAVING):
                 writer.wait()
-        self._tell()  # what is done with a checkpoint is in the state that the next one keeps
+        # Tell of it first: what is done with it is in the state that the next one keeps.
+        self._tell()
         if due:
-            note = self._checkpoints.note() if self._checkpoints.note else None
+            note = self.checkpoints.note() if self.checkpoints.note else None
             with world.in_phase(Phase.SAVING):
                 self._write(note)
 
     def _write(self, note: Any) -> None:
-        writer, session, state = self._writer, self._session, self._state
+        writer, session, state = self.writer, self.session, self.state
         engine, replica = session.engine, session.world.replica
+        # Refuse a state that is not one, and leave out one that is saved already.
         if not session.prepared:
             raise HocketError("there is nothing to save before the first batch")
         if (name := checkpoint_name(engine.tick_count, state.epoch)) == writer.last_name:
             return
-        session.whole_ticks.require()
-        session.look()
+        session.ticks.require_whole()
+        session.ticks.look()
+        # Collect the state of each stage, and of the training as a whole.
         parts = {
             part_name(stage.index, replica): stage_state
             | reshard_names(stage, session.cut.network)
             | {
-                "fit": state.state_dict(stage.index, self._train),
+                "fit": state.state_dict(stage.index, self.train),
                 "note": note,
                 "sample": session.sample,
                 "callbacks": state.callbacks.stage_tensors(stage),
@@ -183,13 +190,17 @@ class _Saver:
             }
             for stage, stage_state in zip(engine.stages, engine.state_dict(), strict=True)
         }
-        manifest = build_manifest(
-            engine.tick_count,
-            session.setup,
-            session.parameter_names,
-            session.world.replicas,
-            state.summary(),
+        manifest = Manifest(
+            tick=engine.tick_count,
+            stages=session.cut.parameter_names,
+            replicas=session.world.replicas,
+            setup=setup_choices(session.setup),
+            versions={"torch": torch.__version__, "hocket": __version__},
+            threads=torch.get_num_threads(),
+            fit=state.summary(),
+            parts={},
         )
+        # Write them, with a reason if a checkpoint of such weights is of no use.
         faults = [(s.index, fault) for s in engine.stages if (fault := s.persistent_fault())]
         writer.save(
             name, parts, manifest, "; ".join(f"stage {k}: the {what}" for k, what in faults)
@@ -197,22 +208,22 @@ class _Saver:
 
     def settle(self) -> None:
         """Wait until the last checkpoint is complete, or never will be."""
-        with self._session.world.in_phase(Phase.SAVING):
-            self._writer.wait()
-            self._writer.settle()
+        with self.session.world.in_phase(Phase.SAVING):
+            self.writer.wait()
+            self.writer.settle()
         self._tell()
 
     def _tell(self) -> None:
-        for path in self._writer.take_complete():
-            with self._session.world.in_phase(Phase.SAVING):
-                self._on_complete(path)
+        for path in self.writer.take_complete():
+            with self.session.world.in_phase(Phase.SAVING):
+                self.on_complete(path)
 
 
 def resume_from(session: Session, folder: Path) -> tuple[FitState, ResumePoint]:
     """Restore the newest complete checkpoint of a folder, or a given one.
 
     Args:
-        session: The network and its engine, which has not trained yet.
+        session: Network, stages, engine and world; nothing has trained yet.
         folder: One checkpoint, or a folder of checkpoints.
 
     Raises:
@@ -222,6 +233,7 @@ def resume_from(session: Session, folder: Path) -> tuple[FitState, ResumePoint]:
     """
     if session.engine.tick_count:
         raise HocketError("this trainer has trained already; resume with a new one")
+    # Find the newest checkpoint that all processes can read.
     count, world = session.cut.count, session.world
     local_parts = [part_name(stage, world.replica) for stage in world.local_stages(count)]
 
@@ -236,11 +248,16 @@ def resume_from(session: Session, folder: Path) -> tuple[FitState, ResumePoint]:
     else:
         snapshot, newer = newest_common_checkpoint(folder, wanted, world.gather)
     session.checkpoint_folders.add(snapshot.folder.parent)
+    # Refuse another training, and build the stages for the inputs of the checkpoint.
     manifest, first = snapshot.manifest, next(iter(snapshot.parts.values()))
     require_same_setup(manifest, session.setup)
     session.prepare(first["sample"], whole=True, resumes=True)
     engine = session.engine
-    exact = (manifest.stages, manifest.replicas) == (session.parameter_names, world.replicas)
+    exact = (manifest.stages, manifest.replicas) == (
+        session.cut.parameter_names,
+        world.replicas,
+    )
+    # Load the states of the same stages, or reshard other stages.
     if exact:
         states = [snapshot.parts[name] for name in local_parts]
         require_matching_stages(engine.stages, states, session.cut.network)
@@ -260,6 +277,7 @@ def resume_from(session: Session, folder: Path) -> tuple[FitState, ResumePoint]:
         reshard(engine, session.cut.network, snapshot, manifest.fit["epoch"])
     if world.is_main or session.detached:
         warn_of_changes(snapshot, exact, newer)
+    # Load the state of the fit, and what callbacks have kept.
     state = FitState()
     meters = [stage_state["fit"]["meter"] for stage_state in states if exact]
     state.load_state_dict(manifest.fit, first["fit"], meters)

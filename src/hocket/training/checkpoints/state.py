@@ -16,14 +16,12 @@ from torch import Tensor, nn
 from hocket.checkpoint.directory import Manifest, newest_first, read_manifest, read_part
 from hocket.engine.engine import LockstepEngine
 from hocket.errors import CheckpointError, format_problems, warn
-from hocket.stage.memory.forward_state import set_tensors
-from hocket.stage.setup import Setup
+from hocket.stage.memory.forward_state import named_tensors, set_tensors
 from hocket.stage.stage import Stage
 from hocket.training.fit_state import FitState
 from hocket.training.results.metrics import EpochResult
-from hocket.training.session.setup_choices import setup_choices
+from hocket.training.session.cut_network import parameter_names
 from hocket.tree import Tree
-from hocket.version import __version__
 
 
 @dataclass(frozen=True)
@@ -51,7 +49,7 @@ class ResumePoint:
 
 @dataclass(frozen=True)
 class Snapshot:
-    """A checkpoint that was read, as far as this process needs it.
+    """The parts of a checkpoint that this process has read.
 
     Attributes:
         folder: Folder of the checkpoint.
@@ -85,21 +83,6 @@ def part_name(stage: int, replica: int) -> str:
     return f"stage{stage}-replica{replica}.pt" if replica else f"stage{stage}.pt"
 
 
-def parameter_names(network: nn.Module, module: nn.Module, stage: int) -> dict[str, str]:
-    """Return the network's names of a stage's parameters and buffers, by the stage's names.
-
-    Args:
-        network: The network.
-        module: Layers of the stage.
-        stage: Number of the stage, for what the network has no name for.
-    """
-    known = {id(value): name for name, value in _named_values(network)}
-    return {
-        name: known.get(id(value), f"stage {stage}: {name}")
-        for name, value in _named_values(module)
-    }
-
-
 def reshard_names(stage: Stage, network: nn.Module) -> dict[str, Any]:
     """Return the names with which a stage's state can continue in stages cut elsewhere."""
     known = {id(value): name for name, value in network.named_parameters()}
@@ -115,7 +98,7 @@ def callback_tensors(
     """Return what callbacks have kept for the weights and buffers of a stage.
 
     Args:
-        stage: The stage, perhaps cut elsewhere than those of the checkpoint.
+        stage: The stage, perhaps cut elsewhere than before the checkpoint.
         network: The network, whose names the tensors are found by.
         states: States of the stages of the checkpoint that may hold them.
     """
@@ -131,34 +114,6 @@ def callback_tensors(
     }
 
 
-def build_manifest(
-    ticks: int,
-    setup: Setup,
-    names: list[list[str]],
-    replicas: int,
-    fit: dict[str, Any],
-) -> Manifest:
-    """Build the manifest of a checkpoint that is taken here and now, without digests.
-
-    Args:
-        ticks: Number of ticks done.
-        setup: Options of the training.
-        names: For each stage, the network's names of what it holds.
-        replicas: Number of processes that share a stage.
-        fit: Epochs and batches that are done, as JSON values.
-    """
-    return Manifest(
-        tick=ticks,
-        stages=names,
-        replicas=replicas,
-        setup=setup_choices(setup),
-        versions={"torch": torch.__version__, "hocket": __version__},
-        threads=torch.get_num_threads(),
-        fit=fit,
-        parts={},
-    )
-
-
 def newest_common_checkpoint(
     folder: Path, wanted: WantedFiles, gather: Callable[[Any], list[Any]]
 ) -> tuple[Snapshot, list[str]]:
@@ -172,6 +127,7 @@ def newest_common_checkpoint(
     Raises:
         CheckpointError: There is none.
     """
+    # Try one after another, from the newest; all processes try the same one.
     problems: list[str] = []
     for place in gather([str(place) for place in newest_first(folder)])[0]:
         snapshot, problem = None, None
@@ -183,12 +139,13 @@ def newest_common_checkpoint(
         if not told and snapshot is not None:
             return snapshot, problems
         problems += told
+    # Say why there is none.
     why = list(dict.fromkeys(problems)) or [_reason_for_none(folder)]
     raise CheckpointError(format_problems(f"cannot resume from {str(folder)!r}", why))
 
 
 def _reason_for_none(folder: Path) -> str:
-    """Return in words why a folder has no checkpoint of a training as a whole."""
+    """Return the reason why a folder has no checkpoint of a training as a whole."""
     parts = [name for name in folder.glob("stage*") if newest_first(name)]
     if not parts:
         return "there is no folder of a checkpoint in it"
@@ -222,6 +179,7 @@ def _require_form(where: str, manifest: Manifest, part: Tree) -> None:
     Raises:
         CheckpointError: It is not the state of a stage.
     """
+    # Read what is needed before a stage is built, and collect what is wrong.
     try:
         wrong = [name for name, kind in PART_FORM.items() if type(part[name]) is not kind]
         kept = {f"callbacks: {name}": values for name, values in part["callbacks"].items()}
@@ -253,6 +211,7 @@ def warn_of_changes(snapshot: Snapshot, exact: bool, newer: Sequence[str]) -> No
         exact: True if the stages are the same.
         newer: Reasons why newer checkpoints are not used.
     """
+    # Collect what differs: the checkpoint, the stages, the machine.
     manifest = snapshot.manifest
     words = [f"a newer checkpoint is not used: {why}" for why in newer]
     if not exact:
@@ -339,6 +298,7 @@ def reshard(engine: LockstepEngine, network: nn.Module, snapshot: Snapshot, epoc
         CheckpointError: The checkpoint is of another network, or the schedulers follow losses;
             nothing has been changed.
     """
+    # Collect weights and optimizer states under the network's names.
     states = [state for name, state in snapshot.parts.items() if "replica" not in name]
     values: dict[str, Tensor] = {}
     optimizer_states: dict[str, Any] = {}
@@ -348,7 +308,10 @@ def reshard(engine: LockstepEngine, network: nn.Module, snapshot: Snapshot, epoc
         for number, name in enumerate(state["trained"]):
             if name is not None and number in optimizer["state"]:
                 optimizer_states[name] = optimizer["state"][number]
-    wanted = {name: (value.shape, value.dtype) for name, value in _named_values(network)}
+    # Refuse another network, other optimizers, and schedulers whose losses are not known.
+    wanted = {
+        name: (value.shape, value.dtype) for name, value in named_tensors(network).items()
+    }
     given = {n: (value.shape, value.dtype) for n, value in values.items() if n in wanted}
     if wanted != given:
         different = [name for name in wanted if given.get(name) != wanted[name]]
@@ -366,6 +329,7 @@ def reshard(engine: LockstepEngine, network: nn.Module, snapshot: Snapshot, epoc
             "ReduceLROnPlateau continues with the stages that it began with; resume with "
             "the same number of stages and the same cuts"
         )
+    # Load them into the new stages, with nothing in flight.
     set_tensors(network, {name: values[name] for name in wanted})
     schedule = states[0]["schedule"]
     updates = max(state["updater"]["version"] for state in states)
@@ -378,7 +342,3 @@ def reshard(engine: LockstepEngine, network: nn.Module, snapshot: Snapshot, epoc
 def _optimizer_kinds(states: Sequence[Tree]) -> set[str]:
     """Return the kinds of optimizers of all stages that have one."""
     return {state["updater"]["kinds"][0] for state in states} - {"NoneType"}
-
-
-def _named_values(module: nn.Module) -> list[tuple[str, Tensor]]:
-    return [*module.named_parameters(), *module.named_buffers()]

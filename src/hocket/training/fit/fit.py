@@ -1,189 +1,372 @@
-"""The loop over epochs of ``fit``: train, evaluate, and leave checkpoints until all is done."""
+"""One ``fit`` under way: the loop over epochs, which end for all stages together or for each.
 
-from collections.abc import Iterator
+Stages that keep step go through each epoch together. Stages that run freely in processes of
+their own are detached: each counts its epochs for itself, and they meet at the end only.
+"""
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
-from itertools import islice
+from itertools import islice, zip_longest
 from typing import Any
 
 import torch
-from torch.optim import lr_scheduler
 
-from hocket.errors import DataError, OptionError, warn
+from hocket.data.loader_state import preserve_loader
+from hocket.errors import DataError, OptionError
 from hocket.training.budget import COUNTS_OWN_UPDATES
-from hocket.training.fit.fit_plan import FitPlan
-from hocket.training.fit.pacing import Detached, Pacing, Together, evaluate_unless_asked
+from hocket.training.checkpoints.resume import SaveCheckpoint
+from hocket.training.fit.fit_request import FitRequest
+from hocket.training.fit.interrupt import Interrupt
+from hocket.training.fit.schedule_length import warn_of_slow_rates
 from hocket.training.fit_state import FitState
+from hocket.training.results.metrics import EpochResult, EvaluationResult, TrainingMeter
+from hocket.training.results.progress_bar import EndedEpoch, Progress
+from hocket.training.session.evaluation import Evaluation
 from hocket.training.session.session import Session
+from hocket.training.view import TrainerView
 from hocket.tree import count_samples
 
 
-def fit(session: Session, state: FitState, plan: FitPlan) -> None:
-    """Train until every stage has trained for all epochs; results are added to the state.
+@dataclass(eq=False)
+class Fit(ABC):
+    """Trains, evaluates and leaves checkpoints until every stage has done all its epochs.
 
-    Args:
-        session: The network and its engine.
+    Subclasses say how epochs end: for all stages together, or for each stage by itself.
+
+    Attributes:
+        request: Arguments of the ``fit``.
+        trainer: The trainer as callbacks see it.
+        session: Network, stages, engine and world.
         state: Epochs and batches that are done already.
-        plan: Data and goal.
-
-    Raises:
-        OptionError: Stages count their own epochs, and there are data of unknown length, or a
-            number of updates.
-        DataError: The training data have no batches.
-        KeyboardInterrupt: The training was asked to stop; a checkpoint is left, if any is.
+        progress: Shows batches and epochs.
+        interrupt: Knows whether a signal has asked the training to stop.
+        save: Leaves checkpoints.
     """
-    free = session.setup.method.free_running
-    if free and plan.length is None:
-        raise OptionError(
-            "each stage counts its own epochs, and the training data do not say how many "
-            "batches they have; pass a list or a DataLoader"
-        )
-    if free and plan.budget.counts_updates:
-        raise OptionError(
-            f"the stages of method {session.setup.method.name!r} run freely, and each "
-            f"{COUNTS_OWN_UPDATES}"
-        )
-    goal = _Goal(session, plan, state.epoch)
-    goal.set()  # else a resumed engine would not know that it has reached its goal
-    pacing: Pacing = (Detached if session.detached else Together)(session, state, plan)
-    try:
-        while not pacing.is_over():
-            _train_epoch(session, state, plan, goal)
-            if not pacing.end_epoch():
-                break
-        pacing.finish()
-        session.collect()
-        # A loader draws from the global generator, and only that of the data is read.
-        torch.set_rng_state(session.world.broadcast(torch.get_rng_state()))
-    finally:
-        session.engine.pace.end_goal()  # a loop of the caller's own has none
 
+    request: FitRequest
+    trainer: TrainerView
+    session: Session
+    state: FitState
+    progress: Progress
+    interrupt: Interrupt
+    save: SaveCheckpoint
 
-class _Goal:
-    """Tells the engine once how many epochs to train for, as soon as it is built."""
+    def run(self) -> None:
+        """Train until all epochs are done; their results are added to the state.
 
-    def __init__(self, session: Session, plan: FitPlan, epoch: int) -> None:
-        self._session = session
-        self._plan = plan
-        self._epoch = epoch
-        self._told = False
+        Raises:
+            OptionError: Stages count their own epochs, and there are data of unknown length, or
+                a number of updates.
+            DataError: The training data have no batches.
+            KeyboardInterrupt: The training was asked to stop; a checkpoint is left, if any is.
+        """
+        session = self.session
+        self._require_counts()
+        if session.prepared:
+            self._set_goal()  # a resumed engine may have reached it
+        try:
+            while not self.is_over():
+                self._train_epoch()
+                if not self.end_epoch():
+                    break
+            self.finish()
+            session.cut.collect(session.world)
+            # A loader draws from the global generator, and only one process reads the data.
+            torch.set_rng_state(session.world.broadcast(torch.get_rng_state()))
+        finally:
+            session.engine.pace.end_goal()  # a loop of the caller's own has none
 
-    def set(self) -> None:
-        session, plan = self._session, self._plan
-        if session.prepared and not self._told:
-            epochs = plan.budget.passes(plan.length, session.setup.method.accumulate)
-            session.engine.pace.set_goal(
-                epochs, plan.length, epoch=self._epoch, again=plan.resumed
+    def _train_epoch(self) -> None:
+        """Train on the rest of an epoch's data; its events are counted in the state.
+
+        Raises:
+            DataError: The training data have no batches.
+            KeyboardInterrupt: This process was asked to stop before it had read a batch.
+        """
+        session, state, interrupt = self.session, self.state, self.interrupt
+        # Read on where the epoch was left, until a signal comes.
+        session.training_mode.enter()
+        reads, count = session.world.reads_data, session.splitter.count_samples
+        data = state.remaining_batches(self.request.train, count, reads=reads)
+        if reads:
+            data = interrupt.until_asked(data, session.world.agreement_store())
+        # Build the stages with the first batch, if there are none yet.
+        was_prepared = session.prepared
+        batches = session.prepared_by(data)
+        if interrupt.asked and not session.prepared:
+            raise KeyboardInterrupt(interrupt.asked)  # there is nothing to save yet
+        if session.prepared and not was_prepared:
+            self._set_goal()
+        # Train, and evaluate on the way.
+        goes_on = True
+        while goes_on:
+            self._evaluate_within_epoch()
+            goes_on = self._train_until_stop(batches)
+        # Refuse an epoch without batches, unless this stage has no epoch left.
+        free = session.setup.method.free_running
+        is_empty = state.samples == 0 and reads and not interrupt.asked
+        if is_empty and not (free and session.engine.pace.finished):
+            raise DataError(
+                f"epoch {state.epoch}: the training data have no batches; an iterator can be "
+                "used once, so pass a list or a DataLoader"
             )
-            self._told = True
-            if session.follows_losses and plan.validation is None:
-                raise OptionError(
-                    "ReduceLROnPlateau follows the validation loss at the end of each epoch, "
-                    "and there are no validation data; give some, or another scheduler"
-                )
-            if session.world.is_main:
-                _warn_of_slow_rates(session, plan, epochs)
-            if session.detached and not plan.resumed:
-                plan.save(None)  # for a process that is killed before the first one is due
 
+    def _train_until_stop(self, batches: Iterator[Any]) -> bool:
+        """Train until an evaluation within the epoch is due, or the training or the epoch ends.
 
-def _warn_of_slow_rates(session: Session, plan: FitPlan, epochs: int) -> None:
-    """Warn of a warm-up without an end, and of epochs counted by a schedule of updates."""
-    setup = session.setup
-    batches = plan.budget.batches(epochs, plan.length, setup.method.accumulate)
-    schedulers = [stage.updater.scheduler for stage in session.engine.stages]
-    steps = max(map(_count_steps, schedulers))
-    if batches is None:
-        return
-    updates = batches // setup.method.accumulate
-    end = session.engine.stages[0].updater.version + updates
-    if 0 < end <= setup.warmup_updates:
-        warn(
-            f"warmup_updates is {setup.warmup_updates}, and this fit ends after {end} updates, "
-            "before the learning rate has risen; give fewer"
-        )
-    # Many more are a training that is cut short.
-    unsuited = 2 * epochs < updates <= steps <= updates + max(1, updates // 10)
-    if setup.scheduler_unit == "epoch" and unsuited:
-        warn(
-            f"the scheduler counts epochs, of which there are {epochs}, and its schedule has "
-            f"{steps} steps, so the learning rate hardly changes; give "
-            "scheduler_unit='update', or a schedule of as many steps as epochs",
-        )
+        Args:
+            batches: The remaining batches of the epoch.
 
+        Returns:
+            True if the epoch goes on.
+        """
+        session, state, budget = self.session, self.state, self.request.budget
+        last, method = session.cut.count - 1, session.setup.method
+        shown = None if method.free_running else state.epoch
+        updates = budget.updates_to_next_stop(state.updates)
+        count = None if updates is None else updates * method.accumulate - state.ungathered
+        missing = count
+        # One tick for each batch: train, count, show, tell the callbacks, leave a checkpoint.
+        for inputs, targets in session.engine.pace.ticks(islice(batches, count)):
+            state.enter(method.accumulate, count_samples(inputs))
+            events = session.ticks.step(inputs, targets, state.epoch)
+            state.meter.add(events)
+            self.progress.batch(partial(state.newest, shown, last))
+            for callback in state.callbacks:
+                callback.on_step(self.trainer, events)
+            self.save(session.engine.tick_count)
+            missing = None if missing is None else missing - 1
+        # In processes that read no data as well: all count the batches that have entered.
+        return missing == 0 and not budget.is_spent(len(state.history), state.updates)
 
-def _count_steps(scheduler: object) -> int:
-    """Return the steps of one of PyTorch's schedules; 0 if it has no end that is known."""
-    parts: list[object] = getattr(scheduler, "_schedulers", [])
-    if isinstance(scheduler, lr_scheduler.SequentialLR):
-        return sum(scheduler._milestones[-1:]) + _count_steps(parts[-1])
-    numbers = [
-        getattr(scheduler, name, None) for name in ("total_steps", "T_max", "total_iters")
-    ]
-    milestones = getattr(scheduler, "milestones", ())
-    known: list[int] = [*(n for n in numbers if isinstance(n, int)), *milestones]
-    return max([0, *known, *map(_count_steps, parts)])
+    @abstractmethod
+    def is_over(self) -> bool:
+        """Return True once every stage has trained for all epochs."""
 
+    @abstractmethod
+    def end_epoch(self) -> bool:
+        """End an epoch, at the end of the data; return False to stop at once."""
 
-def _train_epoch(session: Session, state: FitState, plan: FitPlan, goal: _Goal) -> None:
-    """Train on the rest of an epoch's data; its events are counted in the state.
+    @abstractmethod
+    def finish(self) -> None:
+        """Bring the results of all processes together, after the last epoch."""
 
-    Raises:
-        DataError: The training data have no batches.
-        KeyboardInterrupt: This process was asked to stop before it had read a batch.
-    """
-    free, number = session.setup.method.free_running, state.epoch
-    session.training_mode.enter()
-    reads = session.world.reads_data
-    data = state.remaining_batches(plan.train, session.splitter.count_samples, reads=reads)
-    if reads:
-        data = plan.interrupt.until_asked(data, session.world.agreement_store())
-    batches = session.prepared_by(data)
-    if plan.interrupt.asked and not session.prepared:
-        raise KeyboardInterrupt(plan.interrupt.asked)  # there is nothing to save yet
-    goal.set()
-    while _train_until_stop(session, state, plan, batches):
-        pass
-    expected = reads and not plan.interrupt.asked
-    if state.samples == 0 and expected and not (free and session.engine.pace.finished):
-        raise DataError(
-            f"epoch {number}: the training data have no batches; an iterator can be used "
-            "once, so pass a list or a DataLoader"
-        )
-
-
-def _train_until_stop(
-    session: Session, state: FitState, plan: FitPlan, batches: Iterator[Any]
-) -> bool:
-    """Train until an evaluation within the epoch is due, or the training or the epoch ends.
-
-    Args:
-        session: The network and its engine.
-        state: Epochs and batches that are done already.
-        plan: Data and goal.
-        batches: The remaining batches of the epoch.
-
-    Returns:
-        True if the epoch goes on.
-    """
-    budget, method = plan.budget, session.setup.method
-    if budget.evaluates_at(state.updates) and state.evaluated < state.updates:
+    def _evaluate_within_epoch(self) -> None:
+        """Evaluate if that is due after so many updates, and tell the callbacks."""
+        state = self.state
+        is_due = self.request.budget.evaluates_at(state.updates)
+        if not is_due or state.evaluated >= state.updates:
+            return
         with state.untimed():
-            evaluation = evaluate_unless_asked(session, plan)
+            evaluation = self.evaluate()
             state.evaluated = state.updates  # first, as a callback may write a checkpoint
             if evaluation is not None:
-                plan.progress.evaluation(state.updates, evaluation)
-                plan.on_evaluation(state.updates, evaluation)
-    updates = budget.updates_to_next_stop(state.updates)
-    count = None if updates is None else state.batches_until(updates, method.accumulate)
-    missing = count
-    shown = None if method.free_running else state.epoch
-    for inputs, targets in session.engine.pace.ticks(islice(batches, count)):
-        state.enter(method.accumulate, count_samples(inputs))
-        events = session.step(inputs, targets, state.epoch)
-        state.meter.add(events)
-        plan.progress.batch(partial(state.newest, shown, session.cut.count - 1))
-        plan.on_step(events)
-        plan.save(session.engine.tick_count)
-        missing = None if missing is None else missing - 1
-    # In processes that read no data as well: all count the batches that have entered.
-    return missing == 0 and not budget.is_spent(len(state.history), state.updates)
+                self.progress.evaluation(state.updates, evaluation)
+                if self.request.on_evaluation is not None:
+                    self.request.on_evaluation(state.updates, evaluation)
+                for callback in state.callbacks:
+                    callback.on_evaluation(self.trainer, state.updates, evaluation)
+
+    def evaluate(self) -> EvaluationResult | None:
+        """Return the result of an evaluation; None without data for one.
+
+        Raises:
+            KeyboardInterrupt: All processes were asked to stop, and drop the evaluation.
+            DataError: There are no batches.
+        """
+        validation = self.request.validation
+        if validation is None:
+            return None
+        with preserve_loader(validation):  # it may be that of the training
+            counts = Evaluation(self.session).measure(self.interrupt.until_asked(validation))
+        self.stop_if_asked()
+        return counts.result()
+
+    def stop_if_asked(self) -> None:
+        """Stop all processes, with a checkpoint, if one of them was asked to stop.
+
+        Raises:
+            KeyboardInterrupt: With the number of the signal.
+        """
+        if asked := max(self.session.world.gather(self.interrupt.asked)):
+            self.interrupt.asked = asked  # as a signal to all may reach this process later
+            self.save(None)
+            raise KeyboardInterrupt(asked)
+
+    def tell_of_epoch(self, epoch: EpochResult) -> None:
+        """Pass the result of an epoch on to the user's function and to the callbacks."""
+        if self.request.on_epoch is not None:
+            self.request.on_epoch(epoch)
+        for callback in self.state.callbacks:
+            callback.on_epoch(self.trainer, epoch)
+
+    def merge_rows(
+        self, rows: Sequence[Any], number: int, evaluation: EvaluationResult | None
+    ) -> EpochResult:
+        """Merge what the processes have counted in an epoch.
+
+        Args:
+            rows: For each process the values of its meter, its samples and its seconds.
+            number: Number of the epoch.
+            evaluation: Result on the validation data, if there are any.
+        """
+        setup, count = self.session.setup, self.session.cut.count
+        total = TrainingMeter()
+        for values, _, _ in rows:
+            total.merge(values)
+        return total.epoch(
+            number,
+            count,
+            evaluation,
+            seconds=max(row[2] for row in rows),
+            samples=max(row[1] for row in rows),
+            all_losses=setup.method.free_running,
+            # Each stage may back off, and those before it skip the batch with it.
+            spared=count * setup.build_loss_scale().most_backoffs + len(setup.skip_batches),
+        )
+
+    def _require_counts(self) -> None:
+        """Refuse data of unknown length and numbers of updates where stages run freely.
+
+        Raises:
+            OptionError: Each stage counts its own epochs and updates.
+        """
+        method = self.session.setup.method
+        if method.free_running and self.request.length is None:
+            raise OptionError(
+                "each stage counts its own epochs, and the training data do not say how many "
+                "batches they have; pass a list or a DataLoader"
+            )
+        if method.free_running and self.request.budget.counts_updates:
+            raise OptionError(
+                f"the stages of method {method.name!r} run freely, and each "
+                f"{COUNTS_OWN_UPDATES}"
+            )
+
+    def _set_goal(self) -> None:
+        """Tell the engine how many epochs to train for, as soon as it is built.
+
+        Raises:
+            OptionError: A scheduler follows the validation loss, and there is none.
+        """
+        session, request = self.session, self.request
+        # Set the goal.
+        budget, accumulate = request.budget, session.setup.method.accumulate
+        epochs = budget.passes(request.length, accumulate)
+        session.engine.pace.set_goal(
+            epochs, request.length, epoch=self.state.epoch, again=request.resumed
+        )
+        # Check the schedules, now that there are any.
+        if session.ticks.follows_losses and request.validation is None:
+            raise OptionError(
+                "ReduceLROnPlateau follows the validation loss at the end of each epoch, "
+                "and there are no validation data; give some, or another scheduler"
+            )
+        batches = budget.batches(epochs, request.length, accumulate)
+        if session.world.is_main and batches is not None:
+            warn_of_slow_rates(session.setup, session.engine.stages, epochs, batches)
+        # Leave a checkpoint for a process that is killed before the first one is due.
+        if session.detached and not request.resumed:
+            self.save(None)
+
+
+class CommonEpochs(Fit):
+    """Epochs that all stages begin and end together, with an evaluation after each."""
+
+    def is_over(self) -> bool:
+        """Return True once every stage has trained for all epochs.
+
+        An epoch that has begun is completed, even if stages have finished in it. If a process
+        has asked to stop, this is the end as well; then batches stay in flight.
+        """
+        session, state = self.session, self.state
+        if any(session.world.gather(state.stop_requested)):
+            return True
+        enough = self.request.budget.is_spent(len(state.history), state.updates)
+        return enough and not state.batches and session.engine.pace.finished
+
+    def end_epoch(self) -> bool:
+        """Evaluate, and add the result of the epoch to the history of all processes."""
+        session, state, method = self.session, self.state, self.session.setup.method
+        self.stop_if_asked()
+        # Complete batches in flight where the method or the end of the training needs it.
+        state.meter.add(session.ticks.end_epoch())
+        if method.epoch_end == "drain":
+            state.drain()
+        is_last = self.request.budget.is_spent(len(state.history) + 1, state.updates)
+        if is_last and session.engine.pace.finished:
+            state.drain()
+            state.meter.add(session.ticks.finish())
+        # Merge the counts of all processes, and evaluate.
+        state.pause()
+        rows = session.world.gather([state.meter.values(), state.samples, state.seconds])
+        evaluation = self.evaluate()
+        if evaluation is not None:
+            session.ticks.note_loss(state.epoch, evaluation.loss)
+        epoch = self.merge_rows(rows, state.epoch, evaluation)
+        if not method.free_running:
+            epoch = replace(epoch, updates=state.updates)
+        # Add the epoch to the history, show it, and tell the callbacks.
+        state.end_epoch(epoch)
+        self.progress.epoch(
+            EndedEpoch(epoch.number, epoch.loss, evaluation, max(epoch.skipped))
+        )
+        self.tell_of_epoch(epoch)
+        self.save(None)
+        return True
+
+    def finish(self) -> None:
+        """Do nothing: every epoch has ended for all."""
+
+
+class OwnEpochs(Fit):
+    """Epochs that the stage of this process counts for itself, without waiting for others.
+
+    Results of single stages come together at the end, where all evaluate.
+    """
+
+    def is_over(self) -> bool:
+        """Return True once every stage has trained for all epochs."""
+        return bool(self.state.rows) and self.session.engine.pace.finished
+
+    def end_epoch(self) -> bool:
+        """Keep the result of this stage's epoch; return False if asked to stop."""
+        session, state = self.session, self.state
+        # Stop at once, also in the middle of an epoch.
+        if self.interrupt.asked or session.engine.pace.stopped:
+            session.engine.pace.stop()
+            return False
+        # Skip an epoch in which the stage only passed on batches that others train on.
+        if state.meter.newest_loss(None) is None and state.rows:
+            state.skip_epoch()
+            return True
+        # Show the epoch, and keep its counts.
+        loss = state.meter.mean_loss(None)
+        stage = state.meter.local_stage(None, session.cut.count - 1)
+        shown = math.nan if loss is None else loss
+        self.progress.epoch(EndedEpoch(state.epoch, shown, stage=stage))
+        state.end_own_epoch()
+        session.ticks.end_epoch()
+        self.save(None)
+        return True
+
+    def finish(self) -> None:
+        """Meet the other processes, evaluate, and merge the epochs of all stages."""
+        session, state = self.session, self.state
+        first = state.first_epoch
+        session.ticks.finish()
+        self.stop_if_asked()
+        # Merge the rows of all stages, of which some have done more epochs.
+        epochs = []
+        gathered = session.world.gather(state.rows)
+        for number, rows in enumerate(zip_longest(*gathered), first):
+            present = [row for row in rows if row is not None]
+            epochs.append(self.merge_rows(present, number, None))
+        # Evaluate once, and tell the callbacks of all epochs.
+        epochs[-1] = replace(epochs[-1], evaluation=self.evaluate())
+        state.history = epochs
+        for epoch in epochs:
+            self.tell_of_epoch(epoch)

@@ -1,9 +1,9 @@
 """Orderly end of a training on Ctrl-C: the first signal asks for it, a second one forces it.
 
 A signal to all processes of a job reaches each of them twice, as its launcher passes it on. So
-among several processes a second signal does nothing: the launcher kills those that are to end.
-A batch that is being read when the first signal comes is given up: reading may take longer
-than the process has to end in good order.
+among several processes a second signal does nothing: the launcher kills processes that do not
+end. A batch that is being read when the first signal comes is given up: reading may take
+longer than the process has to end in good order.
 """
 
 import itertools
@@ -21,7 +21,7 @@ from hocket.distributed.folder.identity import current_identity
 T = TypeVar("T")
 
 AHEAD = 16
-"""Batches between the one at which a replica is asked and the one at which all stop.
+"""Batches from the one at which a replica gets a signal to the one at which all stop.
 
 Replicas wait for each other's gradients, and are never that far apart.
 """
@@ -37,7 +37,7 @@ def stop_signals() -> tuple[signal.Signals, ...]:
 
 
 def heard(signals: Sequence[signal.Signals]) -> tuple[signal.Signals, ...]:
-    """Return those of the signals that are not ignored, as SIGINT is in the background."""
+    """Return the signals that are not ignored; in the background SIGINT is ignored."""
     return tuple(n for n in signals if signal.getsignal(n) is not signal.SIG_IGN)
 
 
@@ -80,7 +80,7 @@ class Interrupt:
                 self._before.keys() - {signal.SIGCHLD}, signal.SIG_IGN
             )
         for number, before in self._before.items():
-            # None is a handler that was not set from Python; nobody can set it again.
+            # None is a handler that was not set from Python, and cannot be set again.
             signal.signal(number, before or signal.SIG_DFL)
 
     def _ask(self, number: int, frame: FrameType | None) -> None:
@@ -99,11 +99,12 @@ class Interrupt:
 
         Args:
             batches: The batches.
-            shared: Store in which replicas, which go through the same batches and may be
-                asked one by one, agree on the last batch; a new one for each call. None
-                without replicas, to stop at once, even while a batch is read.
+            shared: Store in which replicas agree on the last batch, as signals reach them one
+                by one; a new store for each call. None without replicas, to stop at once, even
+                while a batch is read.
         """
         iterator = iter(batches)
+        # Read a batch, and give it up if a signal comes meanwhile.
         for number in itertools.count():
             try:
                 try:
@@ -115,6 +116,7 @@ class Interrupt:
                     self._reading = False
             except (StopIteration, _ReadingGivenUpError):
                 return
+            # Agree with the replicas on the batch at which all stop.
             if shared is not None:
                 if self.asked:
                     shared.compare_set("stop", "", str(number + AHEAD))

@@ -18,8 +18,8 @@ class EvaluationResult:
     """Quality of a network on data it is not trained on.
 
     Attributes:
-        loss: Mean of the losses of batches, in which a batch counts as much as it has samples,
-            or predictions that are asked for if targets are class numbers.
+        loss: Mean of the losses of batches, weighted by their samples, or by their predictions
+            that count if targets are class numbers.
         error: Share of wrong predictions, a fraction; None if targets are not class numbers.
             Predictions whose target is not one of the classes (such as -100) do not count.
         samples: Number of samples it was measured on.
@@ -52,7 +52,7 @@ class EpochResult:
         samples: Number of samples that were trained on.
         staleness: For each stage, the mean staleness measured.
         skipped: For each stage, the number of batches that came back and that it did not
-            train on, as something was NaN or infinite, or by ``skip_batches``.
+            train on, because a value was NaN or infinite or because of ``skip_batches``.
         updates: Updates of a stage that the batches of the ``fit`` lead to, this epoch
             included; None if every stage counts its own.
     """
@@ -74,8 +74,8 @@ MOST_UNREAD = 1024
 class TrainingMeter:
     """Losses, staleness and skipped batches of the events of one epoch.
 
-    Losses stay on their device until somebody asks for one, as the device has to complete all
-    its work for that.
+    Losses stay on their device until one is read, as the device has to complete all its work
+    for that.
     """
 
     def __init__(self) -> None:
@@ -197,6 +197,7 @@ class TrainingMeter:
         Raises:
             NonFiniteError: A stage has skipped all batches that came back to it.
         """
+        # Refuse an epoch in which a stage has learned nothing.
         skipped = {k: count for k, count in self._skipped.items() if count > spared}
         idle = [k for k in skipped if k not in self._staleness]
         if idle:
@@ -206,6 +207,7 @@ class TrainingMeter:
                 "something was NaN or infinite in each; lower the learning rate, warm up, or "
                 "look at the data"
             )
+        # Average what the others have counted.
         loss = self.mean_loss(None if all_losses else number)
         staleness = [self._staleness.get(k, []) for k in range(stages)]
         return EpochResult(
@@ -245,12 +247,14 @@ class EvaluationMeter:
         Raises:
             DataError: Neither targets nor outputs show how many samples there are.
         """
+        # Count errors only for the head of an earlier stage.
         output, targets = prediction.output, prediction.targets
         ignored = ignored_index(loss)
         if prediction.stage < self._last:
             counts = count_errors(prediction.prediction, targets, ignored)
             self._count(f"stage {prediction.stage}", counts)
             return
+        # Count samples, loss and errors of the network.
         samples = prediction.samples
         if not samples:
             raise DataError(
@@ -290,7 +294,7 @@ class EvaluationMeter:
         """Return means over all samples.
 
         Raises:
-            DataError: Nothing was counted, or no target is asked for.
+            DataError: Nothing was counted, or no target is one of the classes.
         """
         if not self._samples:
             raise DataError("there are no batches to evaluate on; an iterator can be used once")

@@ -34,7 +34,7 @@ class MetricObject(Protocol):
 
 Metric: TypeAlias = MetricFunction | MetricObject
 _ASKED = "distributed_available_fn"
-"""Attribute of a metric of torchmetrics that is asked if there are other processes."""
+"""Attribute of a metric of torchmetrics: a function that says if there are other processes."""
 TAKEN = frozenset(["loss", "error", "samples", "exits", "ensemble"])
 """Names of other results of an evaluation."""
 
@@ -43,9 +43,8 @@ class OwnMetrics:
     """Metrics by name.
 
     Args:
-        metrics: For each name a function of the outputs and targets of a batch, of whose values
-            the mean over all samples is taken, or an object with ``reset``, ``update`` and
-            ``compute``.
+        metrics: For each name a function of a batch's outputs and targets, averaged over
+            samples, or an object with ``reset``, ``update`` and ``compute``.
 
     Raises:
         OptionError: A name is taken, or something is no metric.

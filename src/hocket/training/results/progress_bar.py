@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Protocol, TypeAlias
+from typing import TypeAlias
 
 from rich.progress import (
     BarColumn,
@@ -28,7 +28,7 @@ class Newest:
     Attributes:
         loss: Newest loss; None without one.
         lr: Newest learning rate of the first stage that is known; None without one.
-        samples_per_s: Samples in a second, since the present epoch began.
+        samples_per_s: Samples in a second, since the current epoch began.
         stage: Stage whose local loss it is; None for the network's.
     """
 
@@ -72,7 +72,7 @@ class EndedEpoch:
 
 
 def _owner(stage: int | None) -> str:
-    """Return whose loss it is, in words; nothing for the network's."""
+    """Return the owner of a loss as text; nothing for the network's."""
     return "" if stage is None else f" of stage {stage}"
 
 
@@ -82,8 +82,8 @@ READ_EVERY_S = 0.25
 """Seconds between two readings that a bar shows."""
 
 
-class Progress(Protocol):
-    """Display that is told of batches and epochs."""
+class Progress:
+    """Display of batches and epochs; this one shows nothing."""
 
     def batch(self, read: ReadNewest) -> None:
         """Count a batch that has entered.
@@ -104,54 +104,20 @@ class Progress(Protocol):
         """
 
 
-class NoProgress:
-    """Display that shows nothing."""
-
-    def batch(self, read: ReadNewest) -> None:
-        """Show nothing.
-
-        Args:
-            read: Not called.
-        """
-
-    def epoch(self, ended: EndedEpoch) -> None:
-        """Show nothing."""
-
-    def evaluation(self, updates: int, result: EvaluationResult) -> None:
-        """Show nothing.
-
-        Args:
-            updates: Updates done.
-            result: Result on the validation data.
-        """
-
-
-class EpochLines:
-    """Display of a line per epoch, for logs."""
+class EpochLines(Progress):
+    """Display of a line per epoch, for logs, in which batches would be too many."""
 
     def __init__(self, epochs: int) -> None:
         self._epochs = epochs
 
-    def batch(self, read: ReadNewest) -> None:
-        """Show nothing: batches are too many for a log.
-
-        Args:
-            read: Not called.
-        """
-
     def epoch(self, ended: EndedEpoch) -> None:
-        """Print the epoch."""
+        """See `Progress`."""
         # Stages that run freely may need a few more than was foreseen.
         epochs = max(self._epochs, ended.number + 1)
         self._print(f"epoch {ended.number + 1}/{epochs}: {ended}")
 
     def evaluation(self, updates: int, result: EvaluationResult) -> None:
-        """Print the evaluation.
-
-        Args:
-            updates: Updates done.
-            result: Result on the validation data.
-        """
+        """See `Progress`."""
         self._print(f"update {updates}: test loss {result.loss:.4f}{_error(result)}")
 
     def _print(self, line: str) -> None:
@@ -159,7 +125,7 @@ class EpochLines:
 
 
 def print_line(line: str) -> None:
-    """Print a line on standard error, whose failure ends nothing."""
+    """Print a line on standard error; if that fails, the training goes on."""
     print(line, file=StandardStream("stderr"), flush=True)
 
 
@@ -182,11 +148,7 @@ class ProgressBar(EpochLines):
         )
 
     def batch(self, read: ReadNewest) -> None:
-        """Advance by a batch, and show the newest numbers from time to time.
-
-        Args:
-            read: Called once in `READ_EVERY_S` at most.
-        """
+        """See `Progress`; the numbers are read once in `READ_EVERY_S` at most."""
         now = time.monotonic()
         if now < self._next_reading_s:
             self._bar.update(self._task, advance=1)
@@ -211,9 +173,10 @@ def progress_bar(
         completed: Batches done before it was resumed.
         shown: False to show nothing.
     """
+    # Choose by the terminal; a log gets a line per epoch.
     console = plain_console("stderr")
     if not shown:
-        yield NoProgress()
+        yield Progress()
     elif not console.is_terminal:
         yield EpochLines(epochs)
     else:
@@ -231,7 +194,7 @@ def progress_bar(
 
 @contextmanager
 def activity(text: str, *, shown: bool = True) -> Iterator[None]:
-    """Context manager that shows on a terminal what goes on before the first batch.
+    """Context manager that shows an activity before the first batch on a terminal.
 
     Args:
         text: The activity, such as "reading cifar10".

@@ -56,10 +56,12 @@ def scalars(kind: str, values: Mapping[str, Any]) -> Iterator[tuple[str, float]]
     >>> list(scalars("backward", {"stage": 1, "batch": 7, "loss": 0.5}))
     [('backward/loss/stage1', 0.5)]
     """
+    # Numbers of all kinds of rows.
     stage = f"/stage{values['stage']}" if "stage" in values else ""
     for name, value in values.items():
         if name in SCALARS and isinstance(value, int | float):
             yield f"{kind}/{name}{stage}", value
+    # Metrics of the user's own, and results of an evaluation.
     evaluation = values["evaluation"] if kind == "epoch" else None
     own = evaluation["metrics"] if evaluation else values.get("metrics", {})
     for name, value in own.items():

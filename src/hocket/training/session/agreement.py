@@ -19,8 +19,7 @@ from hocket.errors import WorldError
 from hocket.optim.factory import build_optimizer, build_scheduler
 from hocket.stage.layers.network_names import NetworkNames
 from hocket.stage.setup import Setup
-from hocket.training.session.changed_choices import describe_layer, loss_settings
-from hocket.training.session.setup_choices import as_text
+from hocket.training.session.choices import as_text, describe_layer, loss_settings
 from hocket.version import __version__
 
 Choices = Mapping[str, Any]
@@ -68,19 +67,21 @@ def require_same_training(
         world: This process among the others.
         setup: Options of the training.
         network: The network.
-        resumes: True if the weights are those of a checkpoint, which is loaded later.
+        resumes: True if a checkpoint is loaded later, which replaces the weights.
 
     Raises:
         WorldError: Something differs.
     """
     if world.size == 1:
         return
+    # Compare choices and weights, in one exchange.
     compares_weights = setup.broadcast == "none" and not resumes
     digests = _digests(network) if compares_weights else {}
     given = [_choices(setup, network), digests]
     gathered = world.gather(given, "comparing what to train")
     require_alike([choices for choices, _ in gathered])
     require_alike([weights for _, weights in gathered], SAME_WEIGHTS)
+    # Take the weights of rank 0, if that is wanted.
     if setup.broadcast == "first" and not resumes:
         world.copy_weights(network, source=0)
 
@@ -158,7 +159,7 @@ def _updates(
 ) -> dict[str, str]:
     """Return the optimizer and the scheduler that this process would give a stage.
 
-    They are built as in one process, which builds those of all stages.
+    They are built as in one process, which builds them for all stages.
     """
     optimizer = build_optimizer(setup.optimizer, trained, stage, stages)
     owner = f"the optimizer of stage {stage}"

@@ -3,8 +3,10 @@
 from collections.abc import Sequence
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
+from hocket.distributed.world.solo_world import SoloWorld
+from hocket.distributed.world.world import World
 from hocket.errors import CutError, OptionError, warn
 from hocket.modes import evaluation_mode, training_mode
 from hocket.partition import (
@@ -37,6 +39,7 @@ class CutNetwork:
         plan: Cuts of the network once they are known; None for stages given as modules.
         count: Number of stages.
         modules: Modules of the stages; empty until they are known.
+        collected: True if the network has the current weights of all stages.
 
     Raises:
         CutError: The network cannot be cut like this.
@@ -54,6 +57,7 @@ class CutNetwork:
         self.plan = stages if isinstance(stages, Plan) else None
         self.count = count_stages(stages)
         self.modules: list[nn.Module] = []
+        self.collected = True
         self._stages = stages
         self._trained: set[int] = set()  # of weights that the stages hold
         if isinstance(stages, int):
@@ -69,6 +73,14 @@ class CutNetwork:
     def device(self) -> torch.device:
         """Device of the network's parameters."""
         return find_device(self.network)
+
+    @property
+    def parameter_names(self) -> list[list[str]]:
+        """For each stage, the network's names of its parameters and buffers."""
+        return [
+            sorted(parameter_names(self.network, module, k).values())
+            for k, module in enumerate(self.modules)
+        ]
 
     @torch.no_grad()
     def accepts(self, sample: Tree) -> bool:
@@ -114,7 +126,18 @@ class CutNetwork:
         self._trained = {id(weight) for weight in self.network.parameters()}
         return self.modules
 
-    def warn_of_replaced_weights(self) -> None:
+    def collect(self, world: World | SoloWorld) -> None:
+        """Bring the weights and statistics of all stages into the network of each process.
+
+        Args:
+            world: This process among the others, or alone.
+        """
+        for stage, module in enumerate(self.modules):
+            world.copy_weights(module, source=stage * world.replicas)
+        self._warn_of_replaced_weights()
+        self.collected = True
+
+    def _warn_of_replaced_weights(self) -> None:
         """Warn of weights that came into the network after its stages were built."""
         named = self.network.named_parameters()
         names = [repr(name) for name, weight in named if id(weight) not in self._trained]
@@ -125,13 +148,32 @@ class CutNetwork:
             )
 
 
+def parameter_names(network: nn.Module, module: nn.Module, stage: int) -> dict[str, str]:
+    """Return the network's names of a stage's parameters and buffers, by the stage's names.
+
+    Args:
+        network: The network.
+        module: Layers of the stage.
+        stage: Number of the stage, for what the network has no name for.
+    """
+    known = {id(value): name for name, value in _named_values(network)}
+    return {
+        name: known.get(id(value), f"stage {stage}: {name}")
+        for name, value in _named_values(module)
+    }
+
+
+def _named_values(module: nn.Module) -> list[tuple[str, Tensor]]:
+    return [*module.named_parameters(), *module.named_buffers()]
+
+
 def find_device(network: nn.Module) -> torch.device:
-    """Return the device of a network's parameters; that of a network without any is the CPU."""
+    """Return the device of a network's parameters; the CPU for a network without any."""
     return next((p.device for p in network.parameters()), torch.device("cpu"))
 
 
 def count_stages(stages: Stages) -> int:
-    """Return the number of stages that are asked for.
+    """Return the number of stages.
 
     Raises:
         OptionError: It is given in another form.

@@ -1,0 +1,112 @@
+"""Callback that keeps a moving average of the weights."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from numbers import Integral, Real
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim.swa_utils import get_ema_multi_avg_fn
+
+from hocket.errors import OptionError, format_problems
+from hocket.options import Range
+from hocket.stage.stage import Stage
+from hocket.training.callback import Callback
+from hocket.training.view import TrainerView
+
+
+class AveragedWeights(Callback):
+    """Keeps the exponential moving average of the weights (EMA) of each stage.
+
+    After each update of a stage its average becomes ``decay`` times itself plus ``1 - decay``
+    times the weights; it begins with the weights after the first update that counts. Each
+    process averages the weights of its own stage, and checkpoints keep the averages.
+
+    Args:
+        decay: Share of the average that an update leaves, in [0, 1).
+        start: Number of first updates of each stage that do not count.
+
+    Raises:
+        OptionError: ``decay`` or ``start`` is out of range.
+    """
+
+    def __init__(self, decay: float = 0.999, *, start: int = 0) -> None:
+        problems = [
+            f"{name} is {value!r}; use {numbers}"
+            for name, value, kind, numbers in (
+                ("decay", decay, Real, Range(least=0, below=1)),
+                ("start", start, Integral, Range(least=0)),
+            )
+            if not (isinstance(value, kind) and float(value) in numbers)
+        ]
+        if problems:
+            raise OptionError(format_problems("weights cannot be averaged", problems))
+        self._start = start
+        self._update_averages = get_ema_multi_avg_fn(decay)
+        self._averages: dict[int, dict[str, Tensor]] = {}
+
+    def on_start(self, trainer: TrainerView, state: dict[str, Any] | None) -> None:
+        """Forget the averages of a ``fit`` before."""
+        self._averages.clear()
+
+    def on_update(self, trainer: TrainerView, stage: Stage) -> None:
+        """Let the new weights of a stage count."""
+        if stage.updater.version <= self._start:
+            return
+        weights = _weights_of(stage)
+        if not weights:  # layers without any, such as Flatten alone
+            return
+        if stage.index in self._averages:
+            averages = list(self._averages[stage.index].values())
+            self._update_averages(averages, list(weights.values()), 0)
+        else:
+            copies = {name: weight.clone() for name, weight in weights.items()}
+            self._averages[stage.index] = copies
+
+    @contextmanager
+    def in_place(self, trainer: TrainerView) -> Iterator[None]:
+        """Context manager in which the network has the averages as its weights.
+
+        They are there to evaluate, to predict and to save, and not to train. Buffers, such as
+        the statistics of BatchNorm, keep their values; so do weights without an average.
+        Among several processes all enter it, and have the averages of all stages.
+
+        Args:
+            trainer: The trainer, which has been used.
+        """
+        stages = trainer.stages
+        present = [{n: w.clone() for n, w in _weights_of(stage).items()} for stage in stages]
+        for stage in stages:
+            _fill(stage, self._averages.get(stage.index, {}))
+        try:
+            trainer.collect()
+            yield
+        finally:
+            for stage, weights in zip(stages, present, strict=True):
+                _fill(stage, weights)
+        trainer.collect()
+
+    def stage_tensors(self, stage: Stage) -> dict[str, Tensor]:
+        """Return the averages of a stage, by the names of its weights."""
+        return dict(self._averages.get(stage.index, {}))
+
+    def load_stage_tensors(self, stage: Stage, tensors: dict[str, Tensor]) -> None:
+        """Continue from the averages of a checkpoint."""
+        weights = _weights_of(stage)
+        self._averages[stage.index] = {  # another cut may join averages with other weights
+            name: tensors.get(name, weight).to(weight.device, copy=True)
+            for name, weight in weights.items()
+        }
+
+
+def _weights_of(stage: Stage) -> dict[str, Tensor]:
+    return {name: weight.detach() for name, weight in stage.module.named_parameters()}
+
+
+@torch.no_grad()
+def _fill(stage: Stage, values: dict[str, Tensor]) -> None:
+    """Copy into the memory of weights; graphs of batches in flight take no notice."""
+    for name, weight in stage.module.named_parameters():
+        if name in values:
+            weight.data.copy_(values[name])

@@ -1,0 +1,78 @@
+"""Metrics for Weights & Biases."""
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from hocket.errors import OptionError, missing_extra
+from hocket.training.results.rows import axis, scalars
+
+
+def require_wandb() -> tuple[Any, type[Exception]]:
+    """Return the function that begins a run of Weights & Biases, and the error that it raises.
+
+    Raises:
+        OptionError: It is not installed.
+    """  # noqa: DOC501  # missing_extra returns an OptionError
+    try:
+        # By name, as runs offline leave a folder that is imported like an empty package.
+        from wandb import Error, init
+    except ImportError as error:
+        raise missing_extra("wandb", "wandb", "the tracker 'wandb'") from error
+    return init, Error
+
+
+class WandB:
+    """Tracker of Weights & Biases, which sends from another process.
+
+    The processes of a training have a run each, in one group. The project is
+    ``WANDB_PROJECT``, or ``hocket``; with ``WANDB_MODE=offline`` nothing is sent.
+
+    Args:
+        name: Name of the training.
+        process: Name of this process among several; None if it is alone or the main one.
+        choices: Choices of the training, as plain values.
+
+    Raises:
+        OptionError: The package is not installed, or cannot start a run.
+    """
+
+    title = "Weights & Biases"
+
+    def __init__(
+        self, name: str, process: str | None = None, choices: Mapping[str, Any] | None = None
+    ) -> None:
+        init, refusal = require_wandb()
+        try:
+            self._run = init(
+                project=os.environ.get("WANDB_PROJECT", "hocket"),
+                group=name,
+                name=name if process is None else f"{name}.{process}",
+                config=dict(choices or {}),
+                reinit="create_new",
+            )
+        except refusal as error:
+            raise OptionError(
+                f"{self.title} cannot start a run: {error}; log in by 'wandb login', or set "
+                "WANDB_MODE=offline"
+            ) from error
+        # Rows of late stages are of earlier batches, and W&B's own steps may only rise.
+        for kind, step in _STEPS.items():
+            self._run.define_metric(f"{kind}/*", step_metric=step)
+
+    def log(self, kind: str, values: Mapping[str, Any]) -> None:
+        """Log the numbers of a row over its batch, epoch or update."""
+        if numbers := dict(scalars(kind, values)):
+            name, place = axis(values)
+            self._run.log({**numbers, name: place})
+
+    def close(self, *, failed: bool = False) -> None:
+        """Send what is left, and end the run."""
+        self._run.finish(exit_code=int(failed))
+
+
+_STEPS = {
+    **dict.fromkeys(("backward", "update", "target", "comparison"), "batch"),
+    "epoch": "epoch",
+    "evaluation": "updates",
+}

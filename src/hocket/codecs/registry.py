@@ -1,0 +1,61 @@
+"""Codecs by name."""
+
+import inspect
+from collections.abc import Callable, Mapping
+from functools import partial
+from types import MappingProxyType
+
+import torch
+
+from hocket.codecs.cast import Cast
+from hocket.codecs.codec import Codec
+from hocket.codecs.exact import Exact
+from hocket.codecs.integers import Integers
+from hocket.codecs.vq import VQ
+from hocket.errors import OptionError, format_problems, unknown_name
+from hocket.options import Named, argument_hints, wrong_options
+
+CODECS: Mapping[str, Callable[..., Codec]] = MappingProxyType(
+    {
+        "none": Exact,
+        "bf16": partial(Cast, torch.bfloat16),
+        "fp16": partial(Cast, torch.float16),
+        "int8": Integers,
+        "vq": VQ,
+    }
+)
+
+
+def parse_codec(text: str) -> Codec:
+    """Build the codec that is written ``name:option=value,option=value``.
+
+    Raises:
+        OptionError: The codec or an option does not exist, or a value is out of range.
+
+    >>> parse_codec("vq:groups=4").codes
+    256
+    """
+    asked = Named.parse(text)
+    if asked.name not in CODECS:
+        raise OptionError(unknown_name("codec", asked.name, CODECS))
+    build = CODECS[asked.name]
+    # The arguments of a partial are fixed by the codec's name, and are no options.
+    fixed = build.args if isinstance(build, partial) else ()
+    known = list(inspect.signature(build).parameters) if not fixed else []
+    if problems := wrong_options(asked.options, known, argument_hints(build)):
+        raise OptionError(format_problems(f"cannot build codec {asked.name!r}", problems))
+    return build(**asked.options)
+
+
+def as_codec(codec: Codec | str) -> Codec:
+    """Return a codec, which may be given as the text of `parse_codec`.
+
+    Raises:
+        OptionError: It is neither, or the text names no codec.
+    """
+    if isinstance(codec, str):
+        return parse_codec(codec)
+    if isinstance(codec, type) or not hasattr(codec, "encoder"):
+        advice = "call it" if callable(codec) else "give one such as VQ(groups=4) or 'int8'"
+        raise OptionError(f"codec is {codec!r}, which is no codec; {advice}")
+    return codec

@@ -1,0 +1,182 @@
+"""Ticks and epochs of an engine; the first tick that an error cuts short is remembered."""
+
+from collections.abc import Iterator
+
+from hocket.distributed.world.solo_world import SoloWorld
+from hocket.distributed.world.world import World
+from hocket.engine.engine import Engine
+from hocket.engine.event import Event
+from hocket.errors import CheckpointError, HocketError, NonFiniteError
+from hocket.partition.inputs import as_inputs, as_tree
+from hocket.stage.finite.late_check import look
+from hocket.stage.setup import Setup
+from hocket.stage.update.updater import Updater
+from hocket.training.session.batches import Upload, refuse_single_sample
+from hocket.training.session.cut_network import CutNetwork
+from hocket.tree import Tree
+
+
+class Ticks:
+    """Feeds an engine batch by batch, and refuses to go on where an error has lost some.
+
+    After a tick that was cut short the stages are at different places. If batches are in flight
+    between two ticks, or wait for an update of several, they are lost with it.
+
+    Args:
+        engine: The engine.
+        setup: Options that all stages share.
+        world: This process among the others, or alone.
+        cut: The network and its stages.
+        upload: Brings batches to the device.
+
+    Attributes:
+        engine: The engine.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        setup: Setup,
+        world: World | SoloWorld,
+        cut: CutNetwork,
+        upload: Upload,
+    ) -> None:
+        self.engine = engine
+        self._reads_data = world.reads_data
+        self._is_alone = world.size == 1
+        self._cut = cut
+        self._upload = upload
+        self._per_check = setup.ticks_per_check
+        self._drains = setup.method.epoch_end == "drain"
+        self._holds_batches = setup.method.accumulate > 1 or setup.method.flight(cut.count) > 0
+        self._cut_short = ""
+        self._advice = "resume a new trainer from a checkpoint"
+
+    def step(self, inputs: Tree, targets: Tree, epoch: int) -> list[Event]:
+        """Do the tick in which a batch enters, and those that flush a full group.
+
+        Args:
+            inputs: Inputs of the batch, with tensors of shape (B, ...).
+            targets: Targets of the batch.
+            epoch: Epoch that the batch belongs to.
+
+        Raises:
+            DataError: There is no tensor among the inputs.
+            HocketError: Batches were lost in a tick that was cut short.
+        """
+        # Bring the batch to the device, where this process reads one.
+        self._require_batches()
+        if self._reads_data:
+            pair = as_inputs(inputs, "the batch"), as_tree(targets)
+            inputs, targets = self._upload(pair)
+        else:
+            inputs = targets = None
+        # Do the tick; among several processes the network then lacks weights of other stages.
+        self._cut.collected = self._is_alone
+        engine, every = self.engine, self._per_check
+        ticks = engine.tick_count if every > 1 else 0
+        try:
+            events = engine.step(inputs, targets, epoch)
+        except BaseException as error:
+            self._end(error)
+            refuse_single_sample(error)
+            raise
+        # Look for faults, if that is due.
+        if every > 1 and engine.tick_count // every > ticks // every:
+            self.look()
+        return events
+
+    def finish(self) -> list[Event]:
+        """Complete every batch in flight and apply every gradient.
+
+        Raises:
+            HocketError: Batches were lost in a tick that was cut short.
+            NonFiniteError: A value became NaN or infinite since the last look.
+        """
+        self._require_batches()
+        try:
+            events = self.engine.finish()
+        except BaseException as error:
+            self._end(error)
+            refuse_single_sample(error)
+            raise
+        self.look()
+        return events
+
+    def end_epoch(self) -> list[Event]:
+        """Complete what is in flight if the method drains at the end of an epoch.
+
+        Raises:
+            NonFiniteError: A value became NaN or infinite since the last look.
+        """
+        if self._drains:
+            return self.finish()
+        self.look()
+        return []
+
+    @property
+    def follows_losses(self) -> bool:
+        """True if a scheduler follows the validation loss of each epoch."""
+        return any(updater.follows_losses for updater in self._updaters())
+
+    def note_loss(self, epoch: int, loss: float) -> None:
+        """Tell the schedulers that follow it the validation loss of an epoch.
+
+        Args:
+            epoch: Number of the epoch.
+            loss: Its validation loss.
+        """
+        for updater in self._updaters():
+            updater.note_loss(epoch, loss)
+
+    def _updaters(self) -> Iterator[Updater]:
+        for stage in self.engine.stages:
+            yield from (stage.updater, stage.signal_updater)
+
+    def look(self) -> None:
+        """Find faults of the stages here since the last look.
+
+        Raises:
+            NonFiniteError: There is one. The stages are in their states of the last look.
+        """
+        try:
+            look([stage.late_check for stage in self.engine.stages])
+        except NonFiniteError as error:
+            self._end(error)
+            refuse_single_sample(error)
+            raise
+
+    def require_whole(self) -> None:
+        """Refuse the state after a tick that was cut short.
+
+        Raises:
+            CheckpointError: There was such a tick.
+        """
+        if self._cut_short:
+            raise CheckpointError(
+                f"{self._cut_short}, so the stages are at different places; resume from the "
+                "checkpoint before"
+            )
+
+    def _require_batches(self) -> None:
+        """Refuse to go on without batches whose update was to come.
+
+        Raises:
+            HocketError: They were lost in a tick that was cut short.
+        """
+        if self._cut_short and self._holds_batches:
+            raise HocketError(
+                f"{self._cut_short}, and the batches before their update are lost; "
+                f"{self._advice}"
+            )
+
+    def _end(self, error: BaseException) -> None:
+        """Remember the first error that has cut a tick short."""
+        if not self._holds_batches:  # so the tick's own batch is the only one
+            for stage in self.engine.stages:
+                stage.in_flight.clear()
+        if self._cut_short:
+            return
+        self._cut_short = f"a tick was cut short by {type(error).__name__}"
+        if isinstance(error, NonFiniteError):
+            self._advice += ", or leave such batches out with on_nan='skip'"

@@ -1,0 +1,309 @@
+"""``hocket plan``: rehearse a network, print forecasts, and write the plan of the best one."""
+
+import dataclasses
+import shlex
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from itertools import product
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from hocket.cli.output import console, messages, print_note, print_result, print_tables
+from hocket.errors import OptionError, format_problems
+from hocket.options import split_at_commas
+from hocket.runs.config import RUN_RANGES, RunConfig, plain_values, require_writable
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from hocket.partition.plan import Plan
+    from hocket.tree import Tree
+    from hocket_lab.planner.forecast import Forecast
+    from hocket_lab.planner.rehearsals import Candidate
+
+BATCHES_SHOWN = 6
+# Largest credible speed-up over back-propagation, divided by the number of stages. It is above
+# 1 by the error of measured times.
+CREDIBLE_SPEED_UP = 1.1
+
+
+def plan_command(
+    *,
+    network: str = "resnet20",
+    data: str = "synthetic",
+    data_dir: Path | None = None,
+    batch_size: int = 64,
+    stages: str = "2,3,4",
+    methods: str = "fdg,adl,ddg,fr,dgl,bp",
+    link: str = "",
+    memory_limit_mib: float = float("inf"),
+    same_machine: bool = False,
+    threads: int = 1,
+    plan_out: Path | None = None,
+    picture: Path | None = None,
+) -> int:
+    """Rehearse a network on this machine and forecast each method's speed and memory.
+
+    Layers are timed on the processor, not on a GPU, and the network is cut by their times. Then
+    each stage of each method is rehearsed alone, with its heads, synthesizers, updates and
+    copies of weights, and the program is simulated with the measured times. Each stage is
+    assumed to have its own core, unless --same-machine is given. A method whose stages would
+    wait for packets is forecast with the extra delay that hides the link, too, and with
+    forwards first in each tick if that hides it.
+
+    Args:
+        network: As for `hocket train`.
+        data: As for `hocket train`; its shape and number of classes matter.
+        data_dir: Folder with the files of the data set.
+        batch_size: Number of inputs in a batch.
+        stages: Numbers of stages, separated by commas.
+        methods: Methods, each as name or name:option=value, separated by commas.
+        link: Link that packets go over, such as 10Gbit,50us; between processes of one machine
+            if not given.
+        memory_limit_mib: Memory limit of a stage. Where the network is cut, a stage counts as
+            three times its weights, and the tensors that one batch keeps; forecasts that need
+            more are not recommended.
+        same_machine: Let the stages share this machine with its memory and caches: they are
+            rehearsed once more, in as many processes at a time as there are stages.
+        threads: Number of PyTorch's threads in each stage.
+        plan_out: File for the plan of the best forecast, for `hocket train --plan`.
+        picture: File for a picture of its program in predicted time: .svg, .png or .pdf.
+
+    Raises:
+        OptionError: An option is out of range, or no forecast is within the limit.
+        CutError: The network cannot be cut into that number of stages.
+        HocketError: A process of the rehearsal failed.
+    """
+    names = split_methods(methods)
+    _check(stages, names, threads, plan_out, picture)
+    names = _distinct(names)
+    from hocket.partition.costs.link import ONE_MACHINE, Link
+    from hocket.partition.cutting import check_memory_limit
+    from hocket.partition.plan import Plan, network_signature
+    from hocket_lab.planner.predict import cut_by_time, predict_all
+
+    check_memory_limit(memory_limit_mib)
+    packet_link = Link.parse(link) if link else ONE_MACHINE
+    config = RunConfig(
+        network=network, data=data, data_dir=data_dir, batch_size=batch_size, threads=threads
+    )
+    build = partial(_build_workload, config)
+    with _torch_threads(threads):
+        signature = network_signature(build()[0])
+        counts = list(dict.fromkeys(map(int, stages.split(","))))
+        by_count = cut_by_time(
+            build, counts, names, link=packet_link, memory_limit_mib=memory_limit_mib
+        )
+        predict = partial(predict_all, build, link=packet_link, contended=same_machine)
+        forecasts = [forecast for some in by_count for forecast in _forecast(some, predict)]
+    chosen = _print_forecasts(forecasts, memory_limit_mib)
+    if plan_out is not None:
+        _write_plan(Plan(chosen.cuts, signature), chosen, forecasts, plan_out)
+    train = _train_command(config, chosen, plan_out)
+    print_result(f"train with: {train}")
+    if picture is not None:
+        _draw_program(chosen, picture)
+        console.print(f"drawn to {picture}", soft_wrap=True)
+    return 0
+
+
+def _forecast(
+    candidates: "Sequence[Candidate]",
+    predict: "Callable[..., list[Forecast]]",
+) -> "list[Forecast]":
+    """Forecast candidates, and once more what hides the link from those that wait for it."""
+    from hocket_lab.planner.predict import hide_link
+
+    forecasts = predict(candidates, track=_track_rehearsals)
+    hiding = hide_link(forecasts)
+    return forecasts + predict(hiding, track=_track_rehearsals) if hiding else forecasts
+
+
+@contextmanager
+def _torch_threads(threads: int) -> Iterator[None]:
+    """Context manager that sets PyTorch's number of threads, and restores it at the end."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def split_methods(text: str) -> list[str]:
+    """Split methods at commas; the options of a method are separated by commas too.
+
+    >>> split_methods("fdg:shrink=0.5,linearize=live+t1(anneal=3),bp")
+    ['fdg:shrink=0.5,linearize=live+t1(anneal=3)', 'bp']
+    """
+    from hocket.remedies.registry import split_remedies
+
+    methods: list[str] = []
+    for part in filter(None, split_at_commas(text)):
+        first, _ = split_remedies(part)
+        if "=" in first and ":" not in first and methods:
+            methods[-1] += f",{part}"
+        else:
+            methods.append(part)
+    return methods
+
+
+def _distinct(methods: Sequence[str]) -> list[str]:
+    """Return methods without those that came before, perhaps written in another way."""
+    from hocket.methods import parse_method
+    from hocket.methods.method import Method
+
+    names: dict[Method, str] = {}
+    for name in methods:
+        names.setdefault(parse_method(name), name)
+    return list(names.values())
+
+
+def _check(
+    stages: str,
+    methods: Sequence[str],
+    threads: int,
+    plan_out: Path | None,
+    picture: Path | None,
+) -> None:
+    """Check options before anything is measured.
+
+    Raises:
+        OptionError: An option is out of range, a method does not exist or cannot have that
+            number of stages, or a file cannot be written.
+    """
+    from hocket.methods import parse_method
+
+    problems = [
+        f"a number of stages is {count!r}; give 2 or more"
+        for count in stages.split(",")
+        if not count.isdecimal() or int(count) < 2
+    ]
+    if not methods:
+        problems.append("there are no methods; give at least one")
+    built = [parse_method(name) for name in methods]
+    allowed = dataclasses.replace(RUN_RANGES["threads"], least=1)  # one number for all stages
+    if threads not in allowed:
+        problems.append(f"threads is {threads}; use {allowed}")
+    if plan_out is not None and plan_out.suffix != ".json":
+        problems.append(
+            f"the plan's file is {str(plan_out)!r}; give it a name that ends in .json"
+        )
+    if problems:
+        raise OptionError(format_problems("cannot plan", problems))
+    for method, count in product(built, stages.split(",")):
+        method.steady.require_stages(int(count))
+    for option, file in (("plan_out", plan_out), ("picture", picture)):
+        if file is not None:
+            require_writable(option, file)
+
+
+def _build_workload(config: RunConfig) -> "tuple[nn.Module, Tree, Tree]":
+    """Build the network of a configuration, and a batch of its data."""
+    from hocket.runs.build import load_data, network_builder
+
+    build_network = network_builder(config)
+    data = load_data(config)
+    inputs, targets = next(iter(data.train))
+    return build_network(data), inputs, targets
+
+
+def _track_rehearsals(candidates: "Sequence[Candidate]") -> "Iterable[Candidate]":
+    """Iterate over candidates, with a progress bar, or with lines off a terminal."""
+    from rich.progress import track
+
+    if not messages.is_terminal:
+        for number, candidate in enumerate(candidates, 1):
+            print_note(f"rehearsing {number} of {len(candidates)}")
+            yield candidate
+        return
+    yield from track(candidates, description="rehearsing", console=messages, transient=True)
+
+
+def _print_forecasts(forecasts: "Sequence[Forecast]", memory_limit_mib: float) -> "Forecast":
+    """Print tables of forecasts, and return the best one within the limit.
+
+    Raises:
+        OptionError: None is within the limit.
+    """
+    from hocket_lab.planner.forecast import choose_best
+    from hocket_lab.planner.tables import forecast_stage_table, forecast_table
+
+    print_tables(forecast_table(forecasts))
+    above = [one.title for one in forecasts if one.peak_mib > memory_limit_mib]
+    if above:
+        print_result(
+            f"Above {memory_limit_mib:g} MiB in a stage, and so not recommended: "
+            f"{'; '.join(above)}."
+        )
+    chosen, reason = choose_best(forecasts, memory_limit_mib)
+    print_result(f"Recommended: {chosen.title}, {reason}.")
+    print_tables(forecast_stage_table(chosen))
+    if any(one.speed_up > CREDIBLE_SPEED_UP * len(one.times) for one in forecasts):
+        console.print(
+            "A speed-up above the number of stages is not possible: the speed of this machine "
+            "has changed during the rehearsal; plan again when nothing else runs on it.",
+            soft_wrap=True,
+        )
+    return chosen
+
+
+def _write_plan(
+    plan: "Plan", chosen: "Forecast", forecasts: "Sequence[Forecast]", file: Path
+) -> None:
+    """Write a plan with the method that it is for, and all forecasts.
+
+    Args:
+        plan: The cuts.
+        chosen: Forecast that has them.
+        forecasts: All forecasts.
+        file: File to write.
+    """
+    plan.write(
+        file,
+        method=chosen.method,
+        extra_delay=chosen.extra_delay,
+        forecasts=[plain_values(dataclasses.asdict(forecast)) for forecast in forecasts],
+    )
+    console.print(f"written to {file}", soft_wrap=True)
+
+
+def _train_command(config: RunConfig, chosen: "Forecast", plan_out: Path | None) -> str:
+    """Return the command that trains what was forecast, each stage in a process.
+
+    Args:
+        config: Network and data, and threads of each process.
+        chosen: The forecast.
+        plan_out: File with its cuts; None if they are not in a file.
+    """
+    from hocket.runs.build import format_method_options
+
+    stages = len(chosen.times)
+    options = {
+        "network": config.network,
+        "data": config.data,
+        **({"data-dir": config.data_dir} if config.data_dir is not None else {}),
+        "batch-size": config.batch_size,
+        "stages": stages,
+        "plan": plan_out or ",".join(chosen.cuts),
+        "processes": stages,
+        "threads": config.threads,
+    }
+    written = [f"--{name} {shlex.quote(str(value))}" for name, value in options.items()]
+    method = format_method_options(chosen.method, chosen.extra_delay)
+    return " ".join(["hocket train", *written, method])
+
+
+def _draw_program(forecast: "Forecast", picture: Path) -> None:
+    """Draw the program of a forecast in predicted time, once all stages are busy."""
+    from hocket.runs.plot import draw_panels, timeline_panel
+    from hocket_lab.planner.simulate import simulate
+
+    method, stages = forecast.candidate.build_method(), len(forecast.times)
+    first = method.delay(0, stages) + stages
+    timeline = simulate(method, forecast.times, 2 * first + 2 * BATCHES_SHOWN)
+    title = f"{forecast.title}, predicted"
+    draw_panels([timeline_panel(timeline.window(first, BATCHES_SHOWN), title)], picture)

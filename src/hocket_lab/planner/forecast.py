@@ -1,0 +1,304 @@
+"""Forecast of a method on a cut network, from the profiles of its stages."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import astuple, dataclass, replace
+
+from hocket.errors import OptionError
+from hocket.methods import GPipe
+from hocket.methods.method import Method
+from hocket.methods.simulated.extra_delay import with_extra_delay
+from hocket.partition.costs.link import Link
+from hocket.transport.processes.connection import LEAST_AHEAD, messages_ahead
+from hocket_lab.planner.rehearsals import Candidate
+from hocket_lab.planner.rehearse import StageProfile
+from hocket_lab.planner.simulate import StageTimes, contended_times, tick_s
+from hocket_lab.planner.window import TOLERANCE, least_extra_delay
+
+MIB = 2**20
+MICRO_BATCHES = (1, 2, 4, 8, 16, 32)
+
+
+@dataclass(frozen=True)
+class StageMemory:
+    """Peak memory of a stage, in MiB, by what it is used for.
+
+    Attributes:
+        weights: Parameters, their gradients, and buffers, also of heads and synthesizers.
+        optimizer: State of the optimizer, with momentum.
+        versions: Copies of weights, for graphs that were built with them.
+        inputs: Received activations of the batches in flight or in a buffer.
+        graphs: Tensors that forwards save for their backwards, and temporary ones.
+        packets: Packets in transit while the stage computes: one that is sent over each edge,
+            and those whose receives are posted ahead.
+    """
+
+    weights: float
+    optimizer: float
+    versions: float
+    inputs: float
+    graphs: float
+    packets: float
+
+    @property
+    def total(self) -> float:
+        """Sum of all."""
+        return math.fsum(astuple(self))
+
+
+@dataclass(frozen=True)
+class StageProfiles:
+    """Profiles that a forecast is computed from, all measured under the same conditions.
+
+    Attributes:
+        method: Stages of the method.
+        backpropagation: Stages of the same cut, trained by back-propagation.
+        uncut: The network as one stage, trained by back-propagation.
+    """
+
+    method: Sequence[StageProfile]
+    backpropagation: Sequence[StageProfile]
+    uncut: StageProfile
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """Predicted speed, memory and staleness of a method on a cut network.
+
+    Attributes:
+        method: Name of the method, with options.
+        cuts: Names of the modules at which stages 1, 2, ... begin.
+        extra_delay: Additional ticks of the packets over each edge; empty for none.
+        times: Durations of the actions and packets of each stage.
+        packet_bytes: Size of a packet over each edge, each way.
+        memory: Peak memory of each stage.
+        delay: Ticks of each stage between forward and backward of a batch.
+        staleness: Updates of each stage between forward and backward of a batch.
+        tick_s: Seconds from one batch to the next.
+        hiding_delay: Least extra delay of each edge with which no stage waits for packets;
+            empty if none is needed, or none helps.
+        bp_s: The same for plain back-propagation on one device.
+        ddp_s: The same for data parallelism on as many devices, which add up their gradients
+            over the link after the backward; on fewer, if a batch has fewer inputs.
+        pipeline_s: The same for a pipeline of as many devices that is flushed at every update,
+            with the best number of micro-batches, each of one input or more.
+    """
+
+    method: str
+    cuts: tuple[str, ...]
+    extra_delay: tuple[int, ...]
+    times: tuple[StageTimes, ...]
+    packet_bytes: tuple[int, ...]
+    memory: tuple[StageMemory, ...]
+    delay: tuple[int, ...]
+    staleness: tuple[float, ...]
+    tick_s: float
+    hiding_delay: tuple[int, ...]
+    bp_s: float
+    ddp_s: float
+    pipeline_s: float
+
+    @property
+    def candidate(self) -> Candidate:
+        """Method, cuts and extra delay of the forecast."""
+        return Candidate(self.method, self.cuts, self.extra_delay)
+
+    @property
+    def label(self) -> str:
+        """The method, with its extra delay."""
+        if not self.extra_delay:
+            return self.method
+        return f"{self.method} with extra delay {','.join(map(str, self.extra_delay))}"
+
+    @property
+    def title(self) -> str:
+        """The method, with its extra delay, and its number of stages."""
+        return f"{self.label} on {len(self.times)} stages"
+
+    @property
+    def imbalance(self) -> float:
+        """Relative excess of the longest stage over the mean; 0 if all are equally long."""
+        seconds = [stage.total_s for stage in self.times]
+        return max(seconds) * len(seconds) / sum(seconds) - 1
+
+    @property
+    def speed_up(self) -> float:
+        """Speed compared with plain back-propagation on one device."""
+        return self.bp_s / self.tick_s
+
+    @property
+    def peak_mib(self) -> float:
+        """Memory of the stage that needs the most, in MiB."""
+        return max(stage.total for stage in self.memory)
+
+
+def forecast(
+    candidate: Candidate,
+    profiles: StageProfiles,
+    *,
+    link: Link,
+    contended_profiles: StageProfiles | None = None,
+) -> Forecast:
+    """Forecast a method on a cut network.
+
+    Args:
+        candidate: The method and the cut.
+        profiles: Profiles measured while nothing else was running.
+        link: Link that packets go over.
+        contended_profiles: Profiles measured while as many processes as stages were running,
+            if the stages share a machine; None if each has its own device.
+    """
+    method, count = candidate.build_method(), len(profiles.method)
+    times = _stage_times(profiles.method, link)
+    if contended_profiles is not None:
+        slow_times = _stage_times(contended_profiles.method, link)
+        times = contended_times(method, times, slow_times)
+    busy = contended_profiles or profiles
+    sent_bytes = [stage.sent_bytes for stage in profiles.method]
+    batch_size = profiles.uncut.batch_size
+    return Forecast(
+        method=candidate.method,
+        cuts=candidate.cuts,
+        extra_delay=candidate.extra_delay,
+        times=times,
+        packet_bytes=tuple(sent_bytes[:-1]),
+        memory=tuple(
+            _stage_memory(method, k, stage, count) for k, stage in enumerate(profiles.method)
+        ),
+        delay=tuple(method.delay(k, count) for k in range(count)),
+        staleness=tuple(method.staleness(k, count) for k in range(count)),
+        tick_s=tick_s(method, times, [stage.jitter for stage in busy.method]),
+        hiding_delay=() if candidate.extra_delay else _hiding_delay(method, times),
+        bp_s=sum(map(profiles.uncut.median_s, profiles.uncut.seconds)),
+        ddp_s=_ddp_s(busy.uncut, min(count, batch_size), link),
+        pipeline_s=min(
+            _pipeline_s(busy.backpropagation, link, micro_batches)
+            for micro_batches in MICRO_BATCHES
+            if micro_batches <= batch_size
+        ),
+    )
+
+
+def _hiding_delay(method: Method, times: Sequence[StageTimes]) -> tuple[int, ...]:
+    """Return the least extra delays that hide the link; empty if they are 0 or not allowed."""
+    extra = least_extra_delay(method, times)
+    if not any(extra):
+        return ()
+    try:
+        with_extra_delay(method, extra).require_stages(len(times))
+    except OptionError:  # older weights than the method keeps
+        return ()
+    return extra
+
+
+def _stage_times(profiles: Sequence[StageProfile], link: Link) -> tuple[StageTimes, ...]:
+    return tuple(
+        StageTimes(
+            forward_s=profile.median_s("F"),
+            backward_s=profile.median_s("B"),
+            update_s=profile.median_s("U"),
+            packet_s=link.seconds(profile.sent_bytes),
+            learn_s=profile.median_s("T"),
+            transfer_s=link.seconds(profile.sent_bytes) - link.latency_s,
+        )
+        for profile in profiles
+    )
+
+
+def _stage_memory(
+    method: Method, stage: int, profile: StageProfile, stages: int
+) -> StageMemory:
+    """Split the measured peak by use, and add buffers and packets, which were not measured."""
+    memory, trainable = method.memory(stage, stages), profile.trainable_bytes
+    buffered = memory.inputs - 1 if method.free_running else 0
+    rest = profile.peak_bytes + buffered * profile.received_bytes
+    sizes = {}
+    for use, size in (
+        ("weights", profile.weight_bytes + trainable),
+        ("optimizer", profile.optimizer_bytes),
+        # The newest graph has a copy too, as the weights will change before its backward.
+        ("versions", memory.versions * trainable if memory.versions > 1 else 0),
+        ("inputs", memory.inputs * profile.received_bytes),
+    ):
+        sizes[use] = min(size, rest)  # all uses together are what was measured
+        rest -= sizes[use]
+    sizes["graphs"] = rest
+    answered = method.signal.needs_gradient or method.signal.learns_from_gradient
+    sizes["packets"] = 0
+    if stage > 0:
+        ahead = _messages_ahead(method, stage - 1)
+        sizes["packets"] += profile.received_bytes * (ahead + answered)
+    if stage < stages - 1:
+        ahead = _messages_ahead(method, stage)
+        sizes["packets"] += profile.sent_bytes * (1 + answered * ahead)
+    return StageMemory(**{name: size / MIB for name, size in sizes.items()})
+
+
+def _messages_ahead(method: Method, edge: int) -> int:
+    """Return the number of messages whose receives are posted ahead, each way over an edge."""
+    return LEAST_AHEAD if method.free_running else messages_ahead(method.edge_delay(edge))
+
+
+def _ddp_s(uncut: StageProfile, devices: int, link: Link) -> float:
+    """Return the seconds of a batch that K devices share, with a ring all-reduce.
+
+    The ring has 2 (K - 1) steps, each of which transfers a K-th of the gradients.
+    """
+    passes_s = uncut.median_s("F") + uncut.median_s("B")
+    ring_s = 2 * (devices - 1) * link.seconds(uncut.trainable_bytes / devices)
+    return passes_s / devices + ring_s + uncut.median_s("U")
+
+
+def _pipeline_s(profiles: Sequence[StageProfile], link: Link, micro_batches: int) -> float:
+    """Return the seconds of a batch whose micro-batches are a group of GPipe."""
+    times = [
+        replace(
+            stage,
+            forward_s=stage.forward_s / micro_batches,
+            backward_s=stage.backward_s / micro_batches,
+            packet_s=link.latency_s + stage.transfer_s / micro_batches,
+            transfer_s=stage.transfer_s / micro_batches,
+        )
+        for stage in _stage_times(profiles, link)
+    ]
+    return micro_batches * tick_s(GPipe(accumulate=micro_batches), times)
+
+
+def choose_best(
+    forecasts: Sequence[Forecast], memory_limit_mib: float = math.inf
+) -> tuple[Forecast, str]:
+    """Return the forecast to choose, and the reason as text.
+
+    Speed decides; among those within 3 % of the fastest, which is the error of measured times,
+    first the staleness of gradients decides and then the memory.
+
+    Raises:
+        OptionError: Every forecast has a stage that needs more memory than the limit.
+    """
+    fitting = [f for f in forecasts if f.peak_mib <= memory_limit_mib]
+    if not fitting:
+        least = min(forecasts, key=lambda f: f.peak_mib)
+        raise OptionError(
+            f"no forecast fits into {memory_limit_mib:g} MiB: the one that needs least is "
+            f"{least.title}, with {least.peak_mib:.1f} MiB in a stage; allow that, or plan for "
+            "other methods or more stages"
+        )
+    fastest = min(fitting, key=lambda f: f.tick_s)
+    equal = [f for f in fitting if f.tick_s <= (1 + TOLERANCE) * fastest.tick_s]
+    chosen = min(equal, key=lambda f: (max(f.staleness), f.peak_mib, f.tick_s))
+    reason = f"{chosen.speed_up:.2f} times as fast as back-propagation on one device"
+    if chosen is not fastest:
+        reason += (
+            f", within {100 * TOLERANCE:g} % of the fastest ({fastest.title}), "
+            f"with gradients {max(chosen.staleness):g} updates "
+            f"stale instead of {max(fastest.staleness):g}, and at most {chosen.peak_mib:.0f} "
+            f"MiB in a stage instead of {fastest.peak_mib:.0f}"
+        )
+    else:
+        reason += (
+            "; no other that is as fast has fresher gradients, or equally fresh ones and less "
+            "memory"
+        )
+    if fastest.speed_up < 1:
+        reason += ". None is faster than one device: train on one if the network fits there"
+    return chosen, reason

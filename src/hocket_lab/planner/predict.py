@@ -1,0 +1,243 @@
+"""Prediction of methods on a network: cut by measured times, rehearse, and forecast."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+import torch
+
+from hocket.errors import CutError, format_problems, warn
+from hocket.methods import parse_method
+from hocket.methods.method import Method
+from hocket.methods.registry import forwards_first
+from hocket.partition.costs.link import ONE_MACHINE, Link
+from hocket.partition.costs.profile import LayerCost, merge_costs
+from hocket.partition.costs.unevenness import warn_if_uneven
+from hocket.partition.cut_points import find_cut_points
+from hocket.partition.cutting import fastest_cut, measure_layers, require_enough_layers
+from hocket.partition.recording.recording import TRAINING
+from hocket_lab.planner.forecast import Forecast, StageProfiles, forecast
+from hocket_lab.planner.rehearsals import (
+    Candidate,
+    CandidateProfile,
+    NetworkFactory,
+    Track,
+    rehearse_candidates,
+    rehearse_together,
+)
+from hocket_lab.planner.window import least_extra_delay
+
+# Method that the others are compared with.
+BASELINE = "bp"
+
+
+def cut_by_time(
+    build: NetworkFactory,
+    counts: Sequence[int],
+    methods: Sequence[str],
+    *,
+    link: Link = ONE_MACHINE,
+    memory_limit_mib: float = float("inf"),
+) -> list[list[Candidate]]:
+    """Cut for each number of stages and each method, by measured times of layers.
+
+    Args:
+        build: Builds the network and a batch.
+        counts: Numbers of stages.
+        methods: Methods, each as name or name:option=value.
+        link: Link that packets go over.
+        memory_limit_mib: Memory that a stage may hold, in MiB.
+
+    Returns:
+        For each number of stages, a candidate for each method. Those whose stages do not fit
+        into the memory are left out with a warning.
+
+    Raises:
+        CutError: The network cannot be cut into that number of stages, or nothing fits into the
+            memory.
+    """
+    network, inputs, _ = build()
+    graph = find_cut_points(network, inputs)
+    for count in counts:
+        require_enough_layers(count, graph)
+    costs = measure_layers(graph)
+    # A stage with a local error signal must have one tensor as its output.
+    single = [
+        point.name
+        for point in graph.cut_points
+        if len(point.keys[TRAINING]) + len(point.weights) == 1
+    ]
+    merged = merge_costs(costs, single)
+    # By whether a method waits for gradients.
+    costs_by_signal = {True: costs, False: merged}
+    kinds = {name: _kind(parse_method(name)) for name in methods}
+    local = [name for name, kind in kinds.items() if not kind.needs_gradient]
+    if local and (most := max(counts)) > len(merged):
+        raise CutError(
+            f"cannot cut this network into {most} stages for {', '.join(local)}: a stage with "
+            f"a loss of its own sends one tensor, and where one crosses, {len(merged)} stages "
+            "are the most; leave these methods out, or ask for fewer stages"
+        )
+    names, work = list(costs), [cost.total_s for cost in costs.values()]
+    candidates, too_large = [], []
+    for count in counts:
+        cuts = {}
+        for kind in sorted(set(kinds.values()), reverse=True):
+            layers = costs_by_signal[kind.needs_gradient]
+            try:
+                cuts[kind] = _fastest_cuts(
+                    layers, count, link, memory_limit_mib, overlapping=kind.overlapping
+                )
+            except CutError as error:
+                left_out = [name for name in methods if kinds[name] == kind]
+                too_large.append(f"{', '.join(left_out)}: {error}")
+        for kind in list(cuts)[:1]:  # one warning for each number of stages
+            positions = [names.index(name) - 1 for name in cuts[kind]]
+            warn_if_uneven(graph, work, positions)
+        candidates.append([Candidate(m, cuts[kinds[m]]) for m in methods if kinds[m] in cuts])
+    if not any(candidates):
+        raise CutError(format_problems("cannot cut this network", too_large))
+    for text in too_large:
+        warn(f"not planned for {text}")
+    return [some for some in candidates if some]
+
+
+def predict_all(
+    build: NetworkFactory,
+    candidates: Sequence[Candidate],
+    *,
+    link: Link = ONE_MACHINE,
+    contended: bool = False,
+    repeat_reversed: bool = True,
+    track: Track = iter,
+) -> list[Forecast]:
+    """Forecast some candidates, all with the same number of stages.
+
+    Args:
+        build: Builds the network and a batch.
+        candidates: Methods and cuts.
+        link: Link that packets go over.
+        contended: The stages share this machine.
+        repeat_reversed: Rehearse all candidates a second time in reverse order, so that a
+            machine whose speed drifts affects all of them equally.
+        track: Iterates over what is to be rehearsed.
+
+    Raises:
+        CutError: The network cannot be cut there.
+        OptionError: A stage is not compatible with a method.
+        HocketError: A process of the rehearsal failed.
+    """
+    baselines = [Candidate(BASELINE, candidate.cuts) for candidate in candidates]
+    rehearsed = list(dict.fromkeys([Candidate(BASELINE, ()), *baselines, *candidates]))
+    # With contention, stages of a method that waits are idle at times, and slower afterwards.
+    found = rehearse_candidates(
+        build, rehearsed, track, with_idle=contended, repeat_reversed=repeat_reversed
+    )
+    profiles = _profiles_by_candidate(rehearsed, found)
+    contended_profiles: Mapping[Candidate, StageProfiles] = {}
+    if contended:
+        found = rehearse_together(
+            build,
+            rehearsed,
+            processes=len(candidates[0].cuts) + 1,
+            threads=torch.get_num_threads(),
+            repeat_reversed=repeat_reversed,
+        )
+        contended_profiles = _profiles_by_candidate(rehearsed, found)
+    return [
+        forecast(
+            each, profiles[each], link=link, contended_profiles=contended_profiles.get(each)
+        )
+        for each in candidates
+    ]
+
+
+def hide_link(forecasts: Sequence[Forecast]) -> list[Candidate]:
+    """Return what hides the link from methods whose stages wait for packets.
+
+    That is an extra delay. Where the stages back-propagate first in each tick, as in the papers
+    of FDG and ADL, the other order hides short waits by gradients that are less late. What is
+    forecast already is left out.
+    """
+    programs = {_spelling_key(forecast.candidate) for forecast in forecasts}
+    hiding = []
+    for waiting in filter(lambda forecast: forecast.hiding_delay, forecasts):
+        delayed = replace(waiting.candidate, extra_delay=waiting.hiding_delay)
+        for candidate in (*_in_other_order(waiting), delayed):
+            if _spelling_key(candidate) not in programs:
+                programs.add(_spelling_key(candidate))
+                hiding.append(candidate)
+    return hiding
+
+
+def _spelling_key(candidate: Candidate) -> tuple[tuple[str, ...], Method]:
+    """Return a key that is equal for candidates that differ only in spelling."""
+    return candidate.cuts, candidate.build_method()
+
+
+def _in_other_order(forecast: Forecast) -> list[Candidate]:
+    """Return the method with forwards first, if it then waits for no packet."""
+    turned = forwards_first(forecast.method)
+    if turned is None or any(least_extra_delay(parse_method(turned), forecast.times)):
+        return []
+    return [Candidate(turned, forecast.cuts)]
+
+
+class _MethodKind(NamedTuple):
+    """Properties of a method on which its fastest cut depends."""
+
+    needs_gradient: bool
+    overlapping: bool
+
+
+def _kind(method: Method) -> _MethodKind:
+    """Return the kind of a method.
+
+    Packets and computation overlap unless stages wait for both directions in each batch. Where
+    a delay is too short for a slow link, an extra delay hides it.
+    """
+    signal = method.signal
+    waits = "update" in method.locks() or signal.learns_from_gradient
+    return _MethodKind(signal.needs_gradient, overlapping=not waits)
+
+
+def _fastest_cuts(
+    costs: Mapping[str, LayerCost],
+    count: int,
+    link: Link,
+    memory_limit_mib: float,
+    *,
+    overlapping: bool,
+) -> tuple[str, ...]:
+    """Return the names of the layers that begin stages, with the fastest slowest stage.
+
+    Args:
+        costs: Cost of each layer, by name.
+        count: Number of stages.
+        link: Link that packets go over.
+        memory_limit_mib: Memory that a stage may hold, in MiB.
+        overlapping: Stages compute while packets are on their way.
+    """
+    names = list(costs)
+    # An edge has the same latency wherever it is, and an extra delay may hide it.
+    rate = replace(link, latency_s=0.0)
+    last_layers = fastest_cut(
+        list(costs.values()), count, rate, memory_limit_mib, overlapping=overlapping
+    )
+    return tuple(names[last + 1] for last in last_layers)
+
+
+def _profiles_by_candidate(
+    rehearsed: Sequence[Candidate], profiles: Sequence[CandidateProfile]
+) -> dict[Candidate, StageProfiles]:
+    """Return the profiles for a forecast of each candidate, from all candidates' profiles."""
+    found = dict(zip(rehearsed, profiles, strict=True))
+    (uncut,) = found[Candidate(BASELINE, ())]
+    return {
+        candidate: StageProfiles(
+            method=profile,
+            backpropagation=found[Candidate(BASELINE, candidate.cuts)],
+            uncut=uncut,
+        )
+        for candidate, profile in found.items()
+    }

@@ -1,0 +1,64 @@
+"""Tables of forecasts, for the command line."""
+
+from collections.abc import Sequence
+from dataclasses import astuple
+
+from rich.table import Table
+
+from hocket_lab.planner.forecast import Forecast
+
+
+def forecast_table(forecasts: Sequence[Forecast]) -> Table:
+    """Build a table with a row for each forecast; cells with lists are for stages 0, 1, ..."""
+    table = Table(
+        title="Forecasts",
+        caption="Lists are for stages 0, 1, ...: seconds of computation for a batch with an "
+        "update, and peak memory. Speed-ups are compared with back-propagation on one device, "
+        "with data parallelism (DDP), and with a pipeline that is flushed at every update.",
+    )
+    for title in ("stages", "method", "cuts", "seconds", "imbalance", "packets, KiB"):
+        table.add_column(title)
+    for title in ("memory, MiB", "extra delay", "delay", "staleness", "tick, s"):
+        table.add_column(title)
+    for title in ("x bp", "x ddp", "x pipeline"):
+        table.add_column(title)
+    for forecast in forecasts:
+        table.add_row(
+            str(len(forecast.times)),
+            forecast.method,
+            " ".join(forecast.cuts),
+            " ".join(f"{stage.total_s:.3g}" for stage in forecast.times),
+            f"{forecast.imbalance:.1%}",
+            " ".join(f"{size / 1024:.0f}" for size in forecast.packet_bytes),
+            " ".join(f"{memory.total:.1f}" for memory in forecast.memory),
+            " ".join(map(str, forecast.extra_delay)) or "-",
+            " ".join(map(str, forecast.delay)),
+            " ".join(f"{staleness:g}" for staleness in forecast.staleness),
+            f"{forecast.tick_s:.3g}",
+            f"{forecast.speed_up:.2f}",
+            f"{forecast.ddp_s / forecast.tick_s:.2f}",
+            f"{forecast.pipeline_s / forecast.tick_s:.2f}",
+        )
+    return table
+
+
+def forecast_stage_table(forecast: Forecast) -> Table:
+    """Build a table with a row for each stage: its first module, times and memory."""
+    table = Table(title=f"{forecast.title}, by stage")
+    for title in ("stage", "first module"):
+        table.add_column(title)
+    for title in ("forward, s", "backward, s", "update, s", "learning, s"):
+        table.add_column(title)
+    for title in ("weights, MiB", "optimizer", "versions", "inputs", "graphs", "packets"):
+        table.add_column(title)
+    table.add_column("total")
+    rows = zip(("(start)", *forecast.cuts), forecast.times, forecast.memory, strict=True)
+    for k, (first_module, times, memory) in enumerate(rows):
+        seconds = (times.forward_s, times.backward_s, times.update_s, times.learn_s)
+        table.add_row(
+            str(k),
+            first_module,
+            *(f"{value:.3g}" for value in seconds),
+            *(f"{mib:.1f}" for mib in (*astuple(memory), memory.total)),
+        )
+    return table

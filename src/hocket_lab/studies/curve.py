@@ -1,0 +1,224 @@
+"""Curve of a run: its metrics against batches, updates, samples and seconds."""
+
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from hocket.errors import OptionError
+from hocket.files import read_lines
+from hocket.methods import Method, parse_method
+from hocket.options import Named
+from hocket.remedies.registry import split_remedies
+from hocket.runs.build import build_run_method
+from hocket.runs.config import RunConfig
+from hocket.runs.own_code import own_functions
+from hocket_lab.studies.target import Target
+
+METRICS_FILE = "metrics.jsonl"
+"""File of a run folder with the metrics of its epochs."""
+
+
+@dataclass(frozen=True)
+class Point:
+    """State of a run at an evaluation.
+
+    Attributes:
+        batches: Number of batches that it was trained on.
+        updates: Number of updates of the weights of a stage.
+        samples: Number of samples that it was trained on.
+        seconds: Time of training, without evaluations.
+        train_loss: Mean loss on the training data of the epoch; None within one.
+        test_loss: Loss on the test data; None without such data, infinity if it is NaN or
+            infinite.
+        test_error: Share of wrong predictions on the test data; None if targets are no classes.
+        skipped: Number of these batches that a stage skipped, up to the last whole epoch: the
+            most of any stage in each epoch, added up.
+    """
+
+    batches: int
+    updates: int
+    samples: int
+    seconds: float
+    train_loss: float | None
+    test_loss: float | None
+    test_error: float | None
+    skipped: int = 0
+
+    def value(self, metric: str) -> float | None:
+        """Return the value of a metric, by its name; None if it was not measured."""
+        value: float | None = getattr(self, metric)
+        return value
+
+
+@dataclass(frozen=True)
+class StageError:
+    """Error of the late gradients of a stage, the mean over the compared batches of a run.
+
+    Attributes:
+        stage: Number of the stage.
+        cosine: Cosine of the angle to the true gradient.
+        ratio: Norm of the late gradient over the norm of the true one.
+    """
+
+    stage: int
+    cosine: float
+    ratio: float
+
+
+def read_curve(folder: Path, config: RunConfig, *, under_way: bool = False) -> list[Point]:
+    """Read the curve of a run from the metrics in its folder, as far as whole epochs go.
+
+    It ends before an epoch that is missing, as its samples and seconds are not known.
+    Evaluations within an epoch get a part of its samples and seconds, in proportion to the
+    updates.
+
+    Args:
+        folder: The run folder.
+        config: The configuration of the run.
+        under_way: Go on with the evaluations of an epoch that has not ended.
+    """
+    accumulate = _accumulate(config.method)
+    curve = [Point(0, 0, 0, 0.0, None, None, None)]
+    within: list[dict[str, Any]] = []
+    epochs = 0
+    for row in metric_rows(folder / METRICS_FILE, "epoch", "evaluation"):
+        if row["kind"] == "evaluation":
+            within.append(row)
+            continue
+        if row["number"] != epochs:
+            within = []
+            break
+        epochs += 1
+        before = curve[-1]
+        batches = before.batches + math.ceil(row["samples"] / config.batch_size)
+        updates = row.get("updates")
+        test = row["evaluation"] or {}
+        # JSON has no NaN, and no infinity.
+        test_loss = math.inf if "loss" in test and test["loss"] is None else test.get("loss")
+        end = Point(
+            batches=batches,
+            updates=batches // accumulate if updates is None else updates,
+            samples=before.samples + row["samples"],
+            seconds=before.seconds + row["seconds"],
+            train_loss=row["loss"],
+            test_loss=test_loss,
+            test_error=test.get("error"),
+            skipped=before.skipped + max(row.get("skipped", ()), default=0),
+        )
+        curve += [_point_within(before, end, each) for each in within]
+        curve.append(end)
+        within = []
+    rest = [_point_under_way(curve[-1], each, config) for each in within if under_way]
+    return curve[1:] + rest
+
+
+def _accumulate(method: str) -> int:
+    """Return the number of batches of an update; no code runs that a run folder names.
+
+    A method of the user has then 1, or its option ``accumulate``.
+    """
+    if own_functions(method):
+        options = Named.parse(split_remedies(method)[0]).options
+        return int(options.get("accumulate", 1))
+    return parse_method(method).accumulate
+
+
+def build_read_method(config: RunConfig) -> Method:
+    """Return the method of a configuration that a file holds; no code runs that it names.
+
+    Raises:
+        OptionError: It is a function of the user, or as in `build_run_method`.
+    """
+    if own := own_functions(config.method):
+        raise OptionError(f"{own[0]} is code of the user, and reading a run runs none")
+    return build_run_method(config)
+
+
+def count_epochs(folder: Path) -> int:
+    """Return the number of epochs in the metrics of a run."""
+    return sum(1 for _ in metric_rows(folder / METRICS_FILE, "epoch"))
+
+
+def epoch_length(folder: Path, config: RunConfig) -> int | None:
+    """Return the number of batches in a run's first epoch; None if that has not ended.
+
+    Args:
+        folder: The run folder.
+        config: The configuration of the run.
+    """
+    first = next(metric_rows(folder / METRICS_FILE, "epoch"), None)
+    return None if first is None else math.ceil(int(first["samples"]) / config.batch_size)
+
+
+def _point_within(before: Point, end: Point, row: Mapping[str, Any]) -> Point:
+    """Return the point of an evaluation within an epoch.
+
+    Args:
+        before: The point before the epoch.
+        end: The point at its end.
+        row: The row of the evaluation.
+    """
+    share = (row["updates"] - before.updates) / max(1, end.updates - before.updates)
+    return Point(
+        batches=before.batches + round(share * (end.batches - before.batches)),
+        updates=row["updates"],
+        samples=before.samples + round(share * (end.samples - before.samples)),
+        seconds=before.seconds + share * (end.seconds - before.seconds),
+        train_loss=None,
+        test_loss=row["loss"],
+        test_error=row["error"],
+        skipped=before.skipped,
+    )
+
+
+def _point_under_way(before: Point, row: Mapping[str, Any], config: RunConfig) -> Point:
+    """Return the point of an evaluation in an epoch that has not ended.
+
+    Its seconds go on at the pace of the epochs before; without one they are NaN.
+
+    Args:
+        before: The point before the epoch.
+        row: The row of the evaluation.
+        config: The configuration of the run.
+    """
+    batches = (row["updates"] - before.updates) * _accumulate(config.method)
+    pace = before.seconds / before.updates if before.updates else math.nan
+    return Point(
+        batches=before.batches + batches,
+        updates=row["updates"],
+        samples=before.samples + batches * config.batch_size,
+        seconds=pace * row["updates"],
+        train_loss=None,
+        test_loss=row["loss"],
+        test_error=row["error"],
+        skipped=before.skipped,
+    )
+
+
+def first_reaching(curve: Sequence[Point], target: Target) -> Point | None:
+    """Return the first point of a curve that reaches a target; None if none does."""
+    return next((p for p in curve if target.is_reached(p.value(target.metric))), None)
+
+
+def read_gradient_error(folder: Path) -> list[StageError]:
+    """Return the error of each stage's gradients; nothing if it was not measured."""
+    by_stage: dict[int, list[dict[str, Any]]] = {}
+    for row in metric_rows(folder / METRICS_FILE, "comparison"):
+        if row["cosine"] is not None and row["ratio"] is not None:
+            by_stage.setdefault(row["stage"], []).append(row)
+    return [
+        StageError(stage, fmean(r["cosine"] for r in rows), fmean(r["ratio"] for r in rows))
+        for stage, rows in sorted(by_stage.items())
+    ]
+
+
+def metric_rows(file: Path, *kinds: str) -> Iterator[dict[str, Any]]:
+    """Yield the rows of some kinds of a file of metrics; none if there is no such file."""
+    if not file.exists():
+        return
+    starts = tuple(f'{{"kind": "{kind}"'.encode() for kind in kinds)
+    yield from (json.loads(line) for line in read_lines(file) if line.startswith(starts))

@@ -1,0 +1,92 @@
+"""Results that the record of a study keeps for runs whose folders are gone."""
+
+import math
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Any, get_args
+
+from hocket.errors import RunFolderError
+from hocket.files import read_json
+from hocket_lab.studies.curve import Point, StageError
+from hocket_lab.studies.results import NOT_FINITE, RunOutcome, RunSource, judge_run
+from hocket_lab.studies.rows import Run
+from hocket_lab.studies.run_folder import RunResult, State
+from hocket_lab.studies.target import METRICS
+
+
+class KeptRuns:
+    """Runs of the last record in the folder of a study; none if there is no record.
+
+    The name of a run follows from its configuration, so a run of a study that has changed since
+    is never taken for another one.
+
+    Args:
+        file: The record.
+        metric: Metric that the study compares.
+
+    Raises:
+        RunFolderError: The file is no record of a study.
+    """
+
+    def __init__(self, file: Path, metric: str) -> None:
+        self._metric = metric
+        self._file = file
+        self._runs: dict[str, Mapping[str, Any]] = {}
+        if file.exists():
+            try:
+                record = read_json(file)
+                runs = [run for row in record["rows"] for run in row["runs"]]
+                runs += record.get("kept", [])
+                self._runs = {Path(run["folder"]).name: run for run in runs}
+            except (OSError, ValueError, TypeError, KeyError) as error:
+                raise self._unreadable(error) from error
+
+    def find(self, run: Run) -> RunOutcome | None:
+        """Return the outcome of a run that had ended without a failure; None without one.
+
+        Raises:
+            RunFolderError: The record does not say what became of the run.
+        """
+        values = self._runs.get(run.name)
+        if values is None or not _has_ended(values):
+            return None
+        try:
+            result = RunResult(values["state"], values["message"])
+            if result.message in map(NOT_FINITE.format, METRICS):  # perhaps not by this metric
+                result = RunResult("finished")
+            return judge_run(
+                run,
+                result,
+                tuple(map(_point, values["curve"])),
+                tuple(StageError(**each) for each in values["gradient_error"]),
+                RunSource(**values["source"]),
+                self._metric,
+            )
+        except (TypeError, KeyError) as error:
+            raise self._unreadable(error) from error
+
+    def besides(self, needed: Collection[str]) -> list[Mapping[str, Any]]:
+        """Return the runs that had ended without a failure, but for some, as they are.
+
+        Args:
+            needed: Names of runs to leave out.
+        """
+        others = (run for name, run in self._runs.items() if name not in needed)
+        return [run for run in others if _has_ended(run)]
+
+    def _unreadable(self, error: Exception) -> RunFolderError:
+        return RunFolderError(
+            f"cannot read the runs of {str(self._file)!r}: {type(error).__name__}: {error}; "
+            "move it away to run them again"
+        )
+
+
+def _point(values: Mapping[str, Any]) -> Point:
+    """Return an evaluation; a record with an error and no loss has an infinite loss."""
+    diverged = values["test_loss"] is None and values["test_error"] is not None
+    return Point(**{**values, "test_loss": math.inf if diverged else values["test_loss"]})
+
+
+def _has_ended(run: Mapping[str, Any]) -> bool:
+    """Return True if a run of a record had ended without a failure."""
+    return run.get("state") in {*get_args(State)} - {"failed"}

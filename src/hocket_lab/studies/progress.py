@@ -1,0 +1,154 @@
+"""Progress of a study: a line for each run that ends, on a terminal a bar for the others."""
+
+import math
+import time
+from collections.abc import Hashable, Sequence
+from contextlib import suppress
+from typing import Self
+
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+
+from hocket.methods import parse_method
+from hocket.training.results.standard_stream import plain_console
+from hocket_lab.studies.curve import epoch_length
+from hocket_lab.studies.pool import RunningRun
+from hocket_lab.studies.results import RunOutcome
+from hocket_lab.studies.rows import Run
+from hocket_lab.studies.run_folder import newest_batch
+
+INTERVAL_S = 1.0
+"""Seconds between two looks at the runs."""
+
+
+class SweepProgress:
+    """Context manager that shows how far a study is, on standard error.
+
+    Args:
+        total: Number of runs of the study, as far as is known.
+        metric: Metric that the study compares.
+        shown: False to show nothing.
+    """
+
+    def __init__(self, total: int, metric: str, *, shown: bool) -> None:
+        self._total = total
+        self._metric = metric
+        self._shown = shown
+        console = plain_console("stderr")
+        columns = (
+            TextColumn("{task.description}"),
+            BarColumn(),
+            TextColumn("{task.percentage:>3.0f}%"),
+            TextColumn("{task.fields[note]}"),
+            TimeElapsedColumn(),
+        )
+        self._bars = Progress(
+            *columns, console=console, disable=not (shown and console.is_terminal)
+        )
+        self._tasks: dict[str, TaskID] = {}
+        self._whole = self._bars.add_task("all runs", total=float(total), note="")
+        self._done = 0  # runs that have ended
+        self._work = 0.0  # runs' worth of work done since the start, by runs that have ended
+        self._shares: dict[str, float] = {}  # of each running run that is done
+        self._first: dict[str, float] = {}  # the same when it was started here
+        self._lengths: dict[Hashable, int] = {}  # batches of an epoch
+        self._start_s = time.monotonic()
+        self._next_s = 0.0
+
+    def __enter__(self) -> Self:
+        self._bars.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._bars.stop()
+
+    def begin(self, done: int) -> None:
+        """Show how many runs had ended before."""
+        self._done = done
+        if self._shown and done:
+            self._print(f"{done} of {self._total} runs have ended before")
+
+    def set_total(self, total: int) -> None:
+        """Correct the number of runs: a row without a best learning rate needs fewer."""
+        self._total = total
+
+    def end(self, outcome: RunOutcome | None, run: Run) -> None:
+        """Show a run that has ended.
+
+        Args:
+            outcome: Its outcome; None if it was stopped.
+            run: The run.
+        """
+        self._shares.pop(run.name, None)
+        task = self._tasks.pop(run.name, None)
+        if task is not None:
+            self._bars.remove_task(task)
+        if outcome is None or outcome.result is None:
+            self._print(f"stopped: {run.title}")
+            return
+        self._done += 1
+        self._work += 1.0 - self._first.pop(run.name, 0.0)
+        if outcome.last is not None and math.isfinite(outcome.last):
+            seconds = outcome.curve[-1].seconds
+            end = f"{self._metric} {outcome.last:.4f} after {seconds:.1f} s"
+        else:
+            end = f"{outcome.result.state}: {outcome.result.message}".partition("\n")[0]
+        rest = self._remaining()
+        self._print(f"[{self._done}/{self._total}] {run.title}: {end}{rest and f'; {rest}'}")
+
+    def update(self, running: Sequence[RunningRun]) -> None:
+        """Record how far the running runs are, and show it; once in `INTERVAL_S`."""
+        if not self._shown or time.monotonic() < self._next_s:
+            return
+        self._next_s = time.monotonic() + INTERVAL_S
+        for each in running:
+            share, loss = self._share(each)
+            name = each.run.name
+            self._shares[name] = share
+            self._first.setdefault(name, share)
+            if name not in self._tasks:
+                self._tasks[name] = self._bars.add_task(each.run.title, total=1.0, note="")
+            note = "" if loss is None else f"loss {loss:.3f}"
+            self._bars.update(self._tasks[name], completed=share, note=note)
+        self._bars.update(
+            self._whole,
+            total=float(self._total),
+            completed=self._done + sum(self._shares.values()),
+            note=f"{self._done} of {self._total} {self._remaining()}",
+        )
+        self._bars.refresh()
+
+    def _share(self, each: RunningRun) -> tuple[float, float | None]:
+        """Return the share of a run that is done, as far as is known, and its newest loss."""
+        config = each.run.config
+        newest = newest_batch(each.folder)
+        if newest is None:
+            return 0.0, None
+        batch, loss = newest
+        if config.updates:
+            whole = config.updates * parse_method(config.method).accumulate
+            return min(1.0, (batch + 1) / whole), loss
+        key = (config.data, config.data_dir, config.hold_out, config.batch_size)
+        if key not in self._lengths and (length := epoch_length(each.folder, config)):
+            self._lengths[key] = length
+        if (length := self._lengths.get(key)) is None:
+            return 0.0, loss
+        return min(1.0, (batch + 1) / (length * config.epochs)), loss
+
+    def _remaining(self) -> str:
+        """Return a text with the estimated time that is left; an empty one if it is not known.
+
+        A run that is continued has done a part of its work before.
+        """
+        done = sum(self._shares.values())
+        work = self._work + done - sum(self._first[name] for name in self._shares)
+        left = self._total - self._done - done
+        if work < 0.01 or left <= 0:
+            return ""
+        left_s = (time.monotonic() - self._start_s) / work * left
+        hours, minutes = divmod(math.ceil(left_s / 60), 60)
+        return f"about {hours}:{minutes:02d} h left" if hours else f"about {minutes} min left"
+
+    def _print(self, line: str) -> None:
+        if self._shown:
+            with suppress(OSError):
+                self._bars.console.print(line, highlight=False, soft_wrap=True)

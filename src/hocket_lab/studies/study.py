@@ -1,0 +1,265 @@
+"""Study: rows of options, learning rates and seeds to train with, and what to compare."""
+
+import shlex
+import tomllib
+import typing
+from collections.abc import Mapping, Sequence
+from dataclasses import MISSING, dataclass, field, fields
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from hocket.errors import OptionError, format_problems
+from hocket.files import open_regular_file
+from hocket.options import wrong_options
+from hocket.runs.own_code import OPTIONS, own_functions
+from hocket_lab.studies.checks import grid_tables, study_problems
+from hocket_lab.studies.rows import Row, Run, as_list, expand
+from hocket_lab.studies.target import Target
+
+FILE_LIMIT = 2**20
+"""Most bytes of a study file that is read."""
+_NO_CODE: Mapping[str, Sequence[str]] = MappingProxyType({})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Study:
+    """Trainings that are compared with each other; a TOML file has the same keys.
+
+    Attributes:
+        name: Title of the record, and name of the folder; of a file, its name.
+        base: Options of `hocket train` that all runs have.
+        grid: A table of options, each with one value or a list of values, of which all
+            combinations are rows; or several such tables, whose rows follow each other. A table
+            may have ``learning_rates``, too.
+        learning_rates: Learning rates of which each row chooses its best; none to use the
+            optimizers' as they are written.
+        seeds: Seeds of each row.
+        seeds_for_sweep: Seeds with which the learning rates are compared; the others are run
+            with the best one only. All if not given.
+        hold_out_for_sweep: Share of the training examples that takes the place of the test
+            while learning rates are compared; 0 to compare them by the test. All seeds are then
+            run with the best rate, on all training examples.
+        target: A metric and its limit: ``test_loss <= 1.90``.
+        select: Metric that chooses the learning rate, and that is shown; by default the
+            target's, or else ``test_loss``.
+        jobs: Number of runs at a time; 0 for as many as there are cores for their threads.
+        file: File that it was read from, which is no key; None if a program made it.
+
+    Raises:
+        OptionError: With every key, option or value that is wrong.
+
+    >>> study = Study(name="small", grid={"method": ["bp", "fdg"]}, seeds=[0, 1])
+    >>> [run.title for run in study.runs()]
+    ['bp, seed 0', 'bp, seed 1', 'fdg, seed 0', 'fdg, seed 1']
+    """
+
+    name: str
+    base: Mapping[str, Any] = field(default_factory=dict)
+    grid: Mapping[str, Any] | Sequence[Mapping[str, Any]] = ()
+    learning_rates: Sequence[float] = ()
+    seeds: Sequence[int] = (0,)
+    seeds_for_sweep: Sequence[int] | None = None
+    hold_out_for_sweep: float = 0.0
+    target: str | None = None
+    select: str | None = None
+    jobs: int = 0
+    file: Path | None = field(init=False, default=None, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        if problems := study_problems(self.as_dict(), _key_hints()):
+            raise OptionError(format_problems(f"study {self.name!r} is impossible", problems))
+
+    @staticmethod
+    def read(
+        file: Path | str, *, own_code: Mapping[str, Sequence[str]] = _NO_CODE, **changes: Any
+    ) -> "Study":
+        """Read a study from a TOML file.
+
+        Args:
+            file: The file.
+            own_code: Values of the file whose code may be run, by option:
+                ``{"network": ["own.py:function"]}``.
+            changes: Keys that replace the file's; of a table, such as ``base``, only the
+                options that are given.
+
+        Raises:
+            OptionError: It cannot be read, would run code that is not named here, or with every
+                key, option or value that is wrong.
+        """
+        file = Path(file)
+        values = {"name": file.stem, **_read_toml(file)}
+        for key, value in changes.items():
+            merged = isinstance(value, Mapping) and isinstance(values.get(key, {}), Mapping)
+            values[key] = {**values.get(key, {}), **value} if merged else value
+        named = own_choices(values)
+        _require_allowed(file, named, own_code)
+        hints = _key_hints()
+        valid = {key: value for key, value in values.items() if key in hints}
+        problems = wrong_options(values, hints, {}, kind="key")
+        problems += study_problems({**_DEFAULTS, **valid}, hints)
+        found = [function for _, text in named for function in own_functions(text)]
+        problems += [
+            f"{option} is {text!r}, but the study names no such function of a file; drop "
+            f"--{option} {shlex.quote(text)}"
+            for option, texts in own_code.items()
+            for text in texts
+            if not own_functions(text) or not set(own_functions(text)) <= set(found)
+        ]
+        if "data_dir" in changes.get("base", {}) and _has_data_dir(values):
+            problems.append(
+                "data_dir is given, but the grid has its own; drop --data-dir, or take it out "
+                "of the grid"
+            )
+        if problems:
+            raise OptionError(format_problems(f"cannot use the study {str(file)!r}", problems))
+        study = Study(**valid)
+        base = changes.get("base", {})
+        if changes.keys() <= {"jobs", "base"} and base.keys() <= {"data_dir"}:
+            object.__setattr__(study, "file", file)  # the command line can make these changes
+        return study
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the values of its keys."""
+        return {key: getattr(self, key) for key in _key_hints()}
+
+    @property
+    def rows(self) -> list[Row]:
+        """Rows of the table."""
+        return expand(self.base, grid_tables(self.grid), self.learning_rates)
+
+    @property
+    def goal(self) -> Target | None:
+        """Target; None if there is none."""
+        return None if self.target is None else Target.parse(self.target)
+
+    @property
+    def metric(self) -> str:
+        """Metric that chooses the learning rate."""
+        return self.select or (self.goal.metric if self.goal else "test_loss")
+
+    @property
+    def sweep_seeds(self) -> tuple[int, ...]:
+        """Seeds with which the learning rates are compared."""
+        chosen = self.seeds if self.seeds_for_sweep is None else self.seeds_for_sweep
+        return tuple(chosen)
+
+    @property
+    def later_seeds(self) -> tuple[int, ...]:
+        """Seeds that are run with the best learning rate only."""
+        if self.hold_out_for_sweep:
+            return tuple(self.seeds)
+        return tuple(seed for seed in self.seeds if seed not in self.sweep_seeds)
+
+    def sweep_runs(self, row: Row, rate: float | None) -> list[Run]:
+        """Return the runs of a row that compare a learning rate with others.
+
+        Args:
+            row: The row.
+            rate: The rate; None for the optimizer's, which needs no run on less data.
+        """
+        if rate is None and self.hold_out_for_sweep:
+            return []
+        share = self.hold_out_for_sweep
+        return [row.run(rate, seed, hold_out=share) for seed in self.sweep_seeds]
+
+    def later_runs(self, row: Row, rate: float | None) -> list[Run]:
+        """Return the runs of a row that are made with its best learning rate only.
+
+        Args:
+            row: The row.
+            rate: The best rate; None for the optimizer's.
+        """
+        return [row.run(rate, seed) for seed in self.later_seeds]
+
+    def runs(self) -> list[Run]:
+        """Return all runs that the study may need: each rate of each row with each seed."""
+        return [
+            run
+            for row in self.rows
+            for rate in row.rates
+            for run in (*self.sweep_runs(row, rate), *self.later_runs(row, rate))
+        ]
+
+
+def _key_hints() -> dict[str, Any]:
+    """Return the types of the keys of a study."""
+    hints = typing.get_type_hints(Study)
+    return {key.name: hints[key.name] for key in fields(Study) if key.init}
+
+
+_DEFAULTS: Mapping[str, Any] = {
+    **{
+        key.name: key.default
+        for key in fields(Study)
+        if key.init and key.default is not MISSING
+    },
+    "base": {},
+}
+"""Values of the keys that a study does not need to give."""
+
+
+def _read_toml(file: Path) -> dict[str, Any]:
+    """Read a TOML file.
+
+    Raises:
+        OptionError: It is missing, too long, or not TOML.
+    """
+    try:
+        with open_regular_file(file, follow_links=True) as opened:
+            content = opened.read(FILE_LIMIT + 1)
+    except OSError as error:
+        raise OptionError(f"cannot read the study {str(file)!r}: {error.strerror}") from error
+    if len(content) > FILE_LIMIT:
+        raise OptionError(
+            f"the study {str(file)!r} is longer than the {FILE_LIMIT} bytes that are read"
+        )
+    try:
+        return tomllib.loads(content.decode("utf-8-sig"))
+    except (ValueError, RecursionError) as error:
+        raise OptionError(f"the study {str(file)!r} is not TOML: {error}") from error
+
+
+def own_choices(values: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Return options of a study with values that name the user's code, unchecked."""
+    tables = [values.get("base"), *grid_tables(values.get("grid", ()))]
+    choices = [
+        (option, text)
+        for t in tables
+        if isinstance(t, Mapping)
+        for option in OPTIONS
+        for text in as_list(t.get(option))
+        if own_functions(text)
+    ]
+    return list(dict.fromkeys(choices))
+
+
+def _require_allowed(
+    file: Path, named: Sequence[tuple[str, str]], allowed: Mapping[str, Sequence[str]]
+) -> None:
+    """Refuse code that only the file names, before anything is imported for a check.
+
+    Args:
+        file: The study file.
+        named: Options with values that name the user's code.
+        allowed: Values by option whose functions may be run, with any options.
+
+    Raises:
+        OptionError: With every value whose code would be run.
+    """
+    known = {f for texts in allowed.values() for text in texts for f in own_functions(text)}
+    if problems := [
+        f"it runs the code of the {option} {text!r}; if you want that, give --{option} "
+        f"{shlex.quote(text)}"
+        for option, text in named
+        if not set(own_functions(text)) <= known
+    ]:
+        raise OptionError(
+            format_problems(f"{str(file)!r} does not choose that alone", problems)
+        )
+
+
+def _has_data_dir(values: Mapping[str, Any]) -> bool:
+    """Return True if a table of the grid names the place of its data itself."""
+    tables = grid_tables(values.get("grid", ()))
+    return any(isinstance(table, Mapping) and "data_dir" in table for table in tables)

@@ -1,0 +1,174 @@
+"""Properties of a tensor that every codec keeps, and the precision that each one loses."""
+
+import math
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hocket.codecs import CODECS, VQ, Cast, Exact, Integers, parse_codec
+from hocket.distributed import wire
+from hocket.errors import NonFiniteError, OptionError
+from hocket.tree import tensors
+
+ALL = [
+    Exact(),
+    Cast(torch.bfloat16),
+    Cast(torch.float16),
+    Integers(),
+    VQ(groups=2, codes=4),
+    VQ(groups=4, codes=4),
+    VQ(groups=1, codes=300),
+]
+LOSSY = ALL[3:]
+
+
+def maps(dtype=torch.float32, *, channels_last=True):
+    generator = torch.Generator().manual_seed(0)
+    made = torch.randn(10, 4, 6, 5, generator=generator, dtype=dtype)
+    return made.contiguous(memory_format=torch.channels_last) if channels_last else made
+
+
+TENSORS = {
+    "channels_last": maps(),
+    "contiguous": maps(channels_last=False),
+    "double": maps(torch.float64),
+    "vectors": maps().reshape(300, 4),
+    "sequences": maps().reshape(30, 10, 4),
+    "bfloat16": maps(torch.bfloat16),
+    "transposed maps": maps().transpose(2, 3),
+    "transposed sequences": maps().reshape(30, 10, 4).transpose(0, 1),
+}
+
+
+def sent_and_received(encoded):
+    """Return what arrives in another process."""
+    sent = []
+    spec = wire.encode_tree(encoded, sent)
+    return wire.decode_tree(spec, [wire.to_dense(tensor) for tensor in sent])
+
+
+@pytest.mark.parametrize("name", TENSORS)
+@pytest.mark.parametrize("codec", ALL, ids=str)
+def test_shape_type_and_format_come_back(codec, name):
+    tensor = TENSORS[name]
+    encoder, decoder = codec.encoder(0), codec.decoder()
+    for _ in range(3):
+        decoded = decoder.decode(sent_and_received(encoder.encode(tensor)))
+        assert (decoded.shape, decoded.dtype, decoded.stride()) == (
+            tensor.shape, tensor.dtype, tensor.stride(),
+        )  # fmt: skip
+
+
+@pytest.mark.parametrize("codec", ALL, ids=str)
+def test_equal_seeds_give_equal_codes(codec):
+    one, other = codec.encoder(7), codec.encoder(7)
+    for _ in range(3):
+        pairs = zip(tensors(one.encode(maps())), tensors(other.encode(maps())), strict=True)
+        assert all(torch.equal(a, b) for a, b in pairs)
+
+
+def test_exact_changes_nothing():
+    tensor = maps()
+    assert Exact().decode(Exact().encode(tensor)) is tensor
+
+
+@given(st.lists(st.floats(-1e4, 1e4, width=32), min_size=1, max_size=20))
+def test_rounding_is_within_half_a_step(numbers):
+    tensor = torch.tensor(numbers)
+    largest = float(tensor.abs().max())
+    for codec, bound in (
+        (Cast(torch.bfloat16), largest * 2**-8),
+        (Cast(torch.float16), max(largest * 2**-11, 2**-25)),
+        (Integers(), largest / 127 * 0.51),
+    ):
+        decoded = codec.decode(codec.encode(tensor))
+        assert float((decoded - tensor).abs().max()) <= bound
+
+
+def int8_bound(decoded, dtype, largest):
+    """Return half a step, and half of the distance between two numbers of the type."""
+    limits = torch.finfo(dtype)
+    rounding = (decoded.abs() * limits.eps).clamp(min=limits.tiny * limits.eps) / 2
+    return largest / 127 * 0.5001 + rounding
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+def test_int8_keeps_every_number_of_16_bits_within_half_a_step(dtype):
+    """As one packet of all of them, and as packets of which each is the largest number."""
+    numbers = torch.arange(2**16, dtype=torch.int32).to(torch.uint16).view(dtype)
+    numbers = numbers[numbers.isfinite()]
+    # 61 and 2**7 or 2**10 have no divisor in common: mantissas and exponents of all kinds.
+    alone = numbers[numbers != 0][::61]
+    for packet in (numbers, *torch.stack([alone, alone * -0.7, alone * 0.01], dim=1)):
+        decoded = Integers().decode(Integers().encode(packet)).double()
+        exact = packet.double()
+        largest = exact.abs().amax()
+        assert (decoded * exact >= 0).all()
+        assert (decoded[exact.abs() == largest] == exact[exact.abs() == largest]).all()
+        assert ((decoded - exact).abs() <= int8_bound(decoded, dtype, largest)).all()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+def test_int8_encodes_the_smallest_and_the_largest_numbers(dtype):
+    limits = torch.finfo(dtype)
+    for largest in (limits.max, limits.max * (1 - limits.eps), limits.tiny * 200, 1e-40, 7e-45):
+        tensor = torch.tensor([largest, -largest / 2, 0.0], dtype=dtype)
+        decoded = Integers().decode(Integers().encode(tensor))
+        assert (decoded - tensor).abs().max().item() <= largest / 127 * 0.51
+        assert decoded[0] > 0 > decoded[1]
+
+
+def test_zeros_stay_zeros():
+    zeros = torch.zeros(3, 2)
+    assert torch.equal(Integers().decode(Integers().encode(zeros)), zeros)
+    assert Integers().encode(torch.empty(0, 2))[0].shape == (0, 2)
+
+
+@pytest.mark.parametrize("codec", LOSSY, ids=str)
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_nan_and_infinity_are_refused(codec, value):
+    tensor = maps(channels_last=False).clone()
+    tensor[3, 1, 2, 2] = value
+    with pytest.raises(
+        NonFiniteError, match=f"to be sent holds {value}, which its codec cannot"
+    ):
+        codec.encoder(0).encode(tensor)
+
+
+def test_numbers_of_16_bits_are_not_widened():
+    tensor = maps(torch.bfloat16)
+    assert Cast(torch.bfloat16).encode(tensor)[0] is tensor
+
+
+@pytest.mark.parametrize("text", ["none", "bf16", "fp16", "int8", "vq", "vq:groups=2,codes=16"])
+def test_codecs_are_built_by_name(text):
+    assert parse_codec(text) == {
+        "none": Exact(),
+        "bf16": Cast(torch.bfloat16),
+        "fp16": Cast(torch.float16),
+        "int8": Integers(),
+        "vq": VQ(),
+        "vq:groups=2,codes=16": VQ(groups=2, codes=16),
+    }[text]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (
+            "int4",
+            f"unknown codec 'int4' (did you mean 'int8'?); there are: {', '.join(CODECS)}",
+        ),
+        ("vq:code=3", "unknown option 'code' (did you mean 'codes'?)"),
+        ("vq:codes=many", "codes is 'many'; wanted a whole number"),
+        ("bf16:codes=3", "unknown option 'codes'; there are: none"),
+        ("bf16:dtype=3", "unknown option 'dtype'; there are: none"),
+        ("int8:bits=4", "unknown option 'bits'; there are: none"),
+    ],
+)
+def test_unknown_names_and_options_are_refused(text, message):
+    with pytest.raises(OptionError) as caught:
+        parse_codec(text)
+    assert message in str(caught.value)

@@ -1,0 +1,179 @@
+"""Images in a folder: read by `datasets`, decoded when served, errors name what is missing."""
+
+import sys
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from hocket.data import load
+from hocket.data.images import NORMALISE
+from hocket.data.randomness import make_generator
+from hocket.errors import DataError, OptionError
+
+datasets = pytest.importorskip("datasets", reason="the package datasets is not installed")
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path, monkeypatch):
+    """Keep the tables that `datasets` writes out of the home folder."""
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+
+
+def write_images(root, test="test", size=(40, 32)):
+    """Write images of two classes, red cats and blue dogs, and return their folder."""
+    for part, number in (("train", 6), (test, 2)):
+        for name, colour in (("dog", (0, 0, 255)), ("cat", (255, 0, 0))):
+            folder = root / "images" / part / name
+            folder.mkdir(parents=True)
+            for n in range(number):
+                Image.new("RGB", size, colour).save(folder / f"{n}.png")
+    return root / "images"
+
+
+def save(root, **splits):
+    """Save splits of columns as `datasets` does, and return their folder."""
+    folder = root / "saved"
+    tables = {name: datasets.Dataset.from_dict(columns) for name, columns in splits.items()}
+    datasets.DatasetDict(tables).save_to_disk(folder)
+    return folder
+
+
+def picture(mode="RGB"):
+    return Image.new(mode, (8, 8))
+
+
+def columns(**others):
+    return {"image": [picture(), picture()], "label": [0, 1]} | others
+
+
+BOTH = {"train": columns(), "test": columns()}
+
+
+@pytest.mark.parametrize("test", ["test", "val"])
+@pytest.mark.parametrize("augment", [True, False])
+def test_images_come_with_their_class(tmp_path, test, augment):
+    folder = write_images(tmp_path, test)
+    data = load("folder", data_dir=folder, batch_size=5, image_size=16, augment=augment)
+    assert (data.classes, data.shape, data.kind) == (2, (3, 16, 16), "images")
+    assert [len(batches.examples) for batches in (data.train, data.test)] == [12, 4]
+    colours = torch.tensor([[255, 0, 0], [0, 0, 255]]).view(2, 3, 1, 1)
+    expected = NORMALISE(colours, make_generator(0, "augmentation"))
+    for inputs, targets in [*data.train, *data.test]:
+        # The centre is in every crop, whose padding is black.
+        assert torch.equal(inputs[..., 7:9, 7:9], expected[targets].expand(-1, 3, 2, 2))
+
+
+def test_the_test_shows_the_central_square(tmp_path):
+    folder = write_images(tmp_path)
+    pixels = np.random.RandomState(0).randint(0, 256, (32, 48, 3)).astype(np.uint8)
+    for file in (folder / "test").glob("*/*.png"):
+        Image.fromarray(pixels).save(file)
+    data = load("folder", data_dir=folder, batch_size=1, image_size=32)
+    inputs, _ = next(iter(data.test))
+    centre = torch.from_numpy(pixels[:, 8:40]).permute(2, 0, 1)[None]
+    assert torch.equal(inputs, NORMALISE(centre, make_generator(0, "augmentation")))
+
+
+def test_workers_serve_the_same_augmented_bits(tmp_path):
+    folder = write_images(tmp_path)
+    served = [
+        list(load("folder", data_dir=folder, batch_size=5, image_size=16, workers=n).train)
+        for n in (0, 3)
+    ]
+    plain = load("folder", data_dir=folder, batch_size=5, image_size=16, augment=False).train
+    assert all(
+        torch.equal(one[0], other[0]) and torch.equal(one[1], other[1])
+        for one, other in zip(*served, strict=True)
+    )
+    assert not torch.equal(served[0][0][0], next(iter(plain))[0])
+
+
+def test_a_saved_data_set_is_read(tmp_path):
+    grey = {"image": [picture("L"), picture("RGBA")], "label": [1, 0]}
+    folder = save(tmp_path, train=grey | {"fine": [4, 2]}, test=grey | {"fine": [4, 0]})
+    data = load("folder", data_dir=folder, batch_size=2, image_size=8)
+    assert (data.classes, next(iter(data.test))[0].shape) == (2, (2, 3, 8, 8))
+    fine = load("folder", data_dir=folder, batch_size=2, image_size=8, label="fine")
+    assert (fine.classes, next(iter(fine.test))[1].tolist()) == (5, [4, 0])
+
+
+@pytest.mark.parametrize(
+    ("splits", "options", "said"),
+    [
+        ({"train": columns()}, {}, "splits train; wanted train, and test or val"),
+        ({"test": columns()}, {}, "has the splits test; wanted"),
+        (
+            {"train": {"label": [0]}, "test": {"label": [0]}},
+            {},
+            "'image' .*missing.* are label",
+        ),
+        (BOTH, {"image": "label"}, "no column 'label' of type Image"),
+        (BOTH, {"label": "fine"}, "no column 'fine' .*missing"),
+        (BOTH | {"train": columns(label=["a", "b"])}, {}, "no column 'label' .*string"),
+        (BOTH | {"test": columns(label=[0, None])}, {}, "targets range from -1 to 0"),
+    ],
+)
+def test_splits_and_columns_that_are_missing_are_named(tmp_path, splits, options, said):
+    with pytest.raises(DataError, match=said):
+        load("folder", data_dir=save(tmp_path, **splits), batch_size=2, **options)
+
+
+def test_a_table_without_splits_is_refused(tmp_path):
+    datasets.Dataset.from_dict(columns()).save_to_disk(tmp_path / "one")
+    with pytest.raises(DataError, match="has the splits none; wanted train"):
+        load("folder", data_dir=tmp_path / "one", batch_size=2)
+
+
+def test_a_folder_without_images_is_refused(tmp_path):
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(DataError, match=r"cannot read images in .*empty.*train.<class>"):
+        load("folder", data_dir=tmp_path / "empty", batch_size=2)
+
+
+def test_an_unreadable_file_is_told_when_its_batch_is_served(tmp_path):
+    folder = write_images(tmp_path)
+    (folder / "test" / "dog" / "1.png").write_bytes(b"no image")
+    served = iter(load("folder", data_dir=folder, batch_size=1, image_size=16).test)
+    for _ in range(3):
+        next(served)
+    with pytest.raises(DataError, match="image 3 cannot be decoded"):
+        next(served)
+
+
+@pytest.mark.parametrize("kind", [np.uint16, np.float32])
+def test_images_of_more_than_eight_bits_are_refused(tmp_path, kind):
+    folder = write_images(tmp_path)
+    for file in (folder / "test").glob("*/*.png"):
+        Image.fromarray(np.ones((8, 8), dtype=kind)).save(file, format="TIFF")
+    data = load("folder", data_dir=folder, batch_size=2, image_size=8)
+    with pytest.raises(DataError, match="more than 8 bits"):
+        next(iter(data.test))
+
+
+@pytest.mark.parametrize("package", ["datasets", "PIL"])
+def test_a_missing_package_is_named_with_its_extra(tmp_path, monkeypatch, package):
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(OptionError, match=rf"needs the package {package}, .*hocket\[hf\]"):
+        load("folder", data_dir=tmp_path, batch_size=4)
+
+
+def test_image_size_must_be_positive(tmp_path):
+    with pytest.raises(OptionError, match="image_size is 0"):
+        load("folder", data_dir=tmp_path, batch_size=4, image_size=0)
+
+
+def test_images_are_held_out(tmp_path):
+    folder = write_images(tmp_path)
+    options = {"data_dir": folder, "batch_size": 2, "image_size": 8}
+    train = load("folder", **options).train.examples
+    divided = load("folder", hold_out=0.5, **options)
+    rest, held = divided.train.examples, divided.test.examples
+    assert [len(rest), len(held)] == [6, 6]
+    assert sorted([*rest.targets, *held.targets]) == sorted(train.targets)
+    assert (rest.transform, held.transform) == (train.transform, NORMALISE)
+    for part in (rest, held):
+        inputs, targets = part.take(torch.tensor([0, 5]), make_generator(0, "augmentation"))
+        # Cats are red.
+        assert [bool(red) for red in inputs[:, 0, 4, 4] > 0] == [not dog for dog in targets]

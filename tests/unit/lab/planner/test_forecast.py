@@ -1,0 +1,240 @@
+"""A forecast follows from the profiles of its stages."""
+
+from dataclasses import replace
+
+import pytest
+
+from hocket.errors import OptionError
+from hocket.partition.costs.link import Link
+from hocket_lab.planner.forecast import MIB, StageProfiles, choose_best, forecast
+from hocket_lab.planner.predict import hide_link
+from hocket_lab.planner.rehearsals import Candidate
+from hocket_lab.planner.rehearse import StageProfile
+
+STAGE = StageProfile(
+    batch_size=64,
+    seconds={"F": (2.0,), "B": (4.0,), "U": (0.2,), "T": ()},
+    received_bytes=MIB,
+    sent_bytes=MIB,
+    weight_bytes=4 * MIB,
+    trainable_bytes=4 * MIB,
+    optimizer_bytes=4 * MIB,
+    peak_bytes=30 * MIB,
+)
+WHOLE = replace(
+    STAGE,
+    seconds={"F": (4.0,), "B": (8.0,), "U": (0.4,), "T": ()},
+    weight_bytes=8 * MIB,
+    trainable_bytes=8 * MIB,
+)
+FAST = Link(bytes_per_s=1e15)
+
+
+def scale_seconds(stage, factor):
+    seconds = {kind: tuple(factor * s for s in all_s) for kind, all_s in stage.seconds.items()}
+    return replace(stage, seconds=seconds)
+
+
+def build_profiles(stages=(STAGE, STAGE), factor=1.0):
+    stages = [scale_seconds(stage, factor) for stage in stages]
+    bp = [scale_seconds(STAGE, factor)] * 2
+    return StageProfiles(method=stages, backpropagation=bp, uncut=scale_seconds(WHOLE, factor))
+
+
+def build_forecast(name, stages=(STAGE, STAGE), link=FAST, contended=None):
+    """Forecast a method on two stages.
+
+    Args:
+        name: Name of the method.
+        stages: Profiles of the stages.
+        link: Link between them.
+        contended: Profiles of stages that share a machine.
+    """
+    return forecast(
+        Candidate(name, ("c",)),
+        build_profiles(stages),
+        link=link,
+        contended_profiles=contended,
+    )
+
+
+def test_even_stages_double_the_speed_without_a_barrier():
+    predicted = build_forecast("fdg")
+    assert predicted.cuts == ("c",)
+    assert [stage.total_s for stage in predicted.times] == pytest.approx([6.2, 6.2])
+    assert predicted.imbalance == pytest.approx(0.0)
+    assert predicted.packet_bytes == (MIB,)
+    assert predicted.bp_s == pytest.approx(12.4)
+    assert predicted.speed_up == pytest.approx(2.0)
+    assert (predicted.delay, predicted.staleness) == ((2, 0), (1.0, 0.0))
+    assert build_forecast("bp").speed_up == pytest.approx(1.0, rel=0.02)  # one update is hidden
+
+
+def test_uneven_stages_wait():
+    predicted = build_forecast(
+        "fdg", stages=(scale_seconds(STAGE, 0.5), scale_seconds(STAGE, 1.5))
+    )
+    assert predicted.imbalance == pytest.approx(0.5)
+    assert predicted.tick_s == pytest.approx(9.3)
+
+
+def test_the_learning_of_a_signal_takes_time():
+    with_target = replace(STAGE, seconds=STAGE.seconds | {"T": (1.0,)})
+    assert build_forecast("dgl", stages=(with_target, STAGE)).times[0].total_s == pytest.approx(
+        7.2
+    )
+
+
+def test_measured_memory_is_split_by_use():
+    first, last = build_forecast("fdg").memory  # two batches in flight at stage 0
+    assert (first.weights, first.optimizer, first.versions) == (8.0, 4.0, 8.0)
+    assert (first.inputs, first.graphs, first.packets) == (2.0, 8.0, 3.0)
+    assert (last.inputs, last.versions, last.packets) == (1.0, 0.0, 3.0)
+    assert (first.total, last.total) == (33.0, 33.0)
+
+
+def test_frozen_weights_have_neither_gradients_nor_versions():
+    frozen = replace(STAGE, weight_bytes=6 * MIB)
+    first = build_forecast("fdg", stages=(frozen, STAGE)).memory[0]
+    assert (first.weights, first.versions, first.graphs, first.total) == (10.0, 8.0, 6.0, 33.0)
+
+
+def test_frozen_weights_are_not_summed_over_devices():
+    whole = replace(WHOLE, trainable_bytes=MIB)
+    slow = Link(bytes_per_s=MIB)
+    profiles = replace(build_profiles(), uncut=whole)
+    predicted = forecast(Candidate("fdg", ("c",)), profiles, link=slow)
+    assert predicted.ddp_s == pytest.approx(6.4 + 2 * 0.5)
+
+
+def test_no_memory_is_forecast_that_was_not_measured():
+    small = replace(STAGE, peak_bytes=18 * MIB)
+    first = build_forecast("fdg", stages=(small, STAGE)).memory[0]
+    assert (first.weights, first.optimizer, first.versions) == (8.0, 4.0, 6.0)
+    assert (first.inputs, first.graphs, first.total) == (0.0, 0.0, 21.0)
+
+
+def test_a_replay_buffer_is_added_to_the_measured_memory():
+    first, last = build_forecast("dgl-async:buffer=30").memory
+    assert (first.inputs, first.packets, first.total) == (1.0, 1.0, 31.0)
+    assert (last.inputs, last.packets, last.total) == (30.0, 2.0, 61.0)
+
+
+def test_stages_that_share_a_machine_are_slower_while_they_overlap():
+    contended = build_profiles(factor=1.5)
+    assert build_forecast("fdg", contended=contended).tick_s == pytest.approx(
+        1.5 * 6.2, rel=0.02
+    )
+    assert build_forecast("bp", contended=contended).tick_s == pytest.approx(12.4, rel=0.03)
+    alone, shared = build_forecast("fdg"), build_forecast("fdg", contended=contended)
+    assert shared.bp_s == alone.bp_s
+    assert shared.ddp_s == pytest.approx(1.5 * alone.ddp_s)
+    assert shared.pipeline_s == pytest.approx(1.5 * alone.pipeline_s)
+
+
+def test_summing_gradients_takes_the_time_of_the_link():
+    slow = Link(bytes_per_s=MIB, latency_s=0.5)
+    predicted = build_forecast("fdg", link=slow)
+    assert predicted.ddp_s == pytest.approx(6.4 + 2 * (0.5 + 4.0))
+    assert predicted.packet_bytes == (MIB,)
+    assert build_forecast("fdg", link=slow).tick_s > build_forecast("fdg").tick_s
+
+
+def test_a_flushed_pipeline_has_the_best_number_of_micro_batches():
+    assert build_forecast("fdg").pipeline_s == pytest.approx(12.0 / 32 * 33 / 2 + 0.2)
+    late = Link(bytes_per_s=1e15, latency_s=100.0)
+    # All micro-batches are on their way at once.
+    assert build_forecast("fdg", link=late).pipeline_s == pytest.approx(200.2 + 6.0 / 32 * 33)
+    busy = Link(bytes_per_s=MIB / 10)  # the packets of a batch take longer than its passes
+    passing_s = 2 * 10.0 + 12.0 / 32 + 0.2
+    assert build_forecast("fdg", link=busy).pipeline_s == pytest.approx(passing_s)
+
+
+def test_a_batch_is_not_divided_into_less_than_one_input():
+    few = [replace(STAGE, batch_size=2)] * 2
+    profiles = StageProfiles(few, few, replace(WHOLE, batch_size=2))
+    assert forecast(Candidate("fdg", ("c",)), profiles, link=FAST).pipeline_s == pytest.approx(
+        6.0 / 2 * 3 + 0.2
+    )
+    one = replace(profiles, uncut=replace(WHOLE, batch_size=1))
+    undivided = forecast(Candidate("fdg", ("c",)), one, link=Link(bytes_per_s=1.0))
+    assert undivided.ddp_s == pytest.approx(12.4)  # with nobody to sum gradients with
+    assert forecast(Candidate("fdg", ("c",)), one, link=FAST).pipeline_s == pytest.approx(12.2)
+
+
+def test_the_fastest_is_chosen_unless_an_equally_fast_one_is_less_stale_or_smaller():
+    fdg, bp = build_forecast("fdg"), build_forecast("bp")
+    chosen, reason = choose_best([bp, fdg])
+    assert chosen is fdg
+    assert reason.startswith("2.00 times as fast as back-propagation on one device; no other")
+    small = replace(STAGE, peak_bytes=20 * MIB)
+    close = replace(build_forecast("dgl", stages=(small, small)), tick_s=1.02 * fdg.tick_s)
+    chosen, reason = choose_best([bp, fdg, close])
+    assert chosen is close
+    assert "within 3 % of the fastest (fdg on 2 stages), with gradients 0 updates" in reason
+    assert "stale instead of 1, and at most 22 MiB in a stage instead of 33" in reason
+
+
+def test_where_one_device_is_faster_the_reason_says_so():
+    slow = replace(build_forecast("fdg"), tick_s=100.0)
+    _, reason = choose_best([slow])
+    assert "or equally fresh ones and less memory. None is faster than one device: t" in reason
+    assert "None is faster" not in choose_best([slow, build_forecast("fdg")])[1]
+
+
+def test_what_needs_more_memory_than_the_limit_is_not_chosen():
+    fdg, bp = build_forecast("fdg"), build_forecast("bp")
+    small = replace(STAGE, peak_bytes=20 * MIB)
+    close = replace(build_forecast("dgl", stages=(small, small)), tick_s=2 * fdg.tick_s)
+    assert choose_best([bp, fdg, close], memory_limit_mib=33.0)[0] is fdg
+    assert choose_best([bp, fdg, close], memory_limit_mib=32.9)[0] is close
+    text = "no forecast fits into 8 MiB: the one that needs least is dgl on 2 stages, with 22.0"
+    with pytest.raises(OptionError, match=text):
+        choose_best([bp, fdg, close], memory_limit_mib=8.0)
+
+
+def test_stages_that_wait_for_packets_get_the_delay_that_hides_them():
+    late = Link(bytes_per_s=1e15, latency_s=6.0)
+    waiting = build_forecast("fdg", link=late)
+    assert waiting.tick_s > 1.5 * 6.2
+    assert (waiting.hiding_delay, waiting.extra_delay) == ((1,), ())
+    assert build_forecast("fdg").hiding_delay == ()
+    assert hide_link([waiting, build_forecast("bp", link=late)]) == [
+        Candidate("fdg", ("c",), extra_delay=(1,))
+    ]
+    hidden = forecast(Candidate("fdg", ("c",), (1,)), build_profiles(), link=late)
+    assert hidden.tick_s == pytest.approx(6.2)
+    assert (hidden.staleness, hidden.hiding_delay) == ((3.0, 0.0), ())
+    assert hidden.label == "fdg with extra delay 1"
+    assert choose_best([waiting, hidden])[0] is hidden
+
+
+def test_a_short_wait_is_hidden_by_the_other_order_of_a_tick():
+    late = Link(bytes_per_s=1e15, latency_s=2.0)
+    waiting = build_forecast("fdg:shrink=0.5", link=late)
+    assert waiting.tick_s == pytest.approx(6.2 + 2.0, rel=0.05)
+    turned, delayed = hide_link([waiting])
+    assert turned == Candidate("fdg:shrink=0.5,order=forward-first", ("c",))
+    assert delayed == Candidate("fdg:shrink=0.5", ("c",), extra_delay=(1,))
+    shown = [forecast(each, build_profiles(), link=late) for each in (turned, delayed)]
+    assert [each.tick_s for each in shown] == pytest.approx([6.2, 6.2])
+    assert [each.staleness[0] for each in shown] == [2.0, 3.0]
+    assert choose_best([waiting, *reversed(shown)])[0] is shown[0]
+    assert build_forecast("ddg", link=late).hiding_delay == (1,)
+    assert len(hide_link([build_forecast("ddg", link=late)])) == 1
+
+
+def test_what_hides_the_link_is_not_forecast_twice():
+    late = Link(bytes_per_s=1e15, latency_s=2.0)
+    waiting = build_forecast("fdg:shrink=0.5", link=late)
+    turned, delayed = hide_link([waiting, replace(waiting, method="fdg:shrink=0.50")])
+    other_way = replace(turned, method="fdg:order=forward-first,shrink=0.5")
+    shown = [forecast(each, build_profiles(), link=late) for each in (other_way, delayed)]
+    assert hide_link([waiting, shown[0]]) == [delayed]
+    assert hide_link([waiting, *shown]) == []
+
+
+def test_no_delay_is_advised_that_needs_older_weights_than_the_method_keeps():
+    late = Link(bytes_per_s=1e15, latency_s=20.0)
+    assert build_forecast("paci:accumulate=2", link=late).hiding_delay == (7,)
+    assert build_forecast("pipedream-2bw:accumulate=2", link=late).hiding_delay == ()

@@ -1,0 +1,110 @@
+"""The rehearsal of a stage measures the time and memory of its training."""
+
+import copy
+from statistics import fmean, median
+
+import pytest
+import torch
+from torch import nn
+
+from hocket.methods import METHODS, build_method
+from hocket_lab.planner import rehearse
+from hocket_lab.planner.rehearsals import Candidate, rehearse_candidates, rehearse_together
+from unit.lab.planner.workload import BATCH, FLOAT, NETWORK, WIDTH, build_workload
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_every_stage_of_every_method_has_time_and_memory(name):
+    (stages,) = rehearse_candidates(build_workload, [Candidate(name, ("1.0", "2"))])
+    method = build_method(name)
+    before = copy.deepcopy(NETWORK.state_dict())
+    assert len(stages) == 3
+    for k, stage in enumerate(stages):
+        kinds = {kind for kind, seconds in stage.seconds.items() if seconds}
+        assert kinds == {"F", "B", "U"} | (
+            {"T"} if method.signal.learns_from_gradient and k < 2 else set()
+        )
+        has_auxiliary = method.signal.learns_from_gradient or not method.signal.needs_gradient
+        layers = FLOAT * (WIDTH**2 if k < 2 else 5 * (WIDTH + 1))
+        assert (stage.weight_bytes > layers) == (has_auxiliary and k < 2)
+        assert layers <= stage.trainable_bytes <= stage.weight_bytes  # heads have buffers
+        assert stage.optimizer_bytes >= FLOAT * WIDTH * 5
+        assert stage.peak_bytes > stage.weight_bytes + stage.optimizer_bytes
+        assert stage.received_bytes == FLOAT * BATCH * WIDTH
+    assert all(torch.equal(v, before[n]) for n, v in NETWORK.state_dict().items())
+    assert all(weight.grad is None for weight in NETWORK.parameters())
+
+
+def test_frozen_weights_and_buffers_are_counted_apart():
+    def build_frozen():
+        layers = nn.Linear(WIDTH, WIDTH).requires_grad_(False), nn.BatchNorm1d(WIDTH)
+        return nn.Sequential(*layers, nn.Linear(WIDTH, 5)), *build_workload()[1:]
+
+    (stages,) = rehearse_candidates(build_frozen, [Candidate("fdg", ("2",))])
+    norm = FLOAT * 2 * WIDTH
+    assert stages[0].trainable_bytes == norm
+    assert stages[0].weight_bytes == FLOAT * WIDTH * (WIDTH + 1) + 2 * norm + 8  # its counter
+
+
+def test_graphs_in_flight_and_old_weights_are_held():
+    fdg, bp = rehearse_candidates(
+        build_workload, [Candidate(name, ("1.0", "2")) for name in ("fdg", "bp")]
+    )
+    activation, weights = FLOAT * BATCH * WIDTH, FLOAT * WIDTH**2
+    difference = [one.peak_bytes - other.peak_bytes for one, other in zip(fdg, bp, strict=True)]
+    # Four graphs instead of one: each holds the received tensor and the output.
+    assert difference[0] == 3 * 2 * activation
+    # Two graphs instead of one, each with a copy of its weights.
+    assert difference[1] == 2 * activation + 2 * weights
+    assert fdg[2].peak_bytes == bp[2].peak_bytes
+
+
+@pytest.mark.parametrize(
+    ("name", "idles"), [("fdg", [1, 2, 1]), ("dgl", [0, 1, 1])], ids=["fdg", "dgl"]
+)
+def test_with_idle_a_stage_sleeps_before_it_receives_a_packet(name, idles, monkeypatch):
+    candidates = [Candidate(name, ("1.0", "2")), Candidate(name, ())]
+    slept = []
+    monkeypatch.setattr(rehearse.time, "sleep", slept.append)
+    stages, (whole,) = rehearse_candidates(
+        build_workload, candidates, with_idle=True, repeat_reversed=False
+    )
+    ticks = rehearse.REPETITIONS
+    assert [len(one.seconds["F"]) for one in (*stages, whole)] == [ticks] * 4
+    assert slept == [rehearse.IDLE_S] * (sum(idles) * ticks)
+    slept.clear()
+    rehearse_candidates(build_workload, candidates)
+    assert not slept
+
+
+def test_with_repeat_reversed_each_stage_is_timed_twice():
+    candidate = Candidate("bp", ("2",))
+    for repeat_reversed, visits in ((True, 2), (False, 1)):
+        (stages,) = rehearse_candidates(
+            build_workload, [candidate], repeat_reversed=repeat_reversed
+        )
+        for stage in stages:
+            assert len(stage.seconds["F"]) == visits * rehearse.REPETITIONS
+
+
+def test_jitter_is_relative_to_the_mean():
+    (stages,) = rehearse_candidates(build_workload, [Candidate("bp", ("2",))])
+    for stage in stages:
+        assert stage.jitter["T"] == ()
+        for kind in "FBU":
+            assert median(stage.seconds[kind]) == stage.median_s(kind)
+            assert fmean(stage.jitter[kind]) == pytest.approx(1.0)
+            assert stage.jitter[kind] == pytest.approx(
+                [one / fmean(stage.seconds[kind]) for one in stage.seconds[kind]]
+            )
+
+
+def test_several_processes_rehearse_the_same():
+    candidates = [Candidate("bp", ("2",)), Candidate("dgl", ("2",))]
+    together = rehearse_together(build_workload, candidates, processes=2, threads=1)
+    alone = rehearse_candidates(build_workload, candidates)
+    for stages, same_stages in zip(together, alone, strict=True):
+        for stage, same in zip(stages, same_stages, strict=True):
+            assert stage.peak_bytes == same.peak_bytes
+            assert stage.seconds.keys() == same.seconds.keys()
+            assert min(stage.seconds["B"]) > 0

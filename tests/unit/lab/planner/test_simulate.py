@@ -1,0 +1,131 @@
+"""The time of a simulated training follows from its program and the times of its actions."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hocket.methods import ADL, BP, DDG, DGL, DNI, FDG, FR
+from hocket.methods.simulated.extra_delay import with_extra_delay
+from hocket.program import dependency, unroll
+from hocket_lab.planner.simulate import StageTimes, contended_times, simulate, tick_s
+
+METHODS = [
+    BP(),
+    DDG(),
+    FDG(),
+    with_extra_delay(FDG(), 1),
+    ADL(accumulate=3),
+    FR(),
+    DNI(),
+    DGL(),
+]
+every = pytest.mark.parametrize("method", METHODS, ids=str)
+
+
+def stage(forward_s=1.0, backward_s=2.0, update_s=0.0, packet_s=0.0):
+    """Return the times of a stage, in seconds.
+
+    Args:
+        forward_s: Forward.
+        backward_s: Backward.
+        update_s: Update.
+        packet_s: Packet to the next stage.
+    """
+    return StageTimes(forward_s, backward_s, update_s, packet_s)
+
+
+@every
+def test_the_actions_are_those_of_the_program(method):
+    timeline = simulate(method, [stage()] * 3, batches=7)
+    done = [(s.kind, s.stage, s.batch) for s in timeline.spans if s.kind != "wait"]
+    expected = [(a.kind, a.stage, a.batch) for tick in unroll(method, 3, 7) for a in tick]
+    assert sorted(done) == sorted(expected)
+
+
+@pytest.mark.parametrize(
+    ("method", "seconds"),
+    [
+        (BP(), 12.0),  # three stages, two edges with a packet each way
+        (with_extra_delay(FDG(), 1), 3.0),
+        (DGL(), 3.0),
+    ],
+    ids=str,
+)
+def test_the_time_of_a_batch_in_the_steady_state(method, seconds):
+    assert tick_s(method, [stage(packet_s=0.75)] * 3) == pytest.approx(seconds)
+
+
+def test_the_slowest_stage_sets_the_tick():
+    times = [stage(), stage(forward_s=4.0), stage()]
+    assert tick_s(with_extra_delay(FDG(), 2), times) == pytest.approx(6.0)
+    assert tick_s(DGL(), times) == pytest.approx(6.0)
+
+
+def test_the_learning_of_a_signal_takes_time():
+    spans = simulate(DNI(), [stage(), stage()], batches=3).spans
+    assert {s.end_s - s.start_s for s in spans if s.kind == "T"} == {0.0}
+    slow = StageTimes(1.0, 2.0, 0.0, 0.0, learn_s=0.5)
+    spans = simulate(DNI(), [slow, stage()], batches=3).spans
+    assert {s.end_s - s.start_s for s in spans if s.kind == "T"} == {0.5}
+
+
+@pytest.mark.parametrize(
+    ("method", "factor"),
+    [(BP(), 1.0), (DGL(), 3.0), (with_extra_delay(FDG(), 1), 3.0)],
+    ids=str,
+)
+@pytest.mark.parametrize("stages", [2, 3])
+def test_stages_contend_only_while_they_overlap(method, factor, stages):
+    times = contended_times(method, [stage()] * stages, [stage(3.0, 6.0)] * stages)
+    assert [one.forward_s for one in times] == pytest.approx([factor] * stages, rel=0.02)
+
+
+def test_a_stage_that_waits_half_of_the_time_slows_the_other_one_half_as_much():
+    # The first stage computes for 4 s of the 8 s of the second one. So the second one overlaps
+    # with it for half of its time, and the first for all of its time.
+    first, second = stage(1.0, 3.0), stage(2.0, 6.0)
+    times = contended_times(FDG(), [first, second], [stage(1.0, 3.0), stage(4.0, 12.0)])
+    assert times[0].forward_s == 1.0
+    assert 2.0 < times[1].forward_s < 4.0
+
+
+def jitter(*factors):
+    return [dict.fromkeys("FBUT", factors)] * 2
+
+
+@every
+def test_without_variation_jitter_changes_nothing(method):
+    assert tick_s(method, [stage()] * 2, jitter(1.0)) == pytest.approx(
+        tick_s(method, [stage()] * 2)
+    )
+
+
+def test_jitter_makes_ticks_longer_if_stages_wait_for_each_other():
+    varied = {m: tick_s(m, [stage()] * 2, jitter(0.5, 1.5)) for m in (BP(), FDG(), DGL())}
+    assert varied[BP()] == pytest.approx(6.0, rel=0.05)  # no two stages overlap
+    assert varied[DGL()] == pytest.approx(3.0, rel=0.05)  # no stage waits for long
+    assert 3.3 < varied[FDG()] < 4.5
+
+
+def test_jitter_is_reproducible():
+    assert len({tick_s(FDG(), [stage()] * 2, jitter(0.5, 1.5)) for _ in range(3)}) == 1
+
+
+def test_updates_count_once_for_a_group_of_accumulated_gradients():
+    times = [stage(update_s=3.0)] * 2
+    assert tick_s(with_extra_delay(ADL(accumulate=3), 1), times) == pytest.approx(4.0)
+    assert tick_s(with_extra_delay(FDG(), 1), times) == pytest.approx(6.0)
+
+
+@every
+@given(st.lists(st.floats(0.01, 9.0), min_size=4, max_size=4))
+def test_no_action_begins_before_its_packet_has_arrived(method, seconds):
+    times = [stage(*seconds[:2], packet_s=seconds[2]), stage(seconds[3])]
+    timeline = simulate(method, times, batches=6)
+    spans = {(s.kind, s.stage, s.batch): s for s in timeline.spans if s.kind != "wait"}
+    for tick in unroll(method, 2, 6):
+        for action in tick:
+            if needed := dependency(action, method, 2):
+                receiver = spans[action.kind, action.stage, action.batch]
+                sender = spans[needed.kind, needed.stage, needed.batch]
+                assert receiver.start_s >= sender.end_s + seconds[2] - 1e-9

@@ -1,0 +1,102 @@
+"""The window law agrees with simulated programs, and chooses delays that hide the link."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hocket.methods import ADL, BP, DDG, DGL, FDG, FR, PACI, GPipe, OneFOneB
+from hocket.methods.simulated.extra_delay import with_extra_delay
+from hocket_lab.planner.simulate import StageTimes, tick_s
+from hocket_lab.planner.window import TOLERANCE, bound_s, law_tick_s, least_extra_delay
+
+METHODS = {
+    "bp": BP(),
+    "ddg": DDG(),
+    "fdg": FDG(),
+    "fdg forward-first": FDG(order="forward-first"),
+    "fr": FR(),
+    "adl": ADL(accumulate=4),
+    "paci": PACI(accumulate=4),
+    "dgl": DGL(),
+    "fdg extra": with_extra_delay(FDG(), 1),
+}
+every = pytest.mark.parametrize("method", METHODS.values(), ids=METHODS.keys())
+
+
+@every
+@pytest.mark.parametrize("stages", [2, 3, 4])
+@pytest.mark.parametrize("packet_s", [0.0, 0.4, 1.5, 4.0])
+def test_the_law_is_the_time_of_the_simulated_program(method, stages, packet_s):
+    times = [StageTimes(1.0, 2.0, 0.2, packet_s)] * stages
+    assert law_tick_s(method, times) == pytest.approx(tick_s(method, times), rel=0.025)
+
+
+@pytest.mark.parametrize("extra", [0, 6, 18])
+@pytest.mark.parametrize("stages", [2, 4])
+def test_a_link_of_any_delay_has_the_time_of_the_law(stages, extra):
+    """Stages begin a burst of batches, wait for a gradient, and begin the next burst."""
+    times = [StageTimes(1.0, 2.0, 0.0, packet_s=300.0)] * stages
+    for method in (DDG(), FDG(order="forward-first"), ADL(accumulate=4)):
+        late = with_extra_delay(method, extra)
+        assert tick_s(late, times) == pytest.approx(law_tick_s(late, times), rel=0.005)
+
+
+@every
+@given(st.lists(st.floats(0.5, 2.0), min_size=7, max_size=7))
+@settings(max_examples=25)
+def test_uneven_stages_are_no_faster_than_the_law(method, seconds):
+    times = [
+        StageTimes(f, 2 * f, 0.0, 2 * c) for f, c in zip(seconds[:4], seconds[3:], strict=True)
+    ]
+    # The simulation takes the median over a few batches.
+    assert tick_s(method, times) >= 0.97 * law_tick_s(method, times)
+
+
+LATE = {
+    name: METHODS[name] for name in ("ddg", "fdg", "fdg forward-first", "fr", "adl", "paci")
+}
+late = pytest.mark.parametrize("method", LATE.values(), ids=LATE.keys())
+
+
+@late
+@given(st.lists(st.floats(0.5, 2.0), min_size=7, max_size=7))
+@settings(max_examples=25)
+def test_the_least_extra_delay_hides_the_link_and_one_less_does_not(method, seconds):
+    times = [
+        StageTimes(f, 2 * f, 0.0, 2 * c) for f, c in zip(seconds[:4], seconds[3:], strict=True)
+    ]
+    longest_s = (1 + TOLERANCE) * bound_s(method, times)
+    extra = least_extra_delay(method, times)
+    assert law_tick_s(with_extra_delay(method, extra), times) <= longest_s
+    assert tick_s(with_extra_delay(method, extra), times) <= 1.02 * longest_s
+    for edge, ticks in enumerate(extra):
+        if ticks:
+            fewer = [*extra[:edge], ticks - 1, *extra[edge + 1 :]]
+            assert law_tick_s(with_extra_delay(method, fewer), times) > longest_s
+
+
+@pytest.mark.parametrize("method", [BP(), DGL(), GPipe(), OneFOneB()], ids=lambda m: m.name)
+def test_nothing_is_extended_where_it_cannot_help(method):
+    assert least_extra_delay(method, [StageTimes(1.0, 2.0, 0.0, 5.0)] * 3) == (0, 0)
+
+
+@pytest.mark.parametrize("method", [GPipe(), OneFOneB()], ids=lambda method: method.name)
+def test_a_pipeline_that_is_flushed_stands_idle_beyond_the_law(method):
+    times = [StageTimes(1.0, 2.0, 0.2, 0.5)] * 3
+    assert law_tick_s(method, times) == bound_s(method, times) < tick_s(method, times)
+
+
+def test_no_delay_hides_a_link_that_is_always_taken():
+    times = [StageTimes(1.0, 2.0, 0.0, packet_s=5.0, transfer_s=4.0)] * 2
+    assert bound_s(FDG(), times) == 4.0
+    method = with_extra_delay(FDG(), 3)
+    assert law_tick_s(method, times) == 4.0
+    assert tick_s(method, times) == pytest.approx(4.0)
+    assert tick_s(DGL(), times) == pytest.approx(4.0)
+
+
+def test_the_last_stage_sends_nothing():
+    first, last = (StageTimes(1.0, 2.0, 0.0, packet_s=0.5, transfer_s=s) for s in (0.5, 9.0))
+    for method in (DGL(), with_extra_delay(FDG(), 1)):
+        assert bound_s(method, [first, last]) == law_tick_s(method, [first, last]) == 3.0
+        assert tick_s(method, [first, last]) == pytest.approx(3.0)

@@ -1,0 +1,492 @@
+"""One page of many runs: complete, escaped, equal for equal runs, and frank about the rest."""
+
+import json
+import os
+import re
+from html.parser import HTMLParser
+from math import nan
+from pathlib import Path
+from urllib.parse import unquote
+
+import pytest
+
+from hocket.cli.main import main
+from hocket.errors import OptionError, RunFolderError
+from hocket.partition.plan import Plan
+from hocket_lab.report.curves import batch_losses, learning_curves
+from hocket_lab.report.find_runs import FoundRuns, find_runs
+from hocket_lab.report.groups import UNKNOWN, compare_settings, group_runs
+from hocket_lab.report.line_chart import Curve, axis_ticks, line_chart
+from hocket_lab.report.markup import VOID, element
+from hocket_lab.report.page import build_fitting_page, build_page, write_report
+from hocket_lab.report.summaries import stages_table
+from unit.lab.report.made_runs import make_run, make_timeline
+
+STUDY = Path(__file__).parents[4] / "records/gpt-characters-500"
+BAD = '<script>alert("1")</script>'
+
+
+class Page(HTMLParser):
+    """Elements and text of a page, whose tags must match."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.elements, self.open, self.texts = [], [], []
+        self.feed(text)
+        self.close()
+        assert self.open == []
+
+    def handle_starttag(self, tag, attributes):
+        self.elements.append((tag, dict(attributes)))
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, text):
+        if self.open and self.open[-1] not in ("style", "script"):
+            self.texts.append(text)
+
+    def named(self, tag):
+        return [attributes for name, attributes in self.elements if name == tag]
+
+    @property
+    def text(self):
+        return " ".join(self.texts)
+
+
+def sections(text):
+    return re.findall(r"<h2>(.*?)</h2>", text)
+
+
+def page_of(*paths):
+    return build_page(find_runs(paths))
+
+
+def test_a_page_has_a_section_for_everything_that_runs_have_left(tmp_path):
+    plan = tmp_path / "plan.json"
+    times = {"forward_s": 0.01, "backward_s": 0.02, "update_s": 0.0, "packet_s": 0.0}
+    forecast = {"method": "fdg", "cuts": ["hidden1"], "extra_delay": [], "tick_s": 0.05,
+                "times": [times, times], "staleness": [1, 0]}  # fmt: skip
+    Plan(("hidden1",)).write(plan, forecasts=[forecast])
+    runs = [
+        make_run(tmp_path / "fdg", plan=str(plan), timeline=make_timeline(tmp_path / "t.json")),
+        make_run(tmp_path / "bp", method="bp"),
+    ]
+    text = page_of(*runs)
+    page = Page(text)
+    assert sections(text) == [
+        "Results", "Settings that differ", "Loss and error", "Stages and batches",
+        "Gradient error", "Time and memory of stages", "Plan and outcome", "Programs",
+        "Timelines", "Runs", "Settings that are equal",
+    ]  # fmt: skip
+    charts = [a["data-name"] for a in page.named("svg") if a.get("class") == "chart"]
+    assert charts.count("updates") == charts.count("samples") == 3
+    assert charts.count("seconds of training") == 3
+    assert charts.count("stage") == 3
+    assert "stage 0: computation of a batch, ms" in page.text
+    assert {a["class"] for a in page.named("rect")} >= {"F", "B", "U", "busy", "send", "wait"}
+    # 640 samples in batches of 64 take 1.5 s, and a batch was to take 50 ms.
+    assert re.search(r"time of a batch, ms\s+50\s+150\s+3\b", page.text)
+
+
+def test_each_chart_has_its_numbers_as_csv_and_each_stage_table_its_labels_once(tmp_path):
+    runs = [make_run(tmp_path / f"fdg{seed}", seed=seed) for seed in range(2)]
+    page = Page(page_of(*runs, make_run(tmp_path / "bp", method="bp")))
+    charts = [a for a in page.named("svg") if a.get("class") == "chart"]
+    tables = [a for a in page.named("a") if a["download"].endswith(".csv")]
+    assert len(tables) == len(charts) > 8
+    header, first, *rows = unquote(tables[0]["href"]).split("\r\n")
+    assert header == 'data:text/csv,settings,run,updates,"test error, %"'
+    assert (first, rows[2], rows[5]) == ("fdg,0,10,50", "fdg,1,10,50", "bp,0,10,50")
+    table = stages_table(group_runs(find_runs(runs).runs))
+    assert Page(table).text.count("fdg") == 1
+    assert table.count("sample colour0") == 2
+
+
+def test_skipped_batches_are_shown_where_a_run_has_some(tmp_path):
+    assert "batches skipped" not in page_of(make_run(tmp_path / "one"))
+    skips = make_run(tmp_path / "two", skipped=2)
+    assert page_of(skips, tmp_path / "one").count("batches skipped") == 2  # groups, and runs
+
+
+def test_averaged_weights_and_processes_are_shown_where_a_run_has_them(tmp_path):
+    plain = page_of(make_run(tmp_path / "one", processes=2))
+    assert len(re.findall(r"processes</th><td>2</td>", plain)) == 1
+    assert "averaged" not in plain
+    averaged = {"loss": 0.9, "error": 0.125, "samples": 100, "exits": [], "ensemble": None}
+    both = page_of(make_run(tmp_path / "two", processes=2, averaged=averaged), tmp_path / "one")
+    assert both.count("averaged weights: test error, %") == 2  # of settings, and of runs
+    assert both.count('data-value="12.5"') == 1  # no mean with the run that has none
+
+
+def test_nothing_is_fetched_and_only_the_pages_own_script_may_run(tmp_path):
+    page = Page(page_of(make_run(tmp_path / "run")))
+    (policy,) = [
+        a["content"] for a in page.named("meta") if "http-equiv" in a
+    ]  # one policy, which names the digests of the one style and the one script
+    assert policy.startswith("default-src 'none'; style-src 'sha256-")
+    assert "unsafe" not in policy
+    assert len(page.named("style")) == len(page.named("script")) == 1
+    fetching = {"src", "href", "srcset", "data", "action", "xlink:href", "style"}
+    links = [a for _, a in page.elements if fetching & a.keys()]
+    assert all(a["href"].startswith("data:text/csv,") and "download" in a for a in links)
+    assert not [a for _, a in page.elements if any(name.startswith("on") for name in a)]
+    assert not {tag for tag, _ in page.elements} & {"link", "iframe", "object", "img", "base"}
+
+
+def test_names_and_messages_of_a_run_folder_are_text(tmp_path):
+    folder = make_run(tmp_path / BAD.replace("/", "_"), network="mlp")
+    summary = json.loads((folder / "summary.json").read_text())
+    (folder / "summary.json").write_text(json.dumps(summary | {"message": BAD, "state": BAD}))
+    (folder / "environment.json").write_text(json.dumps({BAD: BAD}))
+    text = page_of(folder)
+    assert "<script>alert" not in text
+    assert BAD in Page(text).text
+
+
+def test_equal_runs_give_equal_bytes(tmp_path):
+    runs = [make_run(tmp_path / name, seed=seed) for seed, name in enumerate("ab")]
+    for name in ("1.html", "2.html"):
+        write_report(find_runs(runs), tmp_path / name)
+    assert (tmp_path / "1.html").read_bytes() == (tmp_path / "2.html").read_bytes()
+
+
+def test_runs_that_differ_in_their_seed_are_one_group_named_by_what_tells_it_apart(tmp_path):
+    runs = [
+        make_run(tmp_path / "a", seed=0, log_every=5),
+        make_run(tmp_path / "b", seed=1, error=0.6),
+        make_run(tmp_path / "c", method="fdg:shrink=0.5"),
+        make_run(tmp_path / "d", batch_size=32),
+    ]
+    groups = group_runs(find_runs(runs).runs)
+    labels = [group.label for group in groups]
+    assert labels == [
+        "fdg, batch size 64", "fdg shrink=0.5, batch size 64", "fdg, batch size 32",
+    ]  # fmt: skip
+    assert [len(group.runs) for group in groups] == [2, 1, 1]
+    settings = compare_settings(groups)
+    assert [s.name for s in settings if s.differs] == ["method", "batch_size"]
+    assert settings[0].differs
+    assert "35.0 ± 7.1" in page_of(*runs)
+
+
+def test_a_run_that_has_not_ended_or_was_resumed_is_shown_as_far_as_it_is(tmp_path):
+    under_way = make_run(tmp_path / "under-way", state=None)
+    begun = make_run(tmp_path / "begun", epochs=0, state=None, seed=1)
+    resumed = make_run(tmp_path / "resumed", seed=2)
+    summary = json.loads((resumed / "summary.json").read_text())
+    summary["epochs"] = summary["epochs"][:1]
+    (resumed / "summary.json").write_text(json.dumps(summary))
+    found = find_runs([under_way, begun, resumed])
+    assert [run.state for run in found.runs] == ["unfinished"] * 3
+    assert [len(run.curve) for run in found.runs] == [3, 0, 3]
+    assert "metrics have 3 epochs and its summary has 1: it was resumed" in build_page(found)
+
+
+def test_runs_that_diverged_have_no_mean_and_spoil_no_page(tmp_path):
+    runs = [make_run(tmp_path / name, seed=seed) for seed, name in enumerate("ab")]
+    metrics = runs[0] / "metrics.jsonl"
+    metrics.write_text(
+        metrics.read_text().replace('"loss": 1.0, "error"', '"loss": null, "error"')
+    )
+    assert find_runs(runs).runs[0].last.test_loss == float("inf")
+    row = re.search(r"fdg</span>.*", page_of(*runs).replace("</tr>", "\n"))[0]
+    assert row.count(UNKNOWN) == 1
+
+
+@pytest.mark.parametrize("batch", ["NaN", "Infinity", "1e400", "1" + "0" * 400])
+def test_a_row_of_no_batch_leaves_out_its_run_alone(tmp_path, batch):
+    runs = [make_run(tmp_path / name, seed=seed) for seed, name in enumerate("ab")]
+    with (runs[0] / "metrics.jsonl").open("a") as metrics:
+        metrics.write(f'{{"kind": "backward", "stage": 1, "batch": {batch}, "loss": 1.0}}\n')
+    found = find_runs(runs)
+    assert [run.name for run in found.runs] == ["b"]
+    assert re.search("cannot read the run in .*(row of the batch|too large)", found.left_out[0])
+
+
+def test_names_without_utf_8_are_shown_with_a_question_mark(tmp_path):
+    folder = make_run(tmp_path / os.fsdecode(b"bad\xff"), state="failed")
+    summary = json.loads((folder / "summary.json").read_text())
+    (folder / "summary.json").write_text(json.dumps(summary | {"message": "\ud800"}))
+    write_report(find_runs([folder]), tmp_path / "page.html")
+    assert "bad?" in (tmp_path / "page.html").read_text()
+
+
+def test_the_mean_of_runs_is_that_of_the_same_batches(tmp_path):
+    often, seldom = (make_run(tmp_path / name, seed=n) for n, name in enumerate("ab"))
+    kept = [
+        line
+        for line in (seldom / "metrics.jsonl").read_text().splitlines(keepends=True)
+        if (row := json.loads(line))["kind"] == "epoch" or row["batch"] % 10 == 0
+    ]
+    (seldom / "metrics.jsonl").write_text("".join(kept))
+    group = group_runs(find_runs([often, seldom]).runs)
+    (chart,) = batch_losses(group)
+    lines = {
+        class_: points for points, class_ in re.findall(r'points="(.*?)" class="(.*?)"', chart)
+    }
+    assert (
+        lines["mean"] == lines["run"]
+    )  # the last run is the one with fewer points, on the line
+
+
+def test_losses_of_batches_are_those_of_the_last_stage_however_many_there_were(tmp_path):
+    folder = make_run(tmp_path / "run", method="dgl", stages=3, epochs=1)
+    stages = [(0, 1, False), (0, 2, True), (1, 1, True)]  # resumed in two stages, or in three
+    rows = [
+        {"kind": "backward", "batch": batch, "stage": stage, "loss": 1.0 + stage, "last": last}
+        for batch, stage, last in stages
+    ]
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert find_runs([folder]).runs[0].metrics.loss == [(0, 3.0), (1, 2.0)]
+
+
+def test_a_timeline_of_another_run_is_not_shown(tmp_path):
+    file = make_timeline(tmp_path / "t.json")
+    three = make_run(tmp_path / "a", stages=3, timeline=file)
+    text = Page(page_of(three)).text
+    assert "has 2 stages and the run has 3: another run has written it; give each" in text
+    two = [make_run(tmp_path / name, timeline=file) for name in "bc"]
+    text = page_of(*two)
+    assert (
+        Page(text).text.count("is named by 2 runs, and only the last one's is there; give") == 2
+    )
+    assert "timeline of" not in text
+    assert "timeline of b" in page_of(two[0])
+
+
+@pytest.mark.parametrize("epochs", [0, 2])
+def test_evaluations_of_the_epoch_under_way_are_shown(tmp_path, epochs):
+    run = make_run(tmp_path / "run", epochs=epochs, state=None)
+    rows = [
+        {"kind": "evaluation", "tick": updates, "updates": updates, "loss": 1.0, "error": 0.25}
+        for updates in (10 * epochs + 4, 10 * epochs + 8)
+    ]
+    with (run / "metrics.jsonl").open("a") as metrics:
+        metrics.writelines(json.dumps(row) + "\n" for row in rows)
+    found = find_runs([run])
+    last = found.runs[0].last
+    assert (last.batches, last.updates) == (10 * epochs + 8,) * 2
+    assert (last.samples, last.test_error) == (64 * last.batches, 0.25)
+    assert last.seconds == pytest.approx(0.15 * last.updates if epochs else nan, nan_ok=True)
+    assert '<td class="number" data-value="25.0">25' in build_page(found)
+
+
+def test_a_run_that_has_not_trained_has_no_shares_of_time(tmp_path):
+    folder = make_run(tmp_path / "run")
+    summary = json.loads((folder / "summary.json").read_text())
+    summary["stages"] = [
+        {**stage, "busy": None, "communication": None, "waiting": None}
+        for stage in summary["stages"]
+    ]
+    (folder / "summary.json").write_text(json.dumps(summary))
+    (bar,) = {a["viewbox"] for a in Page(page_of(folder)).named("svg") if a["class"] == "bar"}
+    assert bar == "0 0 100 10"
+
+
+def test_runs_of_different_data_are_shown_with_a_warning(tmp_path):
+    runs = [make_run(tmp_path / "a"), make_run(tmp_path / "b", data="cifar10")]
+    assert "different data (cifar10, digits)" in page_of(*runs)
+
+
+def test_a_study_is_shown_from_its_record_alone():
+    found = find_runs([STUDY])
+    groups = group_runs(found.runs)
+    record = json.loads((STUDY / "record.json").read_text())
+    assert len(groups) == len(record["rows"])
+    by_rate = {(row["row"], row["learning_rate"]) for row in record["rows"]}
+    assert len(by_rate) == len(groups)
+    assert "64.09" in build_page(FoundRuns(groups[0].runs, ()))
+
+
+def test_a_study_is_shown_from_the_folders_of_its_runs_at_the_best_rates(tmp_path):
+    make_run(tmp_path / "runs/a", optimizer="SGD:lr=0.1")
+    run = {"learning_rate": 0.1, "seed": 0, "folder": "runs/a", "state": "finished"}
+    other = {**run, "learning_rate": 0.2, "folder": "runs/b"}
+    gone = {**run, "folder": "runs/c", "curve": []}
+    old = {**run, "folder": "runs/d", "curve": [{}]}
+    rows = [
+        {"row": "fdg", "learning_rate": 0.1, "runs": [run, other, gone], "sweep": []},
+        {"row": "old", "learning_rate": 0.1, "runs": [old], "options": {"metod": "bp"}},
+        {"row": "bp", "learning_rate": None, "runs": [], "sweep": [{"learning_rate": 0.1}]},
+    ]
+    settings = {"name": "few", "select": "test_loss"}
+    (tmp_path / "record.json").write_text(json.dumps({"settings": settings, "rows": rows}))
+    found = find_runs([tmp_path])
+    assert [run.name for run in found.runs] == ["a"]
+    reasons = [
+        "runs/c' has not been evaluated yet",
+        "the run 'd' of .* is not one of this version: .* 'metod'",
+        "row 'bp' .* has no best learning rate yet",
+    ]
+    assert len(found.left_out) == len(reasons)
+    for wanted, reason in zip(reasons, found.left_out, strict=True):
+        assert re.search(wanted, reason), reason
+
+
+def test_a_folder_of_runs_stands_for_them_and_each_run_is_shown_once(tmp_path):
+    make_run(tmp_path / "runs/b")
+    make_run(tmp_path / "runs/a", seed=1)
+    make_run(tmp_path / "others/a", seed=2)
+    found = find_runs([tmp_path / "runs", tmp_path / "runs/b", tmp_path / "others/a"])
+    assert [run.name for run in found.runs] == [
+        str(tmp_path / "runs/a"), "b", str(tmp_path / "others/a"),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "reason"),
+    [
+        ("run.json", "{", r"cannot read the run in .*broken' .*not JSON"),
+        ("run.json", '{"metod": 1}', r"cannot read the run in .*metod"),
+        ("summary.json", "[]", r"summary.json holds no object .*; leave it out, or restore"),
+        ("summary.json", '{"stages": 3}', r"cannot read the run in"),
+        ("metrics.jsonl", '{"kind": "epoch"}\n', r"cannot read the run in .*number"),
+        ("environment.json", "{", r"cannot read the run in"),
+        ("run.json", '{"stages": 1000000000}', r"stages is 1000000000; use .*1024"),
+        ("run.json", '{"timeline": "a\\u0000b"}', r"timeline is .* without a NUL"),
+        ("run.json", '{"method": "fdg:shrink=' + "[" * 9999 + '"}', r"nested too deeply"),
+        ("metrics.jsonl", '{"kind": "epoch", "x": ' + "[" * 99999 + "\n", r"recursion"),
+        ("metrics.jsonl", '{"kind": "backward", "batch": 1, "stage": 1024}\n', "1025 stages"),
+        ("summary.json", json.dumps({"stages": [{}] * 1025}), r"1025 stages"),
+    ],
+    ids=[
+        "no JSON",
+        "wrong key",
+        "no object",
+        "wrong summary",
+        "wrong row",
+        "environment",
+        "endless",
+        "NUL",
+        "deep option",
+        "deep row",
+        "far stage",
+        "long summary",
+    ],
+)
+def test_a_damaged_folder_is_left_out_with_a_reason(file, content, reason, tmp_path):
+    run, broken = make_run(tmp_path / "run"), make_run(tmp_path / "broken")
+    (broken / file).write_text(content)
+    found = find_runs([broken, run])
+    assert [each.name for each in found.runs] == ["run"]
+    assert [bool(re.search(reason, text)) for text in found.left_out] == [True]
+    assert "Left out: " in build_page(found)
+
+
+@pytest.mark.parametrize(
+    ("loss", "seeds"), [('"low"', [0]), ("1e308", [0, 1])], ids=["text", "too large together"]
+)
+def test_a_run_that_no_page_can_be_built_of_is_left_out_with_a_reason(tmp_path, loss, seeds):
+    runs = [make_run(tmp_path / f"run{seed}", seed=seed + 2) for seed in range(3)]
+    for seed in seeds:
+        strange = make_run(tmp_path / f"strange{seed}", seed=seed)
+        rows = (strange / "metrics.jsonl").read_text()
+        (strange / "metrics.jsonl").write_text(rows.replace('"loss": 1.0', f'"loss": {loss}'))
+        runs.insert(1, strange)
+    page, shown = build_fitting_page(find_runs(runs))
+    assert {f"run{n}" for n in range(3)} <= {run.name for run in shown.runs}
+    assert "strange" in shown.left_out[0]
+    assert "Error" in shown.left_out[0]
+    assert "Left out: cannot show the run in" in page
+    if len(seeds) == 1:
+        with pytest.raises(RunFolderError, match=r"cannot show the run in .*strange0"):
+            build_fitting_page(find_runs([strange]))
+
+
+def test_without_any_run_the_reasons_are_the_error(tmp_path):
+    (tmp_path / "file").touch()
+    (tmp_path / "empty").mkdir()
+    paths = [tmp_path / name for name in ("file", "empty", "missing")]
+    with pytest.raises(RunFolderError, match=r"file' is a file.*empty' is no run folder, as it "
+                       r"has no run\.json; give.*missing' does not exist"):  # fmt: skip
+        find_runs(paths)
+    with pytest.raises(RunFolderError, match="none was named; give the folders of runs"):
+        find_runs([])
+    (tmp_path / "empty/record.json").write_text('{"rows": [{}]}')
+    with pytest.raises(RunFolderError, match="is none of `hocket sweep`"):
+        find_runs([tmp_path / "empty"])
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"timeline": Path("/dev/zero")}, "there is no timeline"),
+        ({"timeline": Path("t.json")}, "has no batches; record it again"),
+        ({"plan": "gone.json"}, "cannot read the plan"),
+        ({"plan": "plan.json"}, "has the cuts layer2, and the run has hidden1"),
+        ({"plan": "same.json"}, "has no forecast of"),
+    ],
+    ids=["device", "empty timeline", "no plan", "other plan", "no forecast"],
+)
+def test_files_that_a_run_names_are_used_if_they_fit_it(options, reason, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    make_timeline(tmp_path / "t.json", batches=0)
+    Plan(("layer2",)).write(tmp_path / "plan.json")
+    Plan(("hidden1",)).write(tmp_path / "same.json")
+    assert reason in Page(page_of(make_run(tmp_path / "run", **options))).text
+
+
+def test_of_long_runs_every_nth_evaluation_is_drawn(tmp_path, monkeypatch):
+    groups = group_runs(find_runs([make_run(tmp_path / "run", epochs=9, error=0.9)]).runs)
+    monkeypatch.setattr("hocket_lab.report.curves.MOST_EVALUATIONS", 4)
+    points = re.search(r'points="([^"]+)" class="mean"', learning_curves(groups)[0])
+    assert len(points[1].split()) == 3  # epochs 3, 6 and 9
+
+
+def test_a_timeline_that_is_too_long_is_not_read(tmp_path, monkeypatch):
+    timeline = make_timeline(tmp_path / "t.json")
+    run = make_run(tmp_path / "run", timeline=timeline)
+    monkeypatch.setattr("hocket_lab.report.span_picture.MOST_SPANS", 80)
+    assert "These are the first 20 of 40 batches" in page_of(run)
+    monkeypatch.setattr("hocket_lab.report.programs.JSON_LIMIT", 10)
+    assert "bytes, and at most 10 are read" in page_of(run)
+
+
+def test_a_run_without_a_program_says_so(tmp_path):
+    text = page_of(make_run(tmp_path / "free", method="dgl-async"))
+    assert "No program: its stages run freely" in text
+    text = page_of(make_run(tmp_path / "wrong", staleness="0,5"))
+    assert "No program: staleness is [0, 5]" in text
+    text = page_of(make_run(tmp_path / "deep", stages=65))
+    assert "No program: 65 stages are more than 64 to draw" in text
+
+
+def test_the_command_warns_of_what_it_leaves_out(tmp_path, capsys):
+    run, out = make_run(tmp_path / "run"), tmp_path / "report.html"
+    assert main(["report", str(run), str(tmp_path / "gone"), "--out", str(out)]) == 0
+    said = capsys.readouterr().err
+    assert "warning: left out: " in said
+    assert f"the report of 1 run, without the 1 left out, is in {out}" in said
+    assert out.read_text().startswith("<!DOCTYPE html>")
+    assert main(["report", str(tmp_path / "gone"), "--out", str(out)]) == 2
+
+
+def test_a_report_that_cannot_be_written_says_so(tmp_path):
+    found = find_runs([make_run(tmp_path / "run")])
+    with pytest.raises(OptionError, match=r"cannot write the report to .* with --out"):
+        write_report(found, tmp_path / "missing/report.html")
+
+
+def test_text_is_escaped_and_markup_is_not():
+    inner = element("b", "<", title='"')
+    assert element("p", ["a", inner], 1, None) == '<p>a<b title="&quot;">&lt;</b>1</p>'
+
+
+@pytest.mark.parametrize(
+    "values", [(0, 0), (3, 3), (-1e-9, 1e-9), (0.1, 0.7), (-5, 1e6), (1e300, 1e301), (2.2, 2.3)]
+)
+def test_ticks_are_few_ascending_and_enclose_the_values(values):
+    ticks, (first, last) = axis_ticks(*values)
+    assert ticks == sorted(set(ticks))
+    assert 2 <= len(ticks) <= 8
+    assert first <= min(values) <= max(values) <= last
+
+
+def test_a_chart_shows_no_value_that_is_none():
+    nothing = Curve(0, "a", [{}, {0: (0, float("nan"))}])
+    assert line_chart("loss", "batch", [nothing]) is None
+    one = Curve(1, "b", [{0: (0.0, 1.0), 1: (1.0, float("inf")), 2: (2.0, 3.0)}])
+    assert line_chart("loss", "batch", [nothing, one]).count("<polyline") == 1

@@ -1,0 +1,57 @@
+"""Runs of a study in this process, one after the other, in the place of processes."""
+
+import json
+import math
+
+import hocket
+from hocket.runs.start import train_in_process
+from hocket_lab.studies import pool
+from hocket_lab.studies.child import report
+
+
+class HereProcess:
+    """Stands for the process of a run, which has ended when it has started."""
+
+    stdin = None
+    started = 0
+    pid = 2**30  # no process has such a number
+
+    def __init__(self, config, files, output):
+        type(self).started += 1
+        self.returncode = train_in_process(config, True, report)
+
+    def poll(self):
+        return self.returncode
+
+    def send_signal(self, number):
+        """Do nothing, as it has ended."""
+
+    def wait(self, timeout_s=None):
+        return self.returncode
+
+
+def run_here(monkeypatch):
+    """Let runs happen in this process; return what counts them."""
+    HereProcess.started = 0
+    monkeypatch.setattr(pool, "start_process", HereProcess)
+    return HereProcess
+
+
+def pretend_runs(monkeypatch, metrics):
+    """Let runs end at once with metrics of their configuration; None lets them fail."""
+
+    def pretend(config, *, resume):
+        value = metrics(config)
+        if value is None:
+            raise hocket.HocketError("no luck")
+        if not math.isfinite(value):
+            raise hocket.errors.NonFiniteError("loss is nan\nhelp")
+        config.write(config.run_dir / "run.json")
+        evaluation = {"loss": value, "error": value / 10}
+        row = {"kind": "epoch", "number": 0, "loss": value, "evaluation": evaluation}
+        (config.run_dir / "metrics.jsonl").write_text(
+            json.dumps(row | {"seconds": 2.0, "samples": 32}) + "\n"
+        )
+        return hocket.runs.summary.Summary("finished", "", config.run_dir, (), 2, 16, (), ())
+
+    monkeypatch.setattr("hocket.runs.start.train", pretend)

@@ -1,0 +1,60 @@
+"""Result of a run, and how far it is, from files that may be damaged."""
+
+import pytest
+
+from hocket.errors import RunFolderError
+from hocket_lab.studies.rows import Row
+from hocket_lab.studies.run_folder import (
+    RunResult,
+    check_is_run,
+    last_line,
+    newest_batch,
+    read_result,
+    write_result,
+)
+
+RUN = Row("row", {"epochs": 2}, ()).run(None, 0)
+
+
+def test_a_result_is_read_as_it_was_written(tmp_path):
+    assert read_result(tmp_path) is None
+    write_result(tmp_path, RunResult("diverged", "loss is nan"))
+    assert read_result(tmp_path) == RunResult("diverged", "loss is nan")
+
+
+@pytest.mark.parametrize("text", ["", "[1]", '{"end": 1}', '{"state": "lost"}'])
+def test_a_damaged_result_is_refused(tmp_path, text):
+    (tmp_path / "result.json").write_text(text)
+    with pytest.raises(RunFolderError, match=r"result\.json'.*; delete it"):
+        read_result(tmp_path)
+
+
+def test_the_folder_of_another_run_is_refused(tmp_path):
+    check_is_run(tmp_path, RUN)
+    RUN.config.write(tmp_path / "run.json")
+    check_is_run(tmp_path, RUN)
+    Row("row", {"epochs": 3}, ()).run(None, 0).config.write(tmp_path / "run.json")
+    with pytest.raises(RunFolderError, match=r"(?s)another run.*epochs is 3; the study has 2"):
+        check_is_run(tmp_path, RUN)
+    (tmp_path / "run.json").write_text("{")
+    with pytest.raises(RunFolderError, match=r"is not JSON.*; move .* away"):
+        check_is_run(tmp_path, RUN)
+
+
+def test_the_newest_batch_is_found_behind_a_row_that_is_being_written(tmp_path):
+    assert newest_batch(tmp_path) is None
+    rows = [
+        '{"kind": "backward", "batch": 10, "loss": 2.0}',
+        '{"kind": "backward", "batch": 20, "loss": 1.5}',
+        '{"kind": "update", "batch": 20}',
+        '{"kind": "backw',
+    ]
+    (tmp_path / "metrics.jsonl").write_text("\n".join(rows))
+    assert newest_batch(tmp_path) == (20, 1.5)
+
+
+def test_the_last_line_that_says_something_is_found(tmp_path):
+    (tmp_path / "log").write_text("first\nsecond \n\n")
+    assert last_line(tmp_path / "log") == "second"
+    assert last_line(tmp_path / "none") == ""
+    assert last_line(tmp_path / "log", (tmp_path / "log").stat().st_size) == ""

@@ -1,0 +1,234 @@
+"""Studies: one error lists all problems, before anything runs."""
+
+import pytest
+
+import hocket
+from hocket.errors import OptionError
+from hocket_lab import Study
+from hocket_lab.studies.record import study_command
+
+BP = {"method": "bp", "stages": 1}
+NETS = """
+from hocket import zoo
+
+
+def small(num_classes, in_features):
+    return zoo.mlp(in_features=in_features, hidden=[8], num_classes=num_classes)
+"""
+
+
+def write(folder, text):
+    file = folder / "study.toml"
+    file.write_text(text)
+    return file
+
+
+def test_a_file_and_python_give_the_same_study(tmp_path):
+    text = """
+    learning_rates = [0.1, 0.2]
+    seeds = [0, 1, 2]
+    seeds_for_sweep = [0]
+    target = "test_error <= 0.5"
+    jobs = 2
+
+    [base]
+    epochs = 1
+
+    [[grid]]
+    method = "bp"
+    stages = 1
+
+    [[grid]]
+    method = ["fdg", "adl:accumulate=4"]
+    stages = [2, 4]
+    learning_rates = [0.3]
+    """
+    study = Study(
+        name="study",
+        base={"epochs": 1},
+        grid=[
+            BP,
+            {"method": ["fdg", "adl:accumulate=4"], "stages": [2, 4], "learning_rates": [0.3]},
+        ],
+        learning_rates=[0.1, 0.2],
+        seeds=[0, 1, 2],
+        seeds_for_sweep=[0],
+        target="test_error <= 0.5",
+        jobs=2,
+    )
+    assert Study.read(write(tmp_path, text)) == study
+    assert (study.sweep_seeds, study.later_seeds, study.metric) == ((0,), (1, 2), "test_error")
+    assert len(study.runs()) == (2 + 4) * 3
+
+
+def test_changes_replace_keys_and_single_options(tmp_path):
+    file = write(tmp_path, "jobs = 1\nbase = {epochs = 1, stages = 2}\ngrid = {method = 'fdg'}")
+    study = Study.read(file, jobs=3, base={"epochs": 2})
+    assert (study.jobs, study.base) == (3, {"epochs": 2, "stages": 2})
+
+
+def test_the_command_of_a_study_is_that_of_its_file_unless_it_was_changed_further(tmp_path):
+    file = write(tmp_path, "base = {epochs = 1, data = 'text'}\ngrid = {method = 'fdg'}")
+    base = {"data_dir": str(tmp_path)}
+    same = Study.read(file, jobs=3, base=base)
+    assert study_command(same) == f"hocket sweep {file.name} --data-dir DIR"
+    for changes in ({"seeds": [1], "base": base}, {"base": base | {"epochs": 2}}):
+        assert study_command(Study.read(file, **changes)) == "hocket_lab.sweep(study)"
+
+
+def test_one_error_lists_all_problems_of_a_file(tmp_path):
+    text = """
+    sedes = [1]
+    seeds = [0, 0]
+    seeds_for_sweep = [3]
+    learning_rates = [0.1, -1]
+    target = "test_los <= 1.9"
+    select = "acc"
+    jobs = -1
+
+    [base]
+    epoch = 3
+    epochs = "many"
+    optimizer = "AdamX:lr=1"
+    network = "mpl"
+    data = "digit"
+    seed = 3
+
+    lr = 0.1
+
+    [grid]
+    shrink = [0.5, 1.0]
+    "method.order" = ["forward-first"]
+    method = ["fgd", "bp", "fdg:shrnk=1"]
+    stages = [2, "a"]
+    plan = []
+    """
+    with pytest.raises(OptionError) as caught:
+        Study.read(write(tmp_path, text))
+    for problem in (
+        "unknown key 'sedes' (did you mean 'seeds'?)",
+        "seeds has 0 twice; list each seed once",
+        "seeds_for_sweep has 3, which is none of the seeds",
+        "learning_rates has -1; use a number above 0",
+        "unknown metric 'test_los'",
+        "select: unknown metric 'acc'",
+        "jobs is -1; give at least 1, or 0",
+        "base: unknown option 'epoch' (did you mean 'epochs'?)",
+        "base: epochs is 'many'; wanted a whole number",
+        "base: seed does not belong there: list seeds under the key 'seeds'",
+        "grid: stages is 'a'; wanted a whole number",
+        "grid: plan is an empty list; give at least one value",
+        'base: lr is no option: write optimizer = "SGD:lr=0.1", or learning_rates = [0',
+        'grid: shrink is no option: write it behind the method, as in method = ["fdg:shrink',
+        'grid: method.order is no option: write it behind the method, as in method = ["fdg:o',
+        "unknown optimizer 'AdamX'",
+        "unknown network 'mpl' (did you mean 'mlp'",
+        "unknown data set 'digit' (did you mean 'digits'?)",
+        "row 'fgd': unknown method 'fgd' (did you mean 'fdg'",
+        "unknown option 'shrnk'",
+    ):
+        assert problem in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({}, "grid is empty; give it an option"),
+        ({"grid": {}}, "grid is empty"),
+        ({"grid": "bp"}, "grid is empty"),
+        ({"grid": [{"learning_rates": [0.1]}]}, "grid is empty"),
+        ({"grid": BP, "base": "bp"}, "base is 'bp'; wanted a table of options"),
+        ({"grid": BP, "seeds": []}, "seeds is empty; give at least one seed"),
+        ({"grid": BP, "seeds": [-1]}, r"seeds has -1; use a number in \[0, "),
+        ({"grid": BP, "seeds": "all"}, "seeds is 'all'; wanted a list, each a whole number"),
+        ({"grid": BP, "learning_rates": [1, 1]}, "learning_rates has 1 twice"),
+        ({"grid": BP | {"learning_rates": ["a"]}}, "grid: learning_rates is .*'a'.*; wanted"),
+        ({"grid": BP, "seeds_for_sweep": [0]}, "no effect without learning_rates"),
+        ({"grid": BP, "hold_out_for_sweep": 0.1}, "hold_out_for_sweep has no effect without"),
+        ({"grid": BP, "hold_out_for_sweep": 1.5}, r"hold_out_for_sweep is 1.5; use a number"),
+        ({"grid": BP | {"hold_out": 0.2}, "hold_out_for_sweep": 0.1, "learning_rates": [1]},
+         "hold_out_for_sweep is 0.1 and hold_out is given; the results would not be of the"),
+        ({"grid": BP, "base": {"run_dir": "x"}}, "run_dir does not belong there: each run"),
+        ({"grid": [BP, BP]}, "row 'bp, stages 1': it has the same runs as row 'bp, stages 1'"),
+        ({"grid": BP | {"replicas": 2}}, "replicas is 2, and each run .* has one process"),
+        ({"grid": BP | {"batch_size": 0, "method": "pb"}}, "(?s)batch_size is 0.*method 'pb'"),
+        ({"grid": BP | {"data": "text", "data_dir": "no"}}, "data_dir is 'no', which does not"),
+        ({"grid": BP | {"plan": "a,b"}}, "makes 3 stages, but stages is 1"),
+        ({"grid": BP, "base": {"device": "gpu"}}, "device is 'gpu'; use one of cpu, cuda"),
+        ({"grid": BP, "base": {"clip": "much"}}, "clip is 'much'; use a norm"),
+        ({"grid": BP, "base": {"log_to": "wandbb"}}, "log_to is 'wandbb'"),
+        ({"grid": BP, "name": ""}, "name is ''; give one that can be the name of a folder"),
+        ({"grid": BP, "name": "../x"}, "name is '../x'; give one that can be"),
+    ],
+)  # fmt: skip
+def test_an_impossible_study_is_refused(values, message):
+    with pytest.raises(OptionError, match=message):
+        Study(**({"name": "study"} | values))
+
+
+def test_a_file_may_begin_with_a_byte_order_mark(tmp_path):
+    file = tmp_path / "marked.toml"
+    file.write_bytes(b'\xef\xbb\xbfgrid = {method = "bp"}\n')
+    assert Study.read(file).grid == {"method": "bp"}
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("jobs = \n", "is not TOML: .*line 1"),
+        ("#" * 2**20 + "#", "is longer than the 1048576 bytes"),
+    ],
+    ids=["syntax", "length"],
+)
+def test_a_file_that_is_no_study_is_refused(tmp_path, text, message):
+    with pytest.raises(OptionError, match=message):
+        Study.read(write(tmp_path, text))
+
+
+def test_a_missing_file_is_refused(tmp_path):
+    with pytest.raises(OptionError, match=r"cannot read the study .*No such file"):
+        Study.read(tmp_path / "none.toml")
+
+
+def test_a_file_does_not_run_code_alone(tmp_path):
+    nets = tmp_path / "nets.py"
+    nets.write_text("raise SystemExit('it ran')")
+    own = f"{nets}:small"
+    file = write(tmp_path, f"base = {{network = '{own}'}}\ngrid = {{method = 'fdg'}}")
+    for allowed in ([], ["mlp"]):
+        with pytest.raises(OptionError, match=r"runs the code of .*give --network .*nets\.py"):
+            Study.read(file, own_code={"network": allowed})
+    nets.write_text(NETS)
+    assert Study.read(file, own_code={"network": [own]}).base["network"] == own
+
+
+def test_a_place_of_the_data_that_the_grid_replaces_is_refused(tmp_path):
+    file = write(tmp_path, f"grid = {{data = 'text', data_dir = '{tmp_path}'}}")
+    assert Study.read(file).rows
+    with pytest.raises(
+        OptionError, match=r"(?s)jobs is -1.*data_dir is given, but the grid has its own"
+    ):
+        Study.read(file, base={"data_dir": str(tmp_path)}, jobs=-1)
+
+
+def test_a_permission_for_no_code_is_refused(tmp_path):
+    file = write(tmp_path, "grid = {method = 'fdg', network = ['mlp', 'mlp:hidden=[8]']}")
+    with pytest.raises(
+        OptionError, match=r"(?s)jobs is -1.*names no such function of a file; drop --network"
+    ):
+        Study.read(file, own_code={"network": ["nets.py:small"]}, jobs=-1)
+
+
+@pytest.mark.parametrize("where", ["base", "grid"])
+def test_a_method_object_is_refused_with_what_to_write(where):
+    tables = {"base": {}, "grid": {"stages": 2}}
+    tables[where] |= {"method": hocket.FDG(shrink=0.5)}
+    wanted = f'{where}: method is a Method object; write it as text, .*: "fdg:shrink=0.5"'
+    with pytest.raises(OptionError, match=wanted):
+        Study(name="small", **tables)
+
+
+def test_a_study_of_too_many_runs_is_refused_before_they_are_listed():
+    grid = {"epochs": list(range(1, 1001)), "batch_size": list(range(1, 1001))}
+    with pytest.raises(OptionError, match="it has 2000000 runs; use at most 10000"):
+        Study(name="endless", grid=grid, seeds=[0, 1])

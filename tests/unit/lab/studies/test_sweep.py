@@ -1,0 +1,541 @@
+"""Sweeps with runs in this process: what is run, kept, chosen and reported."""
+
+import errno
+import math
+import os
+import re
+import shutil
+import signal
+import sys
+
+import pytest
+
+import hocket
+import hocket_lab
+from hocket.errors import RunFolderError
+from hocket.runs.run_dir import lock_run_dir
+from hocket.runs.train import train
+from hocket_lab import Study
+from hocket_lab.report.find_runs import find_runs
+from hocket_lab.report.groups import group_runs
+from hocket_lab.studies import sweep as sweep_module
+from hocket_lab.studies.pictures import chosen_curves, draw_curves
+from hocket_lab.studies.record import PICTURE, SweepRecord, study_command
+from hocket_lab.studies.report import results_table
+from hocket_lab.studies.rows import Row
+from hocket_lab.studies.run_folder import RunResult, write_result
+from unit.lab.studies.in_process import HereProcess, pretend_runs, run_here
+
+TINY = {
+    "network": "mlp:hidden=[4]",
+    "data": "synthetic:shape=[8],classes=3,examples=32,test_examples=16",
+    "epochs": 2,
+    "batch_size": 8,
+    "optimizer": "SGD:lr=0.05,momentum=0.9",
+}
+
+NAN_NETWORK = """
+from torch import nn
+class NanOnce(nn.Linear):
+    count = 0
+    def forward(self, x):
+        self.count += self.training
+        return super().forward(x) * (float("nan") if self.training and self.count == 2 else 1)
+def build():
+    return nn.Sequential(NanOnce(8, 4), nn.Linear(4, 3))
+"""
+
+
+@pytest.fixture(autouse=True)
+def here(monkeypatch):
+    """Run in this process, and draw nothing, which would take most of the time."""
+    monkeypatch.setattr(sweep_module, "draw_curves", lambda values, file: file.touch())
+    return run_here(monkeypatch)
+
+
+def study(**values):
+    given = {"base": TINY, "grid": {"method": "bp", "stages": 1}, "jobs": 1} | values
+    return Study(name="tiny", **given)
+
+
+def sweep(chosen, folder):
+    return hocket_lab.sweep(chosen, folder, progress=False)
+
+
+def rate_of(config):
+    return float(re.search("lr=([^,]*)", config.optimizer)[1])
+
+
+def test_a_sweep_trains_as_the_command_does(tmp_path):
+    record = sweep(study(seeds=[0, 1], target="test_loss <= 100"), tmp_path / "a")
+    (row,) = record.rows
+    assert row["state"] == "complete"
+    assert row["to_target"]["reached"] == 2
+    assert row["to_target"]["updates"]["values"] == [4, 4]
+    config = Row("", {**TINY, "method": "bp", "stages": 1}, ()).run(None, 1).config
+    summary = train(
+        hocket.runs.config.parse_config(
+            config.as_dict() | {"run_dir": str(tmp_path / "alone")}, "alone"
+        )
+    )
+    losses = [epoch.evaluation.loss for epoch in summary.epochs]
+    assert [point["test_loss"] for point in row["runs"][1]["curve"]] == losses
+    assert row["final"]["test_loss"]["values"][1] == losses[-1]
+
+
+def test_a_second_call_runs_nothing_and_writes_the_same(tmp_path, here, monkeypatch):
+    monkeypatch.setattr(sweep_module, "draw_curves", draw_curves)
+    sweep(study(), tmp_path)
+    files = [tmp_path / name for name in ("record.json", "README.md", "curves.svg")]
+    rows = SweepRecord.read(tmp_path).rows
+    assert here.started == 1
+    before = [file.read_bytes() for file in files[1:]]
+    sweep(study(), tmp_path)
+    assert here.started == 1
+    assert SweepRecord.read(tmp_path).rows == rows
+    assert [file.read_bytes() for file in files[1:]] == before
+
+
+def test_a_changed_study_keeps_runs_that_are_the_same_and_names_the_others(
+    tmp_path, monkeypatch, here
+):
+    pretend_runs(monkeypatch, lambda config: 1.0)
+    grid = {"method": ["bp", "fdg"], "stages": 2}
+    assert sweep(study(grid=grid), tmp_path).orphans == ()
+    assert here.started == 2
+    changed = study(grid={"method": ["fdg", "ddg"], "stages": 2}, base=TINY | {"threads": 1})
+    record = sweep(changed, tmp_path)
+    assert here.started == 3
+    (orphan,) = record.orphans
+    assert orphan.startswith("bp-stages-2-lr-0.05-seed-0-")
+
+
+def test_the_best_rate_gets_the_other_seeds(tmp_path, monkeypatch, here):
+    pretend_runs(monkeypatch, lambda config: abs(rate_of(config) - 0.2) + config.seed / 100)
+    record = sweep(
+        study(learning_rates=[0.1, 0.25, 0.4], seeds=[0, 1, 2], seeds_for_sweep=[0, 1]),
+        tmp_path,
+    )
+    (row,) = record.rows
+    assert here.started == 3 * 2 + 1
+    assert (row["learning_rate"], row["at_edge"]) == (0.25, False)
+    assert row["final"]["test_loss"]["values"] == pytest.approx([0.05, 0.06, 0.07])
+    assert [tried["mean"] for tried in row["sweep"]] == pytest.approx([0.105, 0.055, 0.205])
+    report = (tmp_path / "README.md").read_text()
+    assert "| bp, stages 1 | 0.1050 | **0.0550** | 0.2050 |" in report
+    assert "of equal means the smaller rate wins" in report
+    assert (
+        "\nMean and standard deviation over the seeds 0, 1, 2, after the last epoch." in report
+    )
+
+
+def test_held_out_examples_choose_the_rate_and_the_test_does_not(tmp_path, monkeypatch, here):
+    """By the test 0.4 would be the best rate."""
+
+    def loss(config):
+        best = 0.1 if config.hold_out else 0.4
+        return abs(rate_of(config) - best) + config.seed / 100
+
+    pretend_runs(monkeypatch, loss)
+    chosen = study(
+        learning_rates=[0.1, 0.2, 0.4],
+        seeds=[0, 1],
+        seeds_for_sweep=[0],
+        hold_out_for_sweep=0.25,
+        target="test_loss <= 0.305",
+    )
+    record = sweep(chosen, tmp_path)
+    (row,) = record.rows
+    assert here.started == 3 + 2
+    assert (row["learning_rate"], row["state"]) == (0.1, "complete")
+    assert [each["mean"] for each in row["sweep"]] == pytest.approx([0.0, 0.1, 0.3])
+    assert row["final"]["test_loss"]["values"] == pytest.approx([0.3, 0.31])
+    assert (row["to_target"]["reached"], row["to_target"]["runs"]) == (1, 2)
+    marked = [(run["hold_out"], run["seed"], run["chosen"]) for run in row["runs"]]
+    assert marked == [(0.25, 0, False)] * 3 + [(0.0, 0, True), (0.0, 1, True)]
+    assert [curve[-1]["test_loss"] for curve in chosen_curves(row)] == pytest.approx(
+        row["final"]["test_loss"]["values"]
+    )
+    report = (tmp_path / "README.md").read_text()
+    assert "evaluated with 0.25 of the training examples, on which they did not train" in report
+    assert "| bp, stages 1, 0.25 held out | 0.1 | 0 | finished | 0.0000 |" in report
+    assert "--hold-out 0.25" in report
+    assert sweep(chosen, tmp_path).orphans == ()
+    assert here.started == 5
+
+
+def test_a_row_without_rates_holds_nothing_out(tmp_path, monkeypatch, here):
+    pretend_runs(monkeypatch, lambda config: config.hold_out + config.seed)
+    grid = [{"method": "bp", "stages": 1}, {"method": "fdg", "learning_rates": [0.1, 0.2]}]
+    rows = sweep(study(grid=grid, seeds=[0, 1], hold_out_for_sweep=0.5), tmp_path).rows
+    assert here.started == 2 + 2 * 2 + 2
+    assert [run["chosen"] for run in rows[0]["runs"]] == [True, True]
+    assert [row["final"]["test_loss"]["values"] for row in rows] == [[0, 1], [0, 1]]
+
+
+def test_a_row_without_rates_marks_its_runs_before_all_have_ended(tmp_path, monkeypatch):
+    pretend_runs(monkeypatch, lambda config: None if config.seed else 1.0)
+    (row,) = sweep(study(seeds=[0, 1]), tmp_path).rows
+    assert [(run["state"], run["chosen"]) for run in row["runs"]] == [
+        ("finished", True),
+        ("failed", True),
+    ]
+
+
+def test_a_run_that_diverges_is_a_result_and_the_worst(tmp_path, monkeypatch, here):
+    pretend_runs(monkeypatch, lambda config: math.inf if rate_of(config) > 0.2 else 1.0)
+    (row,) = sweep(study(learning_rates=[0.1, 0.4]), tmp_path).rows
+    assert (row["state"], row["learning_rate"], row["at_edge"]) == ("complete", 0.1, True)
+    assert [run["state"] for run in row["runs"]] == ["finished", "diverged"]
+    report = (tmp_path / "README.md").read_text()
+    assert "| bp, stages 1 | **1.0000** | diverged |" in report
+    assert "| diverged: loss is nan |" in report
+    assert "| 0.1 (edge) |" in report
+    assert "\nSeed 0, after the last epoch." in report  # which has no deviation
+    sweep(study(learning_rates=[0.1, 0.4]), tmp_path)
+    assert here.started == 2
+
+
+def test_a_run_whose_last_loss_is_not_finite_has_diverged(tmp_path, monkeypatch, here):
+    pretend_runs(monkeypatch, lambda config: 1.0 if rate_of(config) < 0.2 else 2.0)
+    start = HereProcess.__init__
+
+    def overflow(self, config, files, output):
+        """End with an evaluation that JSON has no number for."""
+        start(self, config, files, output)
+        metrics = config.run_dir / "metrics.jsonl"
+        metrics.write_text(
+            metrics.read_text().replace('"loss": 2.0, "error"', '"loss": null, "error"')
+        )
+
+    monkeypatch.setattr(HereProcess, "__init__", overflow)
+    chosen = study(learning_rates=[0.1, 0.4])
+    for _ in range(2):
+        record = sweep(chosen, tmp_path)
+        assert (record.failures, here.started) == ([], 2)
+        (row,) = record.rows
+        assert [run["state"] for run in row["runs"]] == ["finished", "diverged"]
+        assert row["learning_rate"] == 0.1
+    assert "diverged: its last test_loss is NaN" in (tmp_path / "README.md").read_text()
+    # Its error is finite, and says nothing: of outputs that are NaN one class is predicted.
+    (row,) = sweep(study(learning_rates=[0.1, 0.4], select="test_error"), tmp_path).rows
+    assert [run["state"] for run in row["runs"]] == ["finished", "diverged"]
+
+
+def test_a_single_rate_that_diverges_is_no_best_one(tmp_path, monkeypatch, here):
+    pretend_runs(monkeypatch, lambda config: math.inf)
+    chosen = study(learning_rates=[0.1], seeds=[0, 1], seeds_for_sweep=[0])
+    (row,) = sweep(chosen, tmp_path).rows
+    assert here.started == 1
+    assert (row["state"], row["learning_rate"]) == ("diverged", None)
+
+
+def test_a_row_that_diverged_says_how_many_reached_the_target(tmp_path, monkeypatch):
+    pretend_runs(monkeypatch, lambda config: math.inf if config.seed else 1.0)
+    (row,) = sweep(study(seeds=[0, 1], target="test_loss <= 1.5"), tmp_path).rows
+    goal = row["to_target"]
+    assert (row["state"], goal["reached"], goal["runs"]) == ("diverged", 1, 2)
+    assert goal["updates"] is None
+    assert not (tmp_path / "curves.svg").exists()
+
+
+def test_a_row_without_any_good_rate_has_no_best_one(tmp_path, monkeypatch, here):
+    pretend_runs(monkeypatch, lambda config: math.inf)
+    chosen = study(learning_rates=[0.1, 0.4], seeds=[0, 1], seeds_for_sweep=[0])
+    (row,) = sweep(chosen, tmp_path).rows
+    assert here.started == 2
+    assert (row["state"], row["learning_rate"]) == ("diverged", None)
+    assert row["final"] == dict.fromkeys(("test_loss", "test_error", "train_loss"))
+    assert not (tmp_path / "curves.svg").exists()
+    assert "| bp, stages 1 (diverged) | - |" in (tmp_path / "README.md").read_text()
+
+
+def test_a_run_that_fails_stops_no_other_and_is_tried_again(tmp_path, monkeypatch, here):
+    lucky = []
+    pretend_runs(monkeypatch, lambda config: 1.0 if config.seed or lucky else None)
+    record = sweep(study(seeds=[0, 1]), tmp_path)
+    (row,) = record.rows
+    assert [run["state"] for run in row["runs"]] == ["failed", "finished"]
+    assert row["state"] == "incomplete"
+    (failure,) = record.failures
+    assert re.search(r"bp, stages 1, seed 0: no luck \(see .*runs/bp-", failure)
+    lucky.append(1)
+    assert sweep(study(seeds=[0, 1]), tmp_path).failures == []
+    assert here.started == 3
+
+
+def test_a_row_with_a_failed_run_has_no_best_rate_yet(tmp_path, monkeypatch, here):
+    pretend_runs(monkeypatch, lambda config: None if rate_of(config) > 0.2 else 1.0)
+    chosen = study(learning_rates=[0.1, 0.4], seeds=[0, 1], seeds_for_sweep=[0])
+    (row,) = sweep(chosen, tmp_path).rows
+    assert here.started == 2
+    assert (row["state"], row["learning_rate"]) == ("incomplete", None)
+    assert "| **1.0000** | missing |" not in (tmp_path / "README.md").read_text()
+    assert "| 1.0000 | missing |" in (tmp_path / "README.md").read_text()
+
+
+def test_a_run_without_the_metric_has_failed(tmp_path, monkeypatch):
+    pretend_runs(monkeypatch, lambda config: 1.0)
+    record = sweep(study(), tmp_path)
+    (folder,) = (tmp_path / "runs").iterdir()
+    text = (folder / "metrics.jsonl").read_text()
+    (folder / "metrics.jsonl").write_text(text.replace('"error": 0.1', '"error": null'))
+    monkeypatch.setattr(
+        HereProcess,
+        "__init__",
+        lambda self, config, files, output: write_result(config.run_dir, RunResult("finished")),
+    )
+    monkeypatch.setattr(HereProcess, "returncode", 0, raising=False)
+    assert record.failures == []
+    (tmp_path / "record.json").unlink()
+    (failure,) = sweep(study(select="test_error"), tmp_path).failures
+    assert "it ended without a test_error to compare" in failure
+
+
+def test_a_process_that_dies_without_a_result_has_failed(tmp_path, monkeypatch):
+    def die(self, config, files, output):
+        output.write(b"Traceback\nMemoryError: none left\n")
+        self.returncode = -9
+
+    monkeypatch.setattr(HereProcess, "__init__", die)
+    (failure,) = sweep(study(), tmp_path).failures
+    assert "its process ended with signal 9: MemoryError: none left" in failure
+
+
+def test_a_process_that_dies_in_silence_says_nothing_of_an_earlier_one(tmp_path, monkeypatch):
+    def die(self, config, files, output):
+        self.returncode = -9
+        if not (config.run_dir / "output.log").read_bytes():
+            output.write(b"MemoryError: none left\n")
+
+    monkeypatch.setattr(HereProcess, "__init__", die)
+    assert ": MemoryError" in sweep(study(), tmp_path).failures[0]
+    (failure,) = sweep(study(), tmp_path).failures
+    assert "its process ended with signal 9 (see " in failure
+
+
+def test_a_file_in_the_place_of_a_run_folder_is_refused(tmp_path):
+    (run,) = study().runs()
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "runs" / run.name).touch()
+    with pytest.raises(
+        RunFolderError, match=r"cannot write the folder .* of a run: File exists"
+    ):
+        sweep(study(), tmp_path)
+
+
+def test_a_target_that_not_all_seeds_reach_has_no_mean(tmp_path, monkeypatch):
+    pretend_runs(monkeypatch, lambda config: 1.0 + config.seed)
+    (row,) = sweep(study(seeds=[0, 1], target="test_loss <= 1.5"), tmp_path).rows
+    assert (row["to_target"]["reached"], row["to_target"]["runs"]) == (1, 2)
+    assert row["to_target"]["updates"] is None
+    assert "| 1 of 2 | - | - |" in (tmp_path / "README.md").read_text()
+
+
+def test_the_error_of_gradients_is_reported_where_it_was_measured(tmp_path):
+    grid = {"method": "fdg", "stages": 2, "gradient_error_every": 2}
+    (row,) = sweep(study(grid=grid, seeds=[0, 1]), tmp_path).rows
+    cosines = [each["cosine"] for each in row["gradient_error"]]
+    assert len(cosines) == 2
+    assert cosines[1] == pytest.approx(1.0, abs=1e-6)
+    assert f"{min(cosines):.3f} |" in (tmp_path / "README.md").read_text()
+
+
+def test_results_that_no_row_needs_any_more_are_kept(tmp_path, monkeypatch, here):
+    pretend_runs(monkeypatch, lambda config: 1.0)
+    both = study(grid={"method": ["bp", "fdg"], "stages": 2})
+    before = sweep(both, tmp_path).rows
+    shutil.rmtree(tmp_path / "runs")
+    record = sweep(study(grid={"method": "bp", "stages": 2}), tmp_path)
+    assert [run["folder"] for run in record.kept] == [before[1]["runs"][0]["folder"]]
+    after = sweep(both, tmp_path)
+    assert here.started == 2
+    assert (after.rows, after.kept) == (before, [])
+
+
+def test_a_rate_that_fails_leaves_the_other_seeds_of_the_best_one(tmp_path, monkeypatch, here):
+    seeds = {"seeds": [0, 1, 2], "seeds_for_sweep": [0]}
+    pretend_runs(monkeypatch, lambda config: None if rate_of(config) == 0.4 else 1.0)
+    sweep(study(learning_rates=[0.1, 0.2], **seeds), tmp_path)
+    shutil.rmtree(tmp_path / "runs")
+    wider = study(learning_rates=[0.1, 0.2, 0.4], **seeds)
+    assert len(sweep(wider, tmp_path).kept) == 2
+    assert here.started == 4 + 1
+    pretend_runs(monkeypatch, lambda config: 1.0 + rate_of(config))
+    (row,) = sweep(wider, tmp_path).rows
+    assert here.started == 4 + 1 + 1
+    assert row["state"] == "complete"
+
+
+def test_the_place_of_the_data_of_a_row_stays_out_of_the_record(tmp_path, monkeypatch):
+    pretend_runs(monkeypatch, lambda config: 1.0)
+    grid = [{"method": ["bp", "fdg"], "data": "text", "data_dir": str(tmp_path)}]
+    record = sweep(study(grid=grid), tmp_path / "out")
+    assert record.values["settings"]["grid"][0]["data_dir"] == "DIR"
+    assert str(tmp_path) not in (tmp_path / "out/record.json").read_text()
+
+
+def test_each_run_has_the_command_that_repeats_it(tmp_path, monkeypatch):
+    pretend_runs(monkeypatch, lambda config: 1.0)
+    base = TINY | {"data": "text", "data_dir": str(tmp_path), "checksum": False}
+    record = sweep(study(base=base | {"channels_last": True}), tmp_path / "out")
+    assert record.values["command"] == "hocket_lab.sweep(study)"
+    command = record.rows[0]["runs"][0]["command"]
+    assert command.startswith("hocket train --method bp --stages 1 --network 'mlp:hidden=[4]'")
+    assert "--data text --data-dir DIR" in command
+    assert "--channels-last" in command
+    assert "--checkpoint-every" not in command
+    assert str(tmp_path) not in (tmp_path / "out/record.json").read_text()
+
+
+def test_batches_that_a_run_skipped_are_told(tmp_path):
+    (tmp_path / "own.py").write_text(NAN_NETWORK)
+    base = TINY | {"network": f"{tmp_path}/own.py:build", "on_nan": "skip"}
+    record = sweep(study(base=base), tmp_path / "out")
+    assert [point["skipped"] for point in record.rows[0]["runs"][0]["curve"]] == [1, 1]
+    text = (tmp_path / "out/README.md").read_text()
+    assert "| finished, 1 batch skipped |" in text
+    assert "Batches that were skipped, as something was NaN or infinite, are among" in text
+
+
+def test_a_folder_in_use_is_refused(tmp_path):
+    with (
+        lock_run_dir(tmp_path),
+        pytest.raises(RunFolderError, match=r"folder of a study .* is in use by process"),
+    ):
+        sweep(study(), tmp_path)
+
+
+def test_a_folder_that_cannot_be_written_is_refused(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(RunFolderError, match=r"cannot write the folder .* with --out"):
+        sweep(study(), tmp_path / "file")
+    (tmp_path / "out/README.md").mkdir(parents=True)
+    with pytest.raises(RunFolderError, match=r"cannot write the folder .*regular file.*--out"):
+        sweep(study(), tmp_path / "out")
+    with pytest.raises(RunFolderError, match="cannot read the record"):
+        SweepRecord.read(tmp_path / "none")
+
+
+def test_ctrl_c_stops_between_runs_and_the_record_says_what_is_missing(tmp_path, monkeypatch):
+    def interrupt(config):
+        os.kill(os.getpid(), signal.SIGINT)
+        return 1.0
+
+    pretend_runs(monkeypatch, interrupt)
+    record = sweep(study(seeds=[0, 1, 2]), tmp_path)
+    assert (record.stopped_by, record.unfinished) == (signal.SIGINT, 2)
+    assert "bp, stages 1 (incomplete)" in (tmp_path / "README.md").read_text()
+
+
+def test_a_picture_that_cannot_be_drawn_costs_no_record(tmp_path, monkeypatch):
+    pretend_runs(monkeypatch, lambda config: 1.0)
+
+    def fail(values, file):
+        raise ValueError("no such colour")
+
+    monkeypatch.setattr(sweep_module, "draw_curves", fail)
+    with pytest.warns(UserWarning, match="there is no picture of the study: no such colour"):
+        sweep(study(), tmp_path)
+    assert SweepRecord.read(tmp_path).rows
+
+
+def test_a_picture_that_fills_the_disk_costs_no_record(tmp_path, monkeypatch):
+    pretend_runs(monkeypatch, lambda config: 1.0)
+
+    def fill(values, file):
+        file.write_text("<svg")
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(sweep_module, "draw_curves", fill)
+    with pytest.warns(UserWarning, match="no picture of the study: .*No space left"):
+        sweep(study(), tmp_path)
+    assert SweepRecord.read(tmp_path).rows
+    assert not (tmp_path / PICTURE).exists()
+
+
+def test_a_label_may_look_like_a_formula(tmp_path, monkeypatch):
+    pretend_runs(monkeypatch, lambda config: 1.0)
+    record = sweep(study(), tmp_path)
+    record.rows[0]["row"] = "a $b_{$ c"
+    draw_curves(record.values, tmp_path / "curves.svg")
+    assert (tmp_path / "curves.svg").stat().st_size
+
+
+def test_without_matplotlib_the_record_has_no_picture(tmp_path, monkeypatch):
+    pretend_runs(monkeypatch, lambda config: 1.0)
+    monkeypatch.setattr(sweep_module, "draw_curves", draw_curves)
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    with pytest.warns(UserWarning, match=r"a picture needs .*hocket\[plot\]"):
+        sweep(study(), tmp_path)
+    assert "curves.svg" not in (tmp_path / "README.md").read_text()
+
+
+def test_as_many_runs_go_on_at_a_time_as_there_are_cores(monkeypatch):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(8))
+    assert sweep_module.runs_at_a_time(study(jobs=0)) == 8
+    assert sweep_module.runs_at_a_time(study(jobs=0, base=TINY | {"threads": 3})) == 2
+    assert sweep_module.runs_at_a_time(study(jobs=0, base=TINY | {"threads": 0})) == 1
+    assert sweep_module.runs_at_a_time(study(jobs=5)) == 5
+
+
+def test_a_failed_run_that_was_stopped_counts_as_missing(tmp_path, monkeypatch):
+    def stop(self, config, files, output):
+        self.returncode = -signal.SIGTERM
+
+    monkeypatch.setattr(HereProcess, "__init__", stop)
+    record = sweep(study(), tmp_path)
+    assert (record.failures, record.unfinished) == ([], 1)
+
+
+def test_staleness_is_shown_where_there_is_some_and_is_known(tmp_path, monkeypatch):
+    pretend_runs(monkeypatch, lambda config: 1.0)
+    grid = {"method": ["ddg", "dgl-async", "bp"], "stages": 3, "checkpoint_keep": 5}
+    record = sweep(study(grid=grid), tmp_path)
+    table = results_table(record.values)
+    assert "| ddg | 2 | 3 | 1.0000 |" in table
+    assert "| dgl-async | - | - | 1.0000 |" in table
+    assert "| bp | 0 | 1 | 1.0000 |" in table
+    record.rows[0]["options"]["method"] = "a method of the past"
+    assert "stale" not in results_table(record.values)
+
+
+def test_a_full_disk_at_the_end_of_a_run_stops_no_other(tmp_path, monkeypatch, here):
+    def write(folder, result):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    pretend_runs(monkeypatch, lambda config: 1.0)
+    monkeypatch.setattr("hocket_lab.studies.child.write_result", lambda folder, result: None)
+    monkeypatch.setattr("hocket_lab.studies.pool.write_result", write)
+    (row,) = sweep(study(seeds=[0, 1]), tmp_path).rows
+    assert here.started == 2
+    assert row["state"] == "incomplete"
+    assert (tmp_path / "record.json").is_file()
+
+
+def test_the_seeds_of_a_row_are_one_group_of_a_report_if_the_folder_of_one_is_gone(tmp_path):
+    sweep(study(seeds=[0, 1]), tmp_path)
+    shutil.rmtree(next((tmp_path / "runs").iterdir()))
+    sweep(study(seeds=[0, 1]), tmp_path)
+    (group,) = group_runs(find_runs([tmp_path]).runs)
+    assert len(group.runs) == 2
+
+
+def test_the_command_of_a_study_names_its_file_and_allows_its_network(tmp_path):
+    own = f"{tmp_path}/own.py:small"
+    (tmp_path / "own.py").write_text(
+        "from torch.nn import Linear\ndef small(): return Linear(8, 3)"
+    )
+    file = tmp_path / "mine.toml"
+    file.write_text(
+        f"name = 'A title'\ngrid = {{network = '{own}'}}\n"
+        f"base = {{data = 'text', data_dir = '{tmp_path}'}}"
+    )
+    read = Study.read(file, own_code={"network": [own]})
+    wanted = f"hocket sweep mine.toml --data-dir DIR --network {own}"
+    assert study_command(read) == wanted
+    assert "file" not in read.as_dict()
+
+
+def test_a_study_of_a_program_has_a_call_in_the_place_of_a_command():
+    assert study_command(study()) == "hocket_lab.sweep(study)"

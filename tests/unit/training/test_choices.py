@@ -1,0 +1,278 @@
+"""A training that is resumed says which choices differ from those of its checkpoint."""
+
+import warnings
+from functools import partial
+
+import pytest
+import torch
+from torch import nn, optim
+from torch.optim import lr_scheduler
+from torch.utils.data import DataLoader, TensorDataset
+
+from hocket import Checkpoints, Trainer
+from hocket.checkpoint.directory import checkpoint_name
+from hocket.errors import CheckpointError, DataError, OptionError
+from hocket.training.fit_state import FitState
+from hocket.training.session.choices import loss_settings
+
+INPUTS, TARGETS = torch.randn(24, 4), torch.randint(0, 3, (24,))
+
+
+def network(p=0.1, eps=1e-5):
+    torch.manual_seed(0)
+    layers = {
+        "first": nn.Linear(4, 4),
+        "drop": nn.Dropout(p),
+        "norm": nn.LayerNorm(4, eps=eps),
+        "second": nn.Linear(4, 4),
+        "head": nn.Linear(4, 3),
+    }
+    built = nn.Sequential()
+    for name, layer in layers.items():
+        built.add_module(name, layer)
+    return built
+
+
+def adam(weights, lr=0.01, betas=(0.9, 0.99)):
+    return optim.AdamW(weights, lr=lr, betas=betas)
+
+
+def schedule(optimizer, steps=40, ends=6):
+    warmup = lr_scheduler.LinearLR(optimizer, total_iters=ends)
+    rest = lr_scheduler.CosineAnnealingLR(optimizer, T_max=steps)
+    return lr_scheduler.SequentialLR(optimizer, [warmup, rest], [ends])
+
+
+def trainer(built=None, **options):
+    options = {"optimizer": adam, "stages": 2, "scheduler_unit": "update"} | options
+    return Trainer(network() if built is None else built, resumable=True, **options)
+
+
+def loader(size=4, count=24):
+    return DataLoader(TensorDataset(INPUTS[:count], TARGETS[:count]), size)
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory):
+    """The checkpoint two batches behind the first epoch."""
+    folder = tmp_path_factory.mktemp("changed")
+    before = trainer(scheduler=schedule)
+    checkpoints = Checkpoints(folder, every=1, keep=100)
+    before.fit(loader(), epochs=2, progress=False, checkpoints=checkpoints)
+    return folder / checkpoint_name(8, 1)
+
+
+def resumed(saved, built=None, **options):
+    """A trainer that goes on, and the warnings that it gave."""
+    after = trainer(built, **{"scheduler": schedule} | options)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        point = after.resume(saved)
+    assert (point.epoch, point.batch) == (1, 2)
+    return after, "\n".join(str(each.message) for each in caught)
+
+
+def test_what_has_not_changed_is_not_told(saved):
+    assert resumed(saved)[1] == ""
+
+
+CHANGED = {
+    "a rate": (
+        {"optimizer": partial(adam, lr=0.1)},
+        "lr was 0.01, and is 0.1 in what was given",
+    ),
+    "momenta": (
+        {"optimizer": partial(adam, betas=(0.5, 0.9))},
+        "betas was [0.9, 0.99], and is [0.5, 0.9] in what was given now",
+    ),
+    "a schedule in another": (
+        {"scheduler": partial(schedule, steps=10)},
+        "stage 1: the checkpoint decides, so these changes have no effect:\n"
+        "  - T_max was 40, and is 10",
+    ),
+    "a layer": (
+        {"built": network(p=0.5)},
+        "layer 'drop' was Dropout(p=0.1, inplace=False), and is Dropout(p=0.5, inplace=False)",
+    ),
+    "a number of a layer": (
+        {"built": network(eps=0.1)},
+        "layer 'norm' was LayerNorm((4,), eps",
+    ),
+    "the loss": (
+        {"loss": nn.CrossEntropyLoss(label_smoothing=0.3)},
+        "the loss was cross_entropy, and is CrossEntropyLoss(reduction=mean, ",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CHANGED)
+def test_a_change_is_told(saved, name):
+    options, told = CHANGED[name]
+    assert told in resumed(saved, **options)[1]
+
+
+def test_the_rate_of_the_checkpoint_is_used(saved):
+    after, _ = resumed(saved, optimizer=partial(adam, lr=0.1))
+    rates = [stage.updater.optimizer.param_groups[0]["initial_lr"] for stage in after.stages]
+    assert rates == [0.01, 0.01]
+
+
+def test_a_loss_without_a_name_is_described_by_its_class():
+    class Loss:
+        def __call__(self, output, targets):
+            return output.sum()
+
+    assert loss_settings(Loss()).endswith("Loss")
+
+
+def test_an_optimizer_with_its_weights_in_another_order_is_refused(saved):
+    def reversed_adam(weights):
+        return adam(list(weights)[::-1])
+
+    with pytest.raises(CheckpointError, match=r"another network") as caught:
+        trainer(scheduler=schedule, optimizer=reversed_adam).resume(saved)
+    assert "stage 1: weight 0 of the optimizer was 'second.weight', and is" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("data", "told"),
+    [
+        (loader(count=20), "an epoch had 6 batches before the checkpoint, and has 5; give"),
+        (loader(3, 18), "the first 2 batches of the training data have 6 samples, and had 8"),
+        (
+            (pair for pair in loader(2)),
+            "the first 2 batches of the training data have 4 samples, and had 8",
+        ),
+    ],
+    ids=["another length", "another size", "of no length"],
+)
+def test_other_data_within_an_epoch_are_refused(saved, data, told):
+    after, _ = resumed(saved)
+    with pytest.raises(DataError) as caught:
+        after.fit(data, epochs=2, progress=False)
+    assert told in str(caught.value)
+
+
+def test_other_data_between_two_epochs_are_told(saved):
+    after = trainer(scheduler=schedule)
+    after.resume(saved.with_name(checkpoint_name(6, 1)))
+    with pytest.warns(UserWarning, match="had 6 batches .* and has 5 from now on"):
+        after.fit(loader(count=20), epochs=2, progress=False)
+
+
+def test_an_epoch_that_has_begun_counts(saved):
+    after, _ = resumed(saved)
+    with pytest.raises(OptionError, match="has done 1 epochs and begun another one, and is to"):
+        after.fit(loader(), epochs=1, progress=False)
+
+
+class Starts:
+    """Batches that count how often they are begun."""
+
+    def __init__(self):
+        self.count = 0
+
+    def __len__(self):
+        return 2
+
+    def __iter__(self):
+        self.count += 1
+        return iter(loader(count=8))
+
+
+@pytest.mark.parametrize("reads", [False, True])
+def test_only_the_process_that_reads_data_begins_them(reads):
+    data = Starts()
+    batches = FitState().remaining_batches(data, lambda batch: len(batch[1]), reads=reads)
+    assert (len(list(batches)), data.count) == ((2, 1) if reads else (0, 0))
+
+
+def halve(optimizer):
+    return lr_scheduler.ReduceLROnPlateau(optimizer, factor=0.5, patience=0)
+
+
+class Counting(optim.SGD):
+    """An optimizer that counts in its groups, as some without schedules do."""
+
+    def __init__(self, weights):
+        super().__init__(weights, lr=0.1)
+        self.param_groups[0]["k"] = 0
+
+    def step(self, closure=None):
+        self.param_groups[0]["k"] += 1
+        self.param_groups[0]["lr"] *= 0.9
+        return super().step(closure)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"scheduler": halve, "scheduler_unit": "epoch"},
+        {"optimizer": Counting, "scheduler_unit": "epoch"},
+    ],
+)
+def test_what_the_training_itself_has_changed_is_not_told(tmp_path, options, recwarn):
+    before = trainer(**options)
+    checkpoints = Checkpoints(tmp_path, every=0)
+    before.fit(loader(), loader(), epochs=3, progress=False, checkpoints=checkpoints)
+    rates = [s.updater.optimizer.param_groups[0]["lr"] for s in before.stages]
+    for epochs in (4, 5):  # a training that was resumed as well
+        after = trainer(**options)
+        after.resume(tmp_path)
+        assert [s.updater.optimizer.param_groups[0]["lr"] for s in after.stages] == rates
+        after.fit(loader(), loader(), epochs=epochs, progress=False, checkpoints=checkpoints)
+        rates = [s.updater.optimizer.param_groups[0]["lr"] for s in after.stages]
+    assert not [each for each in recwarn if "no effect" in str(each.message)]
+
+
+def test_a_loop_of_ones_own_goes_on_with_fit(tmp_path):
+    before = trainer(scheduler=schedule)
+    for _ in range(2):
+        for batch in loader():
+            before.step(*batch)
+        before.end_epoch()
+    for batch in list(loader())[:2]:
+        before.step(*batch)
+    before.save(tmp_path)
+    after = trainer(scheduler=schedule)
+    after.resume(tmp_path)
+    after.fit(loader(), epochs=1, progress=False)
+    assert after.epoch == 3
+
+
+class Left:
+    """Batches whose length is the number of those that are left."""
+
+    def __init__(self):
+        self.left = 6
+
+    def __len__(self):
+        return self.left
+
+    def __iter__(self):
+        self.left = 6
+        for batch in loader():
+            self.left -= 1
+            yield batch
+        self.left = 6
+
+
+def test_the_length_is_that_of_the_beginning(tmp_path):
+    before = trainer(scheduler=schedule)
+    before.fit(
+        Left(), epochs=1, progress=False, checkpoints=Checkpoints(tmp_path, every=2, keep=9)
+    )
+    after = trainer(scheduler=schedule)
+    after.resume(tmp_path / checkpoint_name(2, 0))
+    after.fit(Left(), epochs=1, progress=False)
+    different = [
+        name
+        for name, value in before.network.state_dict().items()
+        if not torch.equal(value, after.network.state_dict()[name])
+    ]
+    assert not different
+
+
+def test_before_the_first_batch_no_weight_is_new(recwarn):
+    trainer(scheduler=schedule).state_dict()
+    assert not recwarn.list
