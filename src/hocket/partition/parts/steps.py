@@ -80,11 +80,18 @@ class Steps(ABC):
             any_meta: Whether an operand has no numbers.
         """
 
-    @abstractmethod
     def register(
         self, frame: str, path: int, results: list[Tensor], constants: set[int]
     ) -> None:
-        """Register the tensors of a step; see `ForwardValues.register`."""
+        """Register the tensors of a step under their keys; see `ForwardValues.register`.
+
+        Args:
+            frame: Module whose forward made the step.
+            path: Its path, including the step.
+            results: Tensors in the result of the step.
+            constants: Ids of those that are the same in every stage.
+        """
+        self._values.register(frame, path, results, constants, begun=self.begun)
 
     def function(
         self, frame: Frame, function: Function, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -195,7 +202,10 @@ class BeforeStage(Steps):
     def call(
         self, name: str, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
-        """Return meta tensors like the output of a module, which does not run."""
+        """Return meta tensors like the output of a module, which does not run.
+
+        See the protocol.
+        """
         return self._meta_modules.output(
             module,
             self.operands(args),
@@ -213,12 +223,6 @@ class BeforeStage(Steps):
         """Return False: a received value may be the result of any step."""
         return False
 
-    def register(
-        self, frame: str, path: int, results: list[Tensor], constants: set[int]
-    ) -> None:
-        """Register the tensors of a step, which may be placeholders of received values."""
-        self._values.register(frame, path, results, constants, begun=False)
-
 
 class InStage(Steps):
     """Steps in the stage, which are executed with the received values."""
@@ -229,6 +233,8 @@ class InStage(Steps):
         self, name: str, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
         """Return the output of a module of this stage.
+
+        See the protocol.
 
         Raises:
             CutError: It fails, and an argument is neither received nor computed here.
@@ -255,12 +261,6 @@ class InStage(Steps):
         """Return True in the last stage, which sends no values, if there are numbers."""
         return not self._values.sent_keys and not any_meta
 
-    def register(
-        self, frame: str, path: int, results: list[Tensor], constants: set[int]
-    ) -> None:
-        """Register the tensors of a step, which may be values to send."""
-        self._values.register(frame, path, results, constants, begun=True)
-
 
 class InWholeModule:
     """Steps inside a module that no cut divides: they run as they are, and are no steps."""
@@ -268,11 +268,17 @@ class InWholeModule:
     def call(
         self, name: str, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
-        """Return the output of a module."""
+        """Return the output of a module.
+
+        See the protocol.
+        """
         return call_intercepted(module, args, kwargs)
 
     def function(
         self, frame: Frame, function: Function, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
-        """Return the result of a function."""
+        """Return the result of a function.
+
+        See the protocol.
+        """
         return function(*args, **kwargs)
