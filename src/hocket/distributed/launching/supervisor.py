@@ -108,6 +108,7 @@ class Supervisor:
             signal_pipe: File descriptor from which the numbers of arriving signals are read.
         """
         while self._running:
+            # Wait for the end of a process, a signal or a deadline.
             deadline = min(self._deadline, self._start_deadline)
             left_s = max(0.0, deadline - self._clock.seconds)
             ready = connection.wait([*self._running, signal_pipe], min(left_s, POLL_S))
@@ -121,10 +122,14 @@ class Supervisor:
             # Deaths by signal have negative codes. They come first: no process caused them.
             for rank in sorted(codes, key=lambda rank: codes[rank] >= 0):
                 self._handle_exit(rank, codes[rank])
+
+            # Those that outlive a failure, or the folder of the launch, are killed.
             if self._running:
                 self._kill_late()
             if self._running and not self._failure_code:
                 self._kill_without_rendezvous()
+
+        # All have ended: say why, and choose the exit code.
         if self._failure_code and connection.wait([signal_pipe], 0):  # of its last moment
             self._read_signals(signal_pipe)
         self._explain_failure()
