@@ -12,8 +12,8 @@ from typing import Any
 
 from cyclopts import Parameter
 
-from benchmarks.harness.pairs import TimedStep, time_pairs
 from benchmarks.harness.record import Record
+from benchmarks.harness.rounds import TimedStep, time_pairs
 from benchmarks.harness.settings import check_settings, select_fields
 from benchmarks.harness.threads import torch_threads
 from benchmarks.harness.workload import PLAIN, Workload

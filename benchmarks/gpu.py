@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 import torch
 from cyclopts import Parameter
 
-from benchmarks.harness.pairs import TimedStep, time_block, time_pairs
 from benchmarks.harness.record import Record
+from benchmarks.harness.rounds import TimedStep, time_block, time_pairs
 from benchmarks.harness.settings import check_settings
 from benchmarks.harness.workload import PLAIN, Workload
 from hocket.distributed.launching.launch import launch

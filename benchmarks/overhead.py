@@ -9,8 +9,8 @@ from typing import Any
 from cyclopts import Parameter
 
 from benchmarks.harness.memory import measure_peak_mib, predicted_memory
-from benchmarks.harness.pairs import PairedTimes, TimedStep, time_turns
 from benchmarks.harness.record import Record
+from benchmarks.harness.rounds import PairedTimes, TimedStep, time_turns
 from benchmarks.harness.settings import check_settings, select_fields
 from benchmarks.harness.threads import torch_threads
 from benchmarks.harness.workload import PLAIN, Workload, count_extra_parameters

@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import combinations, pairwise
 from pathlib import Path
 from statistics import mean, median
 from types import MappingProxyType
@@ -18,9 +17,8 @@ from rich.progress import Progress
 
 from benchmarks.harness.process_memory import release_free_memory, reset_peak
 from benchmarks.harness.record import Record
-from benchmarks.harness.repetition import run_repetition
-from benchmarks.harness.rounds import NoisePolicy, Turn, take_turn
-from benchmarks.harness.settings import check_settings, select_fields
+from benchmarks.harness.repetition import TimedSteps, run_repetition
+from benchmarks.harness.settings import check_settings
 from benchmarks.harness.threads import torch_threads
 from benchmarks.harness.workers import RowProcesses
 from benchmarks.harness.workload import Workload
@@ -31,10 +29,6 @@ from hocket.errors import unknown_name
 from hocket.methods import parse_method
 from hocket.options import Named
 from hocket.partition import Plan
-from hocket.partition.costs.link import ONE_MACHINE
-from hocket.partition.costs.profile import LayerCost
-from hocket.partition.cut_points import find_cut_points
-from hocket.partition.cutting import measure_layers
 from hocket.planner.forecast import Forecast
 from hocket.planner.predict import cut_by_time, predict_all
 from hocket.planner.rehearsals import Candidate
@@ -86,9 +80,6 @@ class PlanSettings:
             turn before and a turn after it.
         steps: Timed steps in a turn.
         threads: PyTorch threads in each process.
-        foreign: Share of the machine that other programs may use in a turn that counts.
-        retries: Number of retries of a disturbed turn.
-        patience_s: Longest time to wait before each retry for other programs to end.
 
     Raises:
         OptionError: A setting is out of range.
@@ -101,9 +92,6 @@ class PlanSettings:
     repetitions: int = 3
     steps: int = 4
     threads: int = 1
-    foreign: float = 0.1
-    retries: int = 1
-    patience_s: float = 5
 
     def __post_init__(self) -> None:
         problems = [
@@ -161,66 +149,50 @@ def _compare_network(
 ) -> list[dict[str, Any]]:
     """Return the rows of all methods on one network."""
     work = replace(NETWORKS[name], stages=settings.stages, threads=settings.threads)
-    quiet = NoisePolicy(**select_fields(settings, NoisePolicy))
-    steps = settings.steps
+    steps = TimedSteps(settings.steps)
     build = work.network_and_batch
     (candidates,) = cut_by_time(build, [work.stages], settings.rows)
-    imbalance = _measure_imbalance(work, candidates[0].cuts)
     forecasts: list[list[Forecast]] = []
-    turns: list[list[tuple[Turn, Turn]]] = []
+    steps_s: list[list[float]] = []
     with ExitStack() as stack:
         worlds = [
             stack.enter_context(RowProcesses(one.method, _build_baseline(one, work), work))
             for one in candidates
         ]
-
-        def take_turns() -> list[Turn]:
-            return [take_turn(partial(run_repetition, one, steps), quiet) for one in worlds]
-
         for _ in range(settings.repetitions):
             # Before and after, as the machine's speed drifts during the rehearsals.
-            before = take_turns()
+            before = [run_repetition(world, steps).step_s for world in worlds]
             forecasts.append(
                 predict_all(build, candidates, contended=True, repeat_reversed=False)
             )
-            turns.append(list(zip(before, take_turns(), strict=True)))
+            after = [run_repetition(world, steps).step_s for world in worlds]
+            steps_s.append([mean(both) for both in zip(before, after, strict=True)])
             advance()
-    added = [_measure_added_mib(work, candidate) for candidate in candidates]
     return [
-        {"network": name, "imbalance": imbalance}
+        {"network": name, "measured_mib": _measure_added_mib(work, candidate)}
         | _build_row(
             candidate,
-            work,
+            work.batch,
             [round_forecasts[index] for round_forecasts in forecasts],
-            [round_turns[index] for round_turns in turns],
-            settings,
+            [round_steps_s[index] for round_steps_s in steps_s],
         )
-        | {"measured_mib": added[index]}
         for index, candidate in enumerate(candidates)
     ]
 
 
 def _build_row(
-    candidate: Candidate,
-    work: Workload,
-    forecasts: Sequence[Forecast],
-    turns: Sequence[tuple[Turn, Turn]],
-    settings: PlanSettings,
+    candidate: Candidate, batch: int, forecasts: Sequence[Forecast], steps_s: Sequence[float]
 ) -> dict[str, Any]:
     """Return forecast and measured times of one method.
 
     Args:
         candidate: The method and its cut.
-        work: The workload.
+        batch: Samples in a step.
         forecasts: The forecast of each round.
-        turns: The turns before and after each forecast.
-        settings: The settings.
+        steps_s: Seconds of a step in each round.
     """
-    predicted_ms = [1000 * forecast.tick_s / work.batch for forecast in forecasts]
-    measured_ms = [
-        1000 * mean(turn.counted.wall_s for turn in both) / settings.steps / work.batch
-        for both in turns
-    ]
+    predicted_ms = [1000 * forecast.tick_s / batch for forecast in forecasts]
+    measured_ms = [1000 * step_s / batch for step_s in steps_s]
     ratios = [p / m for p, m in zip(predicted_ms, measured_ms, strict=True)]
     return {
         "row": Named.parse(candidate.method).label,
@@ -229,13 +201,8 @@ def _build_row(
         "measured_ms": median(measured_ms),
         "ratio": median(ratios),
         "ratios": ratios,
-        # The drift of the machine: the time of the second turn, divided by that of the first.
-        "drifts": [after.counted.wall_s / before.counted.wall_s for before, after in turns],
         # Without weights; half of the memory counted as weights are their gradients.
         "predicted_mib": [one.total - one.weights / 2 for one in forecasts[-1].memory],
-        "disturbed": sum(
-            (turn.counted.foreign or 0.0) > settings.foreign for both in turns for turn in both
-        ),
     }
 
 
@@ -306,41 +273,10 @@ def _build_baseline(candidate: Candidate, work: Workload) -> Decoupled:
     return Decoupled(method, Exact(), work.threads, Plan(candidate.cuts))
 
 
-def _measure_imbalance(work: Workload, cuts: Sequence[str]) -> float:
-    """Return the excess of the longest stage of a cut over that of the best of all cuts.
-
-    All layers are timed once more, so that the times are not those that the cut was made by.
-    """
-    network, inputs, _ = work.network_and_batch()
-    costs = measure_layers(find_cut_points(network, inputs))
-    names = list(costs)
-    layers = list(costs.values())
-    chosen = tuple(names.index(cut) for cut in cuts)
-    every = combinations(range(1, len(layers)), len(cuts))
-    return _longest_s(layers, chosen) / min(_longest_s(layers, firsts) for firsts in every) - 1
-
-
-def _longest_s(layers: Sequence[LayerCost], firsts: Sequence[int]) -> float:
-    """Return the seconds of the longest stage, with the packets that it sends and receives.
-
-    Args:
-        layers: Costs of all layers.
-        firsts: Indices of the first layers of stages 1, 2, ...
-    """
-    lengths_s = []
-    for begin, end in pairwise([0, *firsts, len(layers)]):
-        crossing = [layers[border - 1] for border in (begin, end) if 0 < border < len(layers)]
-        compute_s = sum(layer.total_s for layer in layers[begin:end])
-        send_s = sum(2 * ONE_MACHINE.seconds(layer.output_bytes) for layer in crossing)
-        lengths_s.append(compute_s + send_s)
-    return max(lengths_s)
-
-
 def _summarize_row(row: Mapping[str, Any]) -> str:
     pairs = zip(row["predicted_mib"], row["measured_mib"], strict=True)
     memory = ", ".join(f"{predicted:.0f} for {measured:.0f}" for predicted, measured in pairs)
     return (
         f"{row['network']}, {row['row']}: {row['predicted_ms']:.2f} ms forecast for "
-        f"{row['measured_ms']:.2f}, ratio {row['ratio']:.3f}; MiB {memory}; "
-        f"{row['imbalance']:.1%} over the best cut"
+        f"{row['measured_ms']:.2f}, ratio {row['ratio']:.3f}; MiB {memory}"
     )

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from torch import Tensor, nn
 
-from benchmarks.harness.pairs import TimedStep, time_turns
+from benchmarks.harness.rounds import TimedStep, time_turns
 from benchmarks.harness.threads import torch_threads
 from benchmarks.harness.workload import Workload
 from benchmarks.peers.by_hand import step_by_hand

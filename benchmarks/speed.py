@@ -16,9 +16,15 @@ from torch import nn
 
 from benchmarks.harness.balance import Balancer
 from benchmarks.harness.record import Record
-from benchmarks.harness.repetition import run_repetition
-from benchmarks.harness.rounds import NoisePolicy, run_rounds, summarize_turns
-from benchmarks.harness.settings import check_settings, select_fields, share_problem
+from benchmarks.harness.repetition import (
+    NoisePolicy,
+    TimedSteps,
+    run_repetition,
+    summarize_turns,
+    take_turn,
+)
+from benchmarks.harness.rounds import run_rounds
+from benchmarks.harness.settings import check_settings, select_fields
 from benchmarks.harness.workers import RowProcesses
 from benchmarks.harness.workload import Workload
 from benchmarks.peers import PreparedTraining
@@ -54,6 +60,7 @@ DECOUPLED = (
     "fr",
 )
 ROWS = (BASE, "bp-all", "independent", "ddp", "fdg-by-hand", *DECOUPLED, *SCHEDULED)
+QUIET = NoisePolicy(foreign=0.04, retries=3, patience_s=20)
 MEMORY = Path("/proc/meminfo")
 # Below this share of free memory, the system begins to drop its caches.
 LEAST_MEMORY = 0.1
@@ -77,9 +84,6 @@ class SpeedSettings:
         threads: PyTorch threads in each process.
         channels_last: Use the channels-last memory format.
         at_once: Rows whose processes are in memory at the same time, except the base.
-        foreign: Share of the machine that other programs may use in a turn that counts.
-        retries: Number of retries of a disturbed turn.
-        patience_s: Longest time to wait before each retry for other programs to end.
 
     Raises:
         OptionError: A setting is out of range.
@@ -96,9 +100,6 @@ class SpeedSettings:
     threads: int = 1
     channels_last: bool = True
     at_once: int = 6
-    foreign: float = 0.04
-    retries: int = 3
-    patience_s: float = 20
 
     def __post_init__(self) -> None:
         for row in self.rows:
@@ -107,9 +108,8 @@ class SpeedSettings:
         check_settings(
             "cannot measure speed",
             self,
-            at_least={1: numbers, 0: ("retries",)},
+            at_least={1: numbers},
             not_empty=("rows",),
-            problems=share_problem("foreign", self.foreign),
         )
 
 
@@ -124,7 +124,9 @@ def measure_speed(settings: SpeedSettings = DEFAULTS) -> None:
         HocketError: A process failed, or memory is short.
     """
     work = Workload(**select_fields(settings, Workload))
-    record = Record.from_settings("speed", settings, rate=work.rate, momentum=0.9)
+    record = Record.from_settings(
+        "speed", settings, rate=work.rate, momentum=0.9, foreign=QUIET.foreign
+    )
     others = [row for row in dict.fromkeys(settings.rows) if row != BASE]
     size = settings.at_once
     groups = [others[first : first + size] for first in range(0, len(others), size)] or [[]]
@@ -142,17 +144,18 @@ def _time_group(
 ) -> list[dict[str, Any]]:
     """Return the rows of these names, the first of which is the base, timed together."""
     steps = settings.steps
-    quiet = NoisePolicy(**select_fields(settings, NoisePolicy))
     with ExitStack() as stack:
         worlds = []
         for name in names:
             baseline = build_baseline(name, work, balance)
             world = stack.enter_context(RowProcesses(name, baseline, work))
-            run_repetition(world, steps=1)  # allocates the memory that it will need
+            run_repetition(world, TimedSteps(1))  # allocates the memory that it will need
             _require_memory(name)
             worlds.append(world)
-        repeats = [partial(run_repetition, world, steps) for world in worlds]
-        turns = run_rounds(repeats, settings.repetitions, quiet)
+        repeats = [partial(run_repetition, world, TimedSteps(steps)) for world in worlds]
+        turns = run_rounds(
+            [partial(take_turn, repeat, QUIET) for repeat in repeats], settings.repetitions
+        )
         samples = [steps * world.query(attrgetter("samples"))[0] for world in worlds]
         measured: list[dict[str, Any]] = []
         for name, world, taken, finished in zip(names, worlds, turns, samples, strict=True):
@@ -165,7 +168,7 @@ def _time_group(
                 "peak_mib": world.peak_mib(),
             }
             row |= summarize_turns(
-                taken, turns[0], samples=finished, base_samples=samples[0], quiet=quiet
+                taken, turns[0], samples=finished, base_samples=samples[0], quiet=QUIET
             )
             print(_summarize_row(row), file=sys.stderr, flush=True)
             measured.append(row)

@@ -58,15 +58,6 @@ def check_settings(
         raise OptionError(format_problems(title, lines))
 
 
-def share_problem(name: str, share: float) -> list[str]:
-    """Return the problem of a share that is not from 0 to 1, if it is one.
-
-    >>> share_problem("foreign", 2.0)
-    ['foreign is 2.0; give a share from 0 to 1']
-    """
-    return [] if 0 <= share <= 1 else [f"{name} is {share}; give a share from 0 to 1"]
-
-
 def stage_problem(name: str, stage: int, stages: int) -> list[str]:
     """Return the problem of a stage that does not exist, if it is one.
 

@@ -9,7 +9,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn, optim
 
-from benchmarks.harness.cuts import paper_cut
 from hocket import zoo
 from hocket.methods.method import Method
 from hocket.options import Named
@@ -27,6 +26,17 @@ Batch = tuple[Tensor, Tensor]
 
 PLAIN = "plain"
 """The row of the plain loop itself; compared with another plain loop it shows the noise."""
+
+
+def paper_cut(network: str, stages: int) -> int | Plan:
+    """Return the cut of the paper that used the network; if none did, the number of stages.
+
+    >>> paper_cut("resnet20", stages=2), paper_cut("mlp", stages=2)
+    (Plan(cuts=('layer2_1',), signature=''), 2)
+    """
+    name = Named.parse(network).name
+    known = zoo.PLANS.get(name, {})
+    return Plan(zoo.paper_plan(name, stages)) if stages in known else stages
 
 
 @dataclass(frozen=True, kw_only=True)

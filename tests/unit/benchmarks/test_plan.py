@@ -40,10 +40,8 @@ def test_every_method_on_every_network_is_foreseen_and_measured(tmp_path: Path) 
     ]
     for row in record.rows:
         assert len(row["cuts"]) == 1
-        assert row["imbalance"] >= 0
         assert row["ratio"] > 0
         assert row["ratios"] == [row["ratio"]]
-        assert len(row["drifts"]) == 1
         assert row["predicted_ms"] / row["measured_ms"] == pytest.approx(row["ratio"])
         assert all(0.5 < mib < 30 for mib in row["predicted_mib"])
         assert all(0.5 < mib < 60 for mib in row["measured_mib"])
@@ -52,9 +50,7 @@ def test_every_method_on_every_network_is_foreseen_and_measured(tmp_path: Path) 
     assert fdg["predicted_mib"][1] == pytest.approx(bp["predicted_mib"][1])
     shown = record_table(record)
     assert "\n| small | fdg | hidden" in shown
-    assert "more or less than the other (median)" in shown
     assert "Goals: time within 7%: " in shown
-    assert "balance within 3%: " in shown
     render(tmp_path)
     assert (tmp_path / "plan.svg").is_file()
 
