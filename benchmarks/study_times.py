@@ -14,7 +14,7 @@ from benchmarks.harness.real_run import beside_product, run_training
 from benchmarks.harness.record import Record
 from benchmarks.harness.settings import check_settings
 from benchmarks.harness.studied_rows import StudiedRow, read_study, with_baselines
-from benchmarks.harness.target_rows import BASE, trained_row
+from benchmarks.peers.rows import BASE, trained_row
 from hocket.options import Named
 from hocket.runs.sweeps.record import SweepRecord
 from hocket.runs.sweeps.rows import choices

@@ -23,18 +23,19 @@ from benchmarks.harness.real_run import beside_product, run_training
 from benchmarks.harness.record import Record
 from benchmarks.harness.run_workload import RunWorkload
 from benchmarks.harness.settings import check_settings
-from benchmarks.harness.target_rows import (
-    BASE,
-    accumulated,
-    is_method,
-    shorten_text,
-    trained_row,
-)
 from benchmarks.harness.threads import torch_threads
-from benchmarks.harness.updates_to_target import StoppedError, Trainings
+from benchmarks.harness.updates_to_target import StoppedError, Trainings, shorten_text
 from benchmarks.peers.decoupled import Decoupled
 from benchmarks.peers.row import Row
-from benchmarks.peers.rows import LOCAL, build_baseline, parse_row
+from benchmarks.peers.rows import (
+    BASE,
+    LOCAL,
+    accumulated,
+    build_baseline,
+    is_method,
+    parse_row,
+    trained_row,
+)
 from hocket.errors import OptionError
 from hocket.options import Named
 from hocket.partition import Plan

@@ -10,12 +10,11 @@ from typing import Any
 from benchmarks.harness.balance import Balancer
 from benchmarks.harness.link_times import TimedRow
 from benchmarks.harness.run_workload import RunWorkload
-from benchmarks.harness.target_rows import BASE
 from benchmarks.harness.updates_to_target import first_reaching, points
 from benchmarks.peers import Baseline
 from benchmarks.peers.decoupled import Decoupled
 from benchmarks.peers.plain import PlainLoop
-from benchmarks.peers.rows import build_baseline
+from benchmarks.peers.rows import BASE, build_baseline
 from hocket.errors import OptionError
 from hocket.partition import Plan
 from hocket.runs.build import build_plan, build_run_method
