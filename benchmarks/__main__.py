@@ -19,7 +19,6 @@ MEASUREMENTS = {
     "overhead": "Compare the serial engine with a plain PyTorch loop.",
     "plan": "Compare the forecasts of hocket plan with measured times and memory.",
     "speed": "Compare the samples per second of methods and baselines.",
-    "straggler": "Measure the throughput of all stages while one is slow.",
     "study-times": "Measure the time to the target of a study, with a process for each stage.",
     "target": "Measure the time to a loss on two nodes over links, of methods and baselines.",
     "versions": "Run tests under another version of Python or PyTorch.",

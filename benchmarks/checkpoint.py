@@ -14,7 +14,7 @@ from cyclopts import Parameter
 
 from benchmarks.harness.record import Record
 from benchmarks.harness.rounds import TimedStep, time_pairs
-from benchmarks.harness.settings import check_settings, select_fields
+from benchmarks.harness.settings import StepSettings, check_settings, select_fields
 from benchmarks.harness.threads import torch_threads
 from benchmarks.harness.workload import PLAIN, Workload
 from hocket.checkpoint import Checkpoints
@@ -48,7 +48,7 @@ def _row_problems(row: str) -> list[str]:
 
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
-class CheckpointSettings:
+class CheckpointSettings(StepSettings):
     """Settings of the measurement of checkpoints.
 
     Attributes:
@@ -58,13 +58,8 @@ class CheckpointSettings:
             steps.
         pairs: Blocks of each side; the ratio is the median over pairs.
         steps: Timed steps in a block, preferably a multiple of those between checkpoints.
-        batch: Samples in a step.
-        network: Name in the zoo.
-        shape: Shape of one input, without the batch dimension.
         method: The method.
         stages: Number of stages K, all in one process.
-        threads: PyTorch threads.
-        channels_last: Use the channels-last memory format.
 
     Raises:
         OptionError: A setting is out of range.
@@ -74,13 +69,8 @@ class CheckpointSettings:
     rows: Sequence[str] = ROWS
     pairs: int = 5
     steps: int = 50
-    batch: int = 128
-    network: str = "resnet20"
-    shape: tuple[int, ...] = (3, 32, 32)
     method: str = "fdg"
     stages: int = 2
-    threads: int = 1
-    channels_last: bool = True
 
     def __post_init__(self) -> None:
         check_settings(

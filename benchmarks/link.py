@@ -15,7 +15,7 @@ from benchmarks.harness.link_times import NODES, TimedRow, started_rows, time_in
 from benchmarks.harness.nodes import two_nodes
 from benchmarks.harness.record import Record
 from benchmarks.harness.repetition import Repetition
-from benchmarks.harness.settings import check_settings, select_fields
+from benchmarks.harness.settings import StepSettings, check_settings, select_fields
 from benchmarks.harness.workers import RowProcesses
 from benchmarks.harness.workload import Workload
 from benchmarks.peers.rows import build_baseline, parse_row
@@ -26,7 +26,7 @@ MIB = 2**20
 
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
-class LinkSettings:
+class LinkSettings(StepSettings):
     """Settings of the measurement over links.
 
     Attributes:
@@ -37,12 +37,8 @@ class LinkSettings:
         mbit_s: Rates of the link in each direction, in Mbit/s.
         repetitions: Rounds in which every row has one turn, at every rate.
         seconds: Length of a turn.
-        batch: Samples in a step.
         network: Name in the zoo, with options. The default has many weights compared with its
             activations: sending activations instead of gradients pays there.
-        shape: Shape of one input, without the batch dimension.
-        threads: PyTorch threads in each process.
-        channels_last: Use the channels-last memory format.
 
     Raises:
         OptionError: A setting is out of range.
@@ -53,11 +49,7 @@ class LinkSettings:
     mbit_s: Sequence[float] = (1000, 300, 100)
     repetitions: int = 5
     seconds: float = 3
-    batch: int = 128
     network: str = "mlp:hidden=[2048,2048,2048,2048]"
-    shape: tuple[int, ...] = (3, 32, 32)
-    threads: int = 1
-    channels_last: bool = True
 
     def __post_init__(self) -> None:
         for row in self.rows:

@@ -24,7 +24,7 @@ from benchmarks.harness.repetition import (
     take_turn,
 )
 from benchmarks.harness.rounds import run_rounds
-from benchmarks.harness.settings import check_settings, select_fields
+from benchmarks.harness.settings import StepSettings, check_settings, select_fields
 from benchmarks.harness.workers import RowProcesses
 from benchmarks.harness.workload import Workload
 from benchmarks.peers import PreparedTraining
@@ -68,7 +68,7 @@ LEAST_MEMORY = 0.1
 
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
-class SpeedSettings:
+class SpeedSettings(StepSettings):
     """Settings of the comparison of speeds.
 
     Attributes:
@@ -77,12 +77,7 @@ class SpeedSettings:
             back-propagation is always timed as well.
         repetitions: Rounds in which every row has one turn; ratios are taken in each round.
         steps: Timed steps in a turn.
-        batch: Samples in a step.
-        network: Name in the zoo.
-        shape: Shape of one input, without the batch dimension.
         stages: Number of processes of the rows with several processes.
-        threads: PyTorch threads in each process.
-        channels_last: Use the channels-last memory format.
         at_once: Rows whose processes are in memory at the same time, except the base.
 
     Raises:
@@ -93,12 +88,7 @@ class SpeedSettings:
     rows: Sequence[str] = ROWS
     repetitions: int = 5
     steps: int = 4
-    batch: int = 128
-    network: str = "resnet20"
-    shape: tuple[int, ...] = (3, 32, 32)
     stages: int = 2
-    threads: int = 1
-    channels_last: bool = True
     at_once: int = 6
 
     def __post_init__(self) -> None:

@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
@@ -20,6 +21,25 @@ class Settings(Protocol):
     @property
     def out(self) -> Path:
         """Folder of the record."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepSettings:
+    """Settings of a training step, the same for all rows.
+
+    Attributes:
+        batch: Samples in a step.
+        network: Name in the zoo, with options.
+        shape: Shape of one input, without the batch dimension.
+        threads: PyTorch threads in each process.
+        channels_last: Use the channels-last memory format.
+    """
+
+    batch: int = 128
+    network: str = "resnet20"
+    shape: tuple[int, ...] = (3, 32, 32)
+    threads: int = 1
+    channels_last: bool = True
 
 
 def check_settings(

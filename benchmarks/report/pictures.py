@@ -3,7 +3,6 @@
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from statistics import fmean
 from typing import Any
 
 import matplotlib
@@ -74,37 +73,6 @@ def draw_link(record: Record) -> Figure:
     axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
     axes.set_yticks(_log_ticks([row["ms_per_sample"] for row in record.rows]))
     _label_axes(axes, "link, Mbit/s each way", "ms for a sample")
-    return figure
-
-
-def draw_straggler(record: Record) -> Figure:
-    """Draw the speed of the other stages over the slow-down, a line for each method."""
-    figure, axes = _new_figure()
-    slowed = record.settings["slowed"]
-    for number, method in enumerate(record.settings["methods"]):
-        rows = [row for row in record.rows if row["row"] == method]
-        others = [
-            fmean(rate for k, rate in enumerate(row["batches_per_s"]) if k != slowed)
-            for row in rows
-        ]
-        factors = [row["factor"] for row in rows]
-        axes.plot(factors, others, DASHES[number % len(DASHES)], marker="o", label=method)
-    axes.set_ylim(bottom=0)
-    slower = "times slower, one stage of {stages}".format(**record.settings)
-    _label_axes(axes, slower, "batches per second of each other stage")
-    return figure
-
-
-def draw_kill_recovery(record: Record) -> Figure:
-    """Draw the batches that were repeated after a kill, a bar for each seed and each case."""
-    killed = [row for row in record.rows if row["victim"] is not None]
-    figure, axes = _new_figure(7, 1.2 + 0.25 * len(killed))
-    for place, row in enumerate(killed):
-        victim, others = row["turns_again"], row["others_again"]
-        axes.barh(place, victim, color="tab:blue")
-        axes.barh(place, others, left=victim, color="tab:orange")
-    _label_rows(axes, [f"{r['row']}, stage {r['victim']}, seed {r['seed']}" for r in killed])
-    axes.set_xlabel("batches learned again: blue by the stage killed, orange by the others")
     return figure
 
 

@@ -26,7 +26,6 @@ from benchmarks.report.tables_speed import (
     short_steps_table,
     speed_excerpt,
     speed_table,
-    straggler_table,
 )
 from benchmarks.report.tables_studies import short_study_table
 from benchmarks.report.target import study_times_table, target_table
@@ -190,18 +189,16 @@ VIEWS: Mapping[str, View] = {
     "overhead": View(overhead_table, pictures.draw_ratios),
     "speed": View(speed_table, pictures.draw_ratios),
     "link": View(link_table, pictures.draw_link),
-    "straggler": View(straggler_table, pictures.draw_straggler),
     "checkpoint": View(checkpoint_table, pictures.draw_ratios),
     "fault-injection": View(faults_table),
     "plan": View(plan_table, pictures.draw_plan),
-    "kill-recovery": View(kill_recovery_table, pictures.draw_kill_recovery),
+    "kill-recovery": View(kill_recovery_table),
     "gpu": View(gpu_table, pictures.draw_ratios),
     "study-times": View(study_times_table, pictures.draw_study_times),
     "target": View(target_table, pictures.draw_target),
     "versions": View(versions_table),
     # Earlier names of measurements.
-    "pace": View(straggler_table, pictures.draw_straggler),
     "faults": View(faults_table),
-    "rejoin": View(kill_recovery_table, pictures.draw_kill_recovery),
+    "rejoin": View(kill_recovery_table),
     SWEEP: View(lambda record: results_with_legend(vars(record))),
 }

@@ -221,29 +221,6 @@ def link_table(record: Record) -> str:
     return f"{markdown_table(heads, lines)}\n\n{legend}"
 
 
-def straggler_table(record: Record) -> str:
-    """Return a table with a line for each method and slow-down."""
-
-    def others(row: Mapping[str, Any]) -> list[float]:
-        slowed = record.settings["slowed"]
-        return [rate for stage, rate in enumerate(row["batches_per_s"]) if stage != slowed]
-
-    shown = table(
-        record.rows,
-        ("method", "{row}"),
-        ("slow-down", "{factor:g} times"),
-        ("slow stage", lambda row: f"{row['batches_per_s'][record.settings['slowed']]:.1f}"),
-        ("other stages", lambda row: f"{fmean(others(row)):.1f}"),
-        ("slowest of them", lambda row: f"{min(others(row)):.1f}"),
-    )
-    legend = (
-        "Batches that a stage learns in a second, with a process for each of {stages} stages; "
-        "stage {slowed}, counted from 0, is slow. Stages are tiny, and rest {turn_s} s for "
-        "each batch in the place of computing, the slow one longer."
-    ).format(**record.settings)
-    return f"{shown}\n\n{legend}"
-
-
 def _format_goal(value: float, goal: float | None) -> str:
     """Return the goal, and whether it is met."""
     return NONE if goal is None else f"{goal:.2f} {'met' if value <= goal else 'missed'}"
