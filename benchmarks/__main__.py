@@ -17,7 +17,6 @@ MEASUREMENTS = {
     "kill-recovery": "Measure what it costs when a stage is killed.",
     "link": "Time methods and baselines on two nodes over links of several rates.",
     "overhead": "Compare the serial engine with a plain PyTorch loop.",
-    "plan": "Compare the forecasts of hocket plan with measured times and memory.",
     "speed": "Compare the samples per second of methods and baselines.",
     "study-times": "Measure the time to the target of a study, with a process for each stage.",
     "target": "Measure the time to a loss on two nodes over links, of methods and baselines.",

@@ -22,8 +22,8 @@ from typing import Any, Self, cast
 import torch
 from torch import distributed
 
+from benchmarks.harness.memory import reset_peak
 from benchmarks.harness.nodes import Node
-from benchmarks.harness.process_memory import reset_peak
 from benchmarks.harness.workload import Workload
 from benchmarks.peers import Baseline, PreparedTraining
 from hocket.distributed.world.joined_worlds import shutdown

@@ -10,7 +10,6 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from benchmarks.harness.record import Record
-from benchmarks.report.tables_plan import GOALS, memory_ratios
 from benchmarks.report.target import name_link
 from hocket.runs.sweeps.target import Target
 
@@ -73,25 +72,6 @@ def draw_link(record: Record) -> Figure:
     axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
     axes.set_yticks(_log_ticks([row["ms_per_sample"] for row in record.rows]))
     _label_axes(axes, "link, Mbit/s each way", "ms for a sample")
-    return figure
-
-
-def draw_plan(record: Record) -> Figure:
-    """Draw forecast divided by measurement of each row; bands are goals."""
-    rows = record.rows
-    figure = Figure(figsize=(9, 1.2 + 0.3 * len(rows)), layout="constrained")
-    time, memory = figure.subplots(1, 2, sharey=True)
-    for place, row in enumerate(rows):
-        ratio = row["ratio"]
-        spread = [[ratio - min(row["ratios"])], [max(row["ratios"]) - ratio]]
-        time.errorbar(ratio, place, xerr=spread, fmt="o", color="tab:blue", ecolor="0.6")
-        ratios = memory_ratios(row)
-        memory.plot(ratios, [place] * len(ratios), "o", color="tab:blue")
-    for axes, what in ((time, "time"), (memory, "memory")):
-        axes.axvspan(1 - GOALS[what], 1 + GOALS[what], color="tab:green", alpha=0.15)
-        axes.axvline(1, color="0.3", linewidth=0.8)
-        axes.set_xlabel(f"{what}, foreseen over measured")
-    _label_rows(time, [f"{row['network']}, {row['row']}" for row in rows])
     return figure
 
 

@@ -17,7 +17,6 @@ from matplotlib.figure import Figure
 from benchmarks.harness.record import Record
 from benchmarks.report import pictures
 from benchmarks.report.tables_faults import faults_table, kill_recovery_table, versions_table
-from benchmarks.report.tables_plan import plan_table
 from benchmarks.report.tables_speed import (
     checkpoint_table,
     gpu_table,
@@ -191,7 +190,6 @@ VIEWS: Mapping[str, View] = {
     "link": View(link_table, pictures.draw_link),
     "checkpoint": View(checkpoint_table, pictures.draw_ratios),
     "fault-injection": View(faults_table),
-    "plan": View(plan_table, pictures.draw_plan),
     "kill-recovery": View(kill_recovery_table),
     "gpu": View(gpu_table, pictures.draw_ratios),
     "study-times": View(study_times_table, pictures.draw_study_times),
