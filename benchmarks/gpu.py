@@ -47,7 +47,7 @@ COMPILED = "compiled"
 
 
 class GpuRow(NamedTuple):
-    """A training that is timed beside a plain loop.
+    """A training that is compared with a plain loop.
 
     Attributes:
         method: The method; ``plain`` and ``compiled`` for loops without Hocket.
@@ -204,7 +204,7 @@ def _trainer_step(work: Workload, row: GpuRow, device: torch.device) -> TimedSte
         parse_method(row.method), device=device, streams=streams, resumable=row.resumable
     )
     inputs, targets = map_tensors(lambda tensor: tensor.to(device), work.example_batch())
-    # A tick of `fit`, which reads a loss only if a line is due; `step` reads that of each tick.
+    # As `fit` does, which reads few losses: `Trainer.step` would read each.
     return lambda: trainer._session.step(inputs, targets, 0)
 
 

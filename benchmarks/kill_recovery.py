@@ -16,7 +16,7 @@ import torch
 from cyclopts import Parameter
 
 from benchmarks.harness.record import Record
-from benchmarks.harness.settings import check_settings, stage_problem
+from benchmarks.harness.settings import check_settings
 from hocket import data as datasets
 from hocket import zoo
 from hocket.checkpoint import Checkpoints
@@ -78,9 +78,9 @@ class KillRecoverySettings:
             self,
             at_least={1: ("epochs", "killed_at", "every", "batch"), 2: ("stages",)},
             problems=[
-                problem
+                f"a victim is {victim}; the {self.stages} stages are 0 to {self.stages - 1}"
                 for victim in self.victims
-                for problem in stage_problem("a victim", victim, self.stages)
+                if not 0 <= victim < self.stages
             ],
         )
 

@@ -12,8 +12,7 @@ from benchmarks.harness.memory import measure_peak_mib, predicted_memory
 from benchmarks.harness.record import Record
 from benchmarks.harness.rounds import PairedTimes, TimedStep, time_turns
 from benchmarks.harness.settings import StepSettings, check_settings, select_fields
-from benchmarks.harness.threads import torch_threads
-from benchmarks.harness.workload import PLAIN, Workload, count_extra_parameters
+from benchmarks.harness.workload import PLAIN, Workload, count_extra_parameters, torch_threads
 from benchmarks.short_steps import SHORT_ROWS, short_step_row
 from hocket.methods import parse_method
 from hocket.methods.method import Method
@@ -167,12 +166,12 @@ def time_row(work: Workload, row: str, *, pairs: int, steps: int) -> dict[str, A
 
 
 def _base_facts(method: Method, row: str, times: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the facts of a row with remedies beside the same method without them.
+    """Return the facts of a row with remedies compared with the same method without them.
 
     Args:
         method: The method.
         row: The method as it was written.
-        times: Summary of the times beside those of the method without remedies.
+        times: Summary of the times compared with the method without remedies.
     """
     names = [remedy.name for remedy in method.remedies]
     return {

@@ -28,28 +28,12 @@ from benchmarks.harness.settings import StepSettings, check_settings, select_fie
 from benchmarks.harness.workers import RowProcesses
 from benchmarks.harness.workload import Workload
 from benchmarks.peers import PreparedTraining
+from benchmarks.peers.pipeline import SCHEDULES
 from benchmarks.peers.rows import build_baseline, parse_row
-from hocket.errors import HocketError
 
 BASE = "bp"
 LIMIT = "independent"
-SCHEDULED = (
-    "gpipe:microbatches=2",
-    "gpipe:microbatches=4",
-    "gpipe:microbatches=8",
-    "1f1b:microbatches=2",
-    "1f1b:microbatches=4",
-    "1f1b:microbatches=8",
-    "interleaved-1f1b:microbatches=2",
-    "interleaved-1f1b:microbatches=4",
-    "interleaved-1f1b:microbatches=8",
-    "interleaved-zb:microbatches=2",
-    "interleaved-zb:microbatches=4",
-    "interleaved-zb:microbatches=8",
-    "zbv:microbatches=2",
-    "zbv:microbatches=4",
-    "zbv:microbatches=8",
-)
+SCHEDULED = tuple(f"{name}:microbatches={count}" for name in SCHEDULES for count in (2, 4, 8))
 DECOUPLED = (
     "fdg",
     "fdg:order=forward-first",
@@ -61,9 +45,6 @@ DECOUPLED = (
 )
 ROWS = (BASE, "bp-all", "independent", "ddp", "fdg-by-hand", *DECOUPLED, *SCHEDULED)
 QUIET = NoisePolicy(foreign=0.04, retries=3, patience_s=20)
-MEMORY = Path("/proc/meminfo")
-# Below this share of free memory, the system begins to drop its caches.
-LEAST_MEMORY = 0.1
 
 
 @Parameter(name="*")
@@ -111,7 +92,7 @@ def measure_speed(settings: SpeedSettings = DEFAULTS) -> None:
 
     Raises:
         CutError: There are fewer layers than stages.
-        HocketError: A process failed, or memory is short.
+        HocketError: A process failed.
     """
     work = Workload(**select_fields(settings, Workload))
     record = Record.from_settings(
@@ -124,7 +105,7 @@ def measure_speed(settings: SpeedSettings = DEFAULTS) -> None:
     measured: list[dict[str, Any]] = []
     for group in groups:
         rows = _time_group([BASE, *group], settings, work, balance)
-        # The base is timed with every group; its own row is that of the first.
+        # The base is timed with every group; its row comes from the first group.
         measured += rows[1:] if measured else rows
     record.with_rows(measured).write(settings.out)
 
@@ -140,7 +121,6 @@ def _time_group(
             baseline = build_baseline(name, work, balance)
             world = stack.enter_context(RowProcesses(name, baseline, work))
             run_repetition(world, TimedSteps(1))  # allocates the memory that it will need
-            _require_memory(name)
             worlds.append(world)
         repeats = [partial(run_repetition, world, TimedSteps(steps)) for world in worlds]
         turns = run_rounds(
@@ -173,24 +153,6 @@ def count_parameters(training: PreparedTraining) -> int:
     """Query: return the number of parameters that a process trains."""
     weights = {part for part in training.state.values() if isinstance(part, nn.Parameter)}
     return sum(weight.numel() for weight in weights)
-
-
-def _require_memory(row: str) -> None:
-    """Refuse to continue if the system is about to run out of memory.
-
-    Raises:
-        HocketError: Little memory is left.
-    """
-    if not MEMORY.is_file():
-        return
-    lines = (line.split() for line in MEMORY.read_text(encoding="ascii").splitlines())
-    kib = {words[0]: int(words[1]) for words in lines}
-    if kib["MemAvailable:"] < LEAST_MEMORY * kib["MemTotal:"]:
-        raise HocketError(
-            f"with the processes of the row {row!r} only {kib['MemAvailable:'] // 1024} MiB of "
-            f"{kib['MemTotal:'] // 1024} MiB are left; measure fewer rows at once (--at-once), "
-            "or a smaller batch"
-        )
 
 
 def _summarize_row(row: Mapping[str, Any]) -> str:

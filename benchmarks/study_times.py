@@ -132,7 +132,7 @@ def _times(
 def _confirm(
     results: KeptResults, row: StudiedRow, one: TimedRow, update_s: float
 ) -> dict[str, Any]:
-    """Return what a real run of the first seed took, beside the product.
+    """Return what a real run of the first seed took, compared with the product.
 
     Args:
         results: Results of the folder.

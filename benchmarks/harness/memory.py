@@ -34,9 +34,9 @@ def measure_peak_mib(work: Workload, row: str, steps: int) -> dict[str, float | 
     """Return the memory that training adds to that before its first step, in MiB.
 
     Network and batch exist before; activations, gradients, momentum and the buffers of a method
-    come after. ``peak_mib`` is that of the process, and depends on what the C library gives
-    back; ``allocated_mib`` is that of all tensors, and ``by_hand_mib`` that of a loop written
-    by hand for the same work, if there is one.
+    come after. ``peak_mib`` counts the process, and depends on what the C library gives back;
+    ``allocated_mib`` counts all tensors, and ``by_hand_mib`` the tensors of a loop written by
+    hand for the same work, if there is one.
 
     Args:
         work: The workload.

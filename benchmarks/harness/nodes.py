@@ -72,7 +72,7 @@ class VirtualLink:
         Raises:
             NodesError: The kernel has no token bucket filter.
         """
-        # Bytes sent at once: those of a millisecond, and at least a few packets.
+        # Bytes sent at once: as many as in a millisecond, and at least a few packets.
         burst = max(16_000, round(mbit_s * 125))
         words = f"root tbf rate {mbit_s}mbit burst {burst} latency 100ms".split()
         for node in self.nodes:

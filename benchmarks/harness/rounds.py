@@ -46,7 +46,7 @@ class PairedTimes:
 
     @property
     def ratios(self) -> list[float]:
-        """Time of the other kind divided by that of the baseline, pair by pair.
+        """Time of the other kind divided by the baseline's, pair by pair.
 
         >>> PairedTimes((1.0, 2.0), (1.5, 2.0), samples=4).ratios
         [1.5, 1.0]

@@ -78,22 +78,6 @@ def check_settings(
         raise OptionError(format_problems(title, lines))
 
 
-def stage_problem(name: str, stage: int, stages: int) -> list[str]:
-    """Return the problem of a stage that does not exist, if it is one.
-
-    Args:
-        name: Name of the setting.
-        stage: Its value.
-        stages: Number of stages.
-
-    >>> stage_problem("slowed", 3, stages=3)
-    ['slowed is 3; the 3 stages are 0 to 2']
-    """
-    if 0 <= stage < stages:
-        return []
-    return [f"{name} is {stage}; the {stages} stages are 0 to {stages - 1}"]
-
-
 def select_fields(settings: Settings, target: type[Any]) -> dict[str, Any]:
     """Return the settings that are fields of another dataclass too, to build one from them."""
     names = {field.name for field in dataclasses.fields(target)}

@@ -33,13 +33,13 @@ class StudiedRow:
     Attributes:
         name: Its label.
         config: The run of its first seed.
-        learning_rate: The rate; None for that of the optimizer.
+        learning_rate: The rate; None for the optimizer's default.
         at_edge: True if no rate was tried on one side of it.
         to_target: Mean and deviation of the updates to the target, over the seeds; None if not
             all of them have reached it.
         own_updates: Updates to the target of the first seed; None if it has not reached it.
         curve: Updates and test loss of the first seed.
-        baseline: Name of a baseline in the place of the method of the run; None for the method.
+        baseline: Name of a baseline that replaces the method of the run; None for the method.
     """
 
     name: str

@@ -12,7 +12,7 @@ from typing import Any
 from benchmarks.harness.balance import Balancer
 from benchmarks.harness.record import read_json, write_record_json
 from benchmarks.harness.run_workload import RunWorkload
-from benchmarks.harness.threads import torch_threads
+from benchmarks.harness.workload import torch_threads
 from benchmarks.peers.local_updates import LocalReplicas, LocalUpdates
 from benchmarks.peers.row import Row
 from benchmarks.peers.rows import BASE, BUILDERS, build_baseline, parse_method_row
@@ -25,7 +25,7 @@ from hocket.runs.sweeps.sweep import sweep
 from hocket.training.fit.interrupt import Interrupt, stop_signals
 
 LOCAL = "replicas"
-"""Folder of the results of replicas, besides that of the other trainings."""
+"""Folder of the results of replicas, next to the folder of the other trainings."""
 
 
 class StoppedError(HocketError):
@@ -38,7 +38,7 @@ class Trainings:
 
     Attributes:
         folder: Folder of the results.
-        base: Options of `hocket train` that all have; the batch is that of an update.
+        base: Options of `hocket train` that all have, with the batch of an update.
         cuts: Modules at which stages 1, 2, ... begin.
         rates: Learning rates, of which each row takes its best.
         seed: Seed of weights and batches.

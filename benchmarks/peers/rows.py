@@ -4,7 +4,6 @@ import inspect
 import os
 from collections.abc import Callable, Mapping
 from functools import partial
-from types import MappingProxyType
 from typing import Any, NamedTuple, TypeGuard
 
 from benchmarks.harness.balance import Balancer
@@ -167,10 +166,10 @@ def parse_method_row(row: Row) -> MethodRow:
 BASE = "bp"
 """Row of back-propagation, whose updates all synchronous rows have."""
 HOCKET = "hocket-"
-"""Beginning of rows of Hocket's methods whose names are those of schedules, too."""
+"""Beginning of rows of Hocket's methods that are also names of schedules."""
 LOCAL = ("local-sgd", "diloco")
 """Rows whose processes train alone for some steps."""
-_BASELINES: dict[str, Builder] = {
+BUILDERS: Mapping[str, Builder] = {
     BASE: _build_bp,
     "bp-all": _build_bp_all,
     "independent": _build_independent,
@@ -178,16 +177,13 @@ _BASELINES: dict[str, Builder] = {
     "local-sgd": partial(_build_local_updates, outer_lr=1.0, outer_momentum=0.0),
     "diloco": _build_local_updates,
     "fdg-by-hand": _build_fdg_by_hand,
-}
-_PIPELINES: dict[str, Builder] = {
     **{name: partial(_build_pipeline, schedule=name) for name in SCHEDULES},
     **{f"{HOCKET}{name}": partial(_build_decoupled, name=name) for name in ("gpipe", "1f1b")},
 }
-BUILDERS: Mapping[str, Builder] = MappingProxyType(_BASELINES | _PIPELINES)
 
 
 def is_method(row: str) -> bool:
-    """Return True if a row is decoupled: a method of Hocket with updates of its own."""
+    """Return True if a row is a method of Hocket with other updates than back-propagation."""
     return parse_row(row).name not in BUILDERS
 
 

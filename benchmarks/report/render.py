@@ -2,9 +2,9 @@
 
 A document quotes a record between ``<!-- record: MARKER -->`` and ``<!-- end -->``. The marker
 of a whole table is the name of the record's folder. For a record of speed the marker may name
-rows, for a short table of these: ``speed rows=bp,fdg order=forward-first``. ``overhead
-rows=short`` is the table of short steps alone, ``gpt-characters-2000 rows=short`` a short one
-of a study, and ``gpt-characters-2000 rows=1,3`` that of its first and third row.
+rows, for a short table of these: ``speed rows=bp,fdg order=forward-first``. For a study,
+``gpt-characters-2000 rows=short`` is a short table, and ``gpt-characters-2000 rows=1,3`` one of
+its first and third row.
 """
 
 import re
@@ -22,7 +22,6 @@ from benchmarks.report.tables_speed import (
     gpu_table,
     link_table,
     overhead_table,
-    short_steps_table,
     speed_excerpt,
     speed_table,
 )
@@ -118,9 +117,6 @@ def excerpt(marker: str, records: Path) -> str:
     record = Record.read(records / folder)
     if not rows:
         return record_table(record)
-    if record.name == "overhead" and rows == "short":
-        shown = short_steps_table(record) or "The record has no rows of short steps yet."
-        return f"{shown}\n\n{provenance(record)}"
     if record.name == SWEEP:
         return short_study_table(record, rows)
     if record.name != "speed":

@@ -124,10 +124,6 @@ def versions_table(record: Record) -> str:
     return "\n\n".join(filter(None, [shown, f"Numbers of tests, of {tests}.", failed]))
 
 
-def _name_victim(victim: int | None) -> str:
-    return "nobody" if victim is None else f"stage {victim}"
-
-
 def _format_spread(rows: Sequence[Row], name: str, form: str) -> str:
     """Return median and maximum of the values that are not None."""
     known = [row[name] for row in rows if row[name] is not None]

@@ -112,7 +112,7 @@ def _format_rate(row: Row) -> str:
 
 
 def _format_ratio(row: Row, base: Row | None) -> str:
-    """Return the seconds of a row over those of another row, a dash if one has none."""
+    """Return the ratio of the seconds of two rows, a dash if one has none."""
     if base is None or None in (row["seconds"], base["seconds"]):
         return NONE
     return f"{row['seconds'] / base['seconds']:.2f}"

@@ -21,7 +21,7 @@ from benchmarks.harness.repetition import (
 from benchmarks.harness.rounds import run_rounds
 from benchmarks.peers import PreparedTraining
 from benchmarks.speed import SpeedSettings, count_parameters, measure_speed
-from hocket.errors import HocketError, OptionError
+from hocket.errors import OptionError
 
 QUIET = NoisePolicy(foreign=0.04, retries=2, patience_s=0)
 
@@ -138,23 +138,6 @@ def test_all_numbers_out_of_range_are_told_at_once(tmp_path: Path) -> None:
     with pytest.raises(OptionError, match="unknown row 'dpd'"):
         measure(tmp_path, rows=["dpd"])
     assert list(tmp_path.iterdir()) == []
-
-
-def test_short_memory_is_told_before_the_system_acts(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    memory = tmp_path / "meminfo"
-    memory.write_text("MemTotal: 10240000 kB\nMemFree: 5 kB\nMemAvailable: 1000000 kB\n")
-    monkeypatch.setattr(module, "MEMORY", memory)
-    with pytest.raises(HocketError, match="row 'bp' only 976 MiB of 10000 MiB are left"):
-        measure(tmp_path, rows=["bp"])
-
-
-def test_where_the_system_does_not_tell_its_memory_it_is_not_asked(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(module, "MEMORY", tmp_path / "meminfo")
-    module._require_memory("bp")
 
 
 def test_a_weight_with_two_names_counts_once_and_a_buffer_never() -> None:
