@@ -156,8 +156,6 @@ TRAINER = {
     "method": Row(("fdg", "adl"), weights),
     "scheduler": Row((None, partial(StepLR, step_size=1)), weights),
     "scheduler_unit": Row(("epoch", "update"), weights, SCHEDULED),
-    "warmup_epochs": Row((0, 1), weights),
-    "warmup_factor": Row((0.1, 0.5), weights, {"warmup_epochs": 1}),
     "warmup_updates": Row((0, 3), weights),
     "clip": Row((None, 0.1), weights),
     "loss": Row((cross_entropy, lambda o, t: 2 * cross_entropy(o, t)), weights),
@@ -478,8 +476,6 @@ RUN_ELSEWHERE = {
 }
 SAME = {
     "scheduler_unit": ("update", {"scheduler": "StepLR:step_size=1"}),
-    "warmup_epochs": (3, {}),
-    "warmup_factor": (0.5, {"warmup_epochs": 1}),
     "warmup_updates": (2, {}),
     "clip": ("batch:0.5", {}),
     "seed": (7, {}),
@@ -524,7 +520,6 @@ def test_every_option_of_a_run_has_a_row():
 
 ALONE = {
     "scheduler_unit": ("update", "scheduler"),
-    "warmup_factor": (0.5, "warmup_epochs"),
     "checkpoint_keep": (2, "checkpoint_every"),
     "on_checkpoint_error": ("stop", "checkpoint_every"),
     "batchnorm": ("shared", "replicas"),

@@ -74,13 +74,10 @@ class RunConfig:
     """Weights that the optimizer's weight_decay acts on: all, or matrices only, which leaves
     out biases and norms."""
     scheduler: str = "none"
-    """Scheduler of torch.optim.lr_scheduler, such as MultiStepLR:milestones=[150,225]."""
+    """Scheduler of torch.optim.lr_scheduler, such as MultiStepLR:milestones=[150,225]; several,
+    joined by +, act together, as in ConstantLR:factor=0.1,total_iters=3+StepLR:step_size=9."""
     scheduler_unit: Literal["epoch", "update"] = "epoch"
     """Unit that the scheduler counts."""
-    warmup_epochs: int = 0
-    """Number of first epochs with a lower learning rate."""
-    warmup_factor: float = 0.1
-    """Factor on the learning rate in the warm-up epochs."""
     warmup_updates: int = 0
     """Number of first updates in which the learning rate rises; a scheduler that counts updates
     begins after them."""
@@ -281,7 +278,10 @@ def parse_config(values: dict[str, Any], where: str) -> RunConfig:
         f"{k} is {v!r}; write it without a NUL" for k, v in values.items() if "\0" in str(v)
     ]
     if problems:
-        raise OptionError(format_problems(f"cannot use {where}", problems))
+        # Options come and go between versions, and a run keeps those of its own.
+        known = values.keys() <= hints.keys()
+        title = f"cannot use {where}" + ("" if known else " (of another version of Hocket?)")
+        raise OptionError(format_problems(title, problems))
     paths = {"data_dir", "run_dir", "timeline"}
     checked: dict[str, Any] = {
         k: Path(v).expanduser() if k in paths and v is not None else v

@@ -38,8 +38,6 @@ class Setup:
         optimizer: Builds the optimizer of a stage from its parameters.
         scheduler: Builds the scheduler of a stage from its optimizer.
         scheduler_unit: The scheduler counts epochs or updates.
-        warmup_epochs: Number of first epochs with a lower learning rate.
-        warmup_factor: Factor on the scheduler's learning rates in these epochs.
         warmup_updates: Number of first updates in which the learning rates rise.
         clip: Limit of the norm of a stage's gradient.
         seed: Seed of initial weights of auxiliary networks, and of the stages' randomness.
@@ -74,8 +72,6 @@ class Setup:
     evaluation_loss: Loss = cross_entropy
     scheduler: SchedulerFactory | None = None
     scheduler_unit: SchedulerUnit = "epoch"
-    warmup_epochs: int = 0
-    warmup_factor: float = 0.1
     warmup_updates: int = 0
     clip: Clipping = field(default_factory=Clipping)
     seed: int = 0
@@ -110,11 +106,6 @@ class Setup:
             raise OptionError(format_problems("these options are impossible", problems))
         require_functions(loss=self.loss, evaluation_loss=self.evaluation_loss)
         check_factories(self.optimizer, self.scheduler)
-        if self.warmup_updates and self.warmup_epochs:
-            raise OptionError(
-                f"warmup_updates is {self.warmup_updates} and warmup_epochs is "
-                f"{self.warmup_epochs}; warm up by one of the two"
-            )
         if self.slow_timeout_s < self.timeout_s:
             raise OptionError(
                 f"slow_timeout_s is {self.slow_timeout_s:g}, and timeout_s, the limit of a "
@@ -209,16 +200,13 @@ class Setup:
         skips = self.on_nan == "skip" or self.precision == "fp16"
         return 1 if skips or self.device.type == "cpu" else 50
 
-    def warmup_lr_factor(self, epoch: int, update: int) -> float:
+    def warmup_lr_factor(self, update: int) -> float:
         """Return the factor of the warm-up on the learning rates of an update.
 
         Args:
-            epoch: Epoch of the update.
             update: Number of updates before it.
         """
-        if update < self.warmup_updates:
-            return (update + 1) / (self.warmup_updates + 1)
-        return self.warmup_factor if epoch < self.warmup_epochs else 1.0
+        return min(1.0, (update + 1) / (self.warmup_updates + 1))
 
     def autocast(self) -> torch.autocast:
         """Return the context manager of the precision to compute in."""
