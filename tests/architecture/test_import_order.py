@@ -16,7 +16,7 @@ from hocket.methods import METHODS
 SOURCE = Path(hocket.__file__).parent
 # A room is a package or a loose module. It may import itself and rooms of earlier lines only.
 LEVELS = (
-    ("errors", "files", "modes", "tree"),
+    ("errors", "files", "modes", "standard_stream", "tree"),
     ("own_function",),
     ("options", "restore"),
     ("data", "distributed", "partition", "remedies", "signals", "timeline", "zoo"),

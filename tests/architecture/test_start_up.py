@@ -73,7 +73,8 @@ def test_help_and_version_import_nothing_that_computes(words, tmp_path):
         "hocket.cli.output", "hocket.cli.train_help", "hocket.errors", "hocket.options",
         "hocket.options.own_function",
         "hocket.runs", "hocket.runs.config", "hocket.runs.recipes", f"hocket.cli.{words[0]}",
-        "hocket.training", "hocket.training.results.standard_stream",
+        "hocket.standard_stream", "hocket.training", "hocket.training.results",
+        "hocket.training.results.plain_console",
     }  # fmt: skip
 
 

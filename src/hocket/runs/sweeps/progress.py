@@ -14,7 +14,7 @@ from hocket.runs.sweeps.pool import RunningRun
 from hocket.runs.sweeps.results import RunOutcome
 from hocket.runs.sweeps.rows import Run
 from hocket.runs.sweeps.run_folder import newest_batch
-from hocket.training.results.standard_stream import plain_console
+from hocket.training.results.plain_console import plain_console
 
 INTERVAL_S = 1.0
 """Seconds between two looks at the runs."""
