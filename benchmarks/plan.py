@@ -64,9 +64,7 @@ def convnext(*, num_classes: int) -> nn.Module:
     """Build a small ConvNeXt of transformers, from images to (B, num_classes) scores."""
     from transformers import ConvNextConfig, ConvNextForImageClassification
 
-    config = ConvNextConfig(
-        patch_size=2, depths=[2, 2, 2, 2], hidden_sizes=[32, 64, 128, 256]
-    )
+    config = ConvNextConfig(patch_size=2, depths=[2, 2, 2, 2], hidden_sizes=[32, 64, 128, 256])
     config.num_labels = num_classes
     return _returning_scores(ConvNextForImageClassification(config))
 

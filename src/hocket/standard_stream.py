@@ -69,7 +69,7 @@ class StandardStream(TextIOBase):
 
 
 def fill_standard_streams() -> None:
-    """Open the null device in the place of standard streams that are closed.
+    """Open the null device for each standard stream that is closed.
 
     Otherwise the next files and connections would get their numbers, and what a library prints
     would be written into them.

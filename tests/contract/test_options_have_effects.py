@@ -413,13 +413,6 @@ def folder_name(tmp_path: Path, **choices: Any) -> object:
     return ran(tmp_path, **{**choices, "run_dir": tmp_path / choices["run_dir"]}).name
 
 
-def traced(tmp_path: Path, **choices: Any) -> object:
-    timeline = choices.pop("timeline")
-    file = timeline and tmp_path / timeline
-    ran(tmp_path, timeline=file, **choices)
-    return file is not None and file.exists()
-
-
 def on_full_disk(tmp_path: Path, **choices: Any) -> object:
     with patch("hocket.checkpoint.writer.write_file", side_effect=OSError(28, "No space")):
         return file_names(tmp_path, **choices)
@@ -465,7 +458,7 @@ RUN = {
     "checkpoint_every": Row((0, 1), file_names),
     "checkpoint_keep": Row((1, 3), file_names, SAVING),
     "on_checkpoint_error": Row(("warn", "stop"), on_full_disk, SAVING),
-    "timeline": Row((None, "trace.json"), traced),
+    "record_timeline": Row((False, True), file_names),
     "tensorboard": Row((False, True), file_names),
     "log_to": Row(("none", "mlflow"), tracked),
     "weights_format": Row(("pt", "safetensors"), file_names),

@@ -146,8 +146,8 @@ class RunConfig:
     check_every: int | None = None
     """Ticks after which a process looks for NaN and infinity; with more than 1 no tick waits
     for the device, and a fault is found later. By default 1 on a CPU, and 50 on a GPU."""
-    timeline: Path | None = None
-    """File to write a timeline to, for Perfetto and `hocket draw --timeline`."""
+    record_timeline: bool = False
+    """Write timeline.json into the run folder, for Perfetto and `hocket draw --timeline`."""
     tensorboard: bool = False
     """Write event files for TensorBoard."""
     log_to: str = "none"
@@ -217,7 +217,7 @@ MAY_CHANGE = frozenset(
         "run_dir",
         "log_every",
         "gradient_error_every",
-        "timeline",
+        "record_timeline",
         "tensorboard",
         "log_to",
         "weights_format",
@@ -282,7 +282,7 @@ def parse_config(values: dict[str, Any], where: str) -> RunConfig:
         known = values.keys() <= hints.keys()
         title = f"cannot use {where}" + ("" if known else " (of another version of Hocket?)")
         raise OptionError(format_problems(title, problems))
-    paths = {"data_dir", "run_dir", "timeline"}
+    paths = {"data_dir", "run_dir"}
     checked: dict[str, Any] = {
         k: Path(v).expanduser() if k in paths and v is not None else v
         for k, v in values.items()
