@@ -14,7 +14,7 @@ FIRST_OF_GROUP = {
     "replicas": "Replicas and waits",
     "log-every": "Records",
     "checkpoint-every": "Checkpoints and NaN",
-    "timeline": "Files",
+    "record-timeline": "Files",
     "config": "Runs and processes",
 }
 """Title of each group, by the option that it begins with; the next options belong to it."""

@@ -51,14 +51,11 @@ RANGES = {
     "check_every": Range(least=1),
     "timeout_s": Range(above=0, most=MAX_TIMEOUT_S),
     "slow_timeout_s": Range(above=0, most=MAX_TIMEOUT_S),
-    "warmup_epochs": Range(least=0),
     "warmup_updates": Range(least=0),
-    "warmup_factor": Range(above=0, most=1),
 }
 """Ranges of the options that a trainer and a run file have in common."""
 NEEDED = {
     "scheduler_unit": "scheduler",
-    "warmup_factor": "warmup_epochs",
     "batchnorm": "replicas",
 }
 """Options that both have and that have no effect without another one."""

@@ -74,13 +74,10 @@ class RunConfig:
     """Weights that the optimizer's weight_decay acts on: all, or matrices only, which leaves
     out biases and norms."""
     scheduler: str = "none"
-    """Scheduler of torch.optim.lr_scheduler, such as MultiStepLR:milestones=[150,225]."""
+    """Scheduler of torch.optim.lr_scheduler, such as MultiStepLR:milestones=[150,225]; several,
+    joined by +, act together, as in ConstantLR:factor=0.1,total_iters=3+StepLR:step_size=9."""
     scheduler_unit: Literal["epoch", "update"] = "epoch"
     """Unit that the scheduler counts."""
-    warmup_epochs: int = 0
-    """Number of first epochs with a lower learning rate."""
-    warmup_factor: float = 0.1
-    """Factor on the learning rate in the warm-up epochs."""
     warmup_updates: int = 0
     """Number of first updates in which the learning rate rises; a scheduler that counts updates
     begins after them."""
@@ -149,8 +146,8 @@ class RunConfig:
     check_every: int | None = None
     """Ticks after which a process looks for NaN and infinity; with more than 1 no tick waits
     for the device, and a fault is found later. By default 1 on a CPU, and 50 on a GPU."""
-    timeline: Path | None = None
-    """File to write a timeline to, for Perfetto and `hocket draw --timeline`."""
+    record_timeline: bool = False
+    """Write timeline.json into the run folder, for Perfetto and `hocket draw --timeline`."""
     tensorboard: bool = False
     """Write event files for TensorBoard."""
     log_to: str = "none"
@@ -220,7 +217,7 @@ MAY_CHANGE = frozenset(
         "run_dir",
         "log_every",
         "gradient_error_every",
-        "timeline",
+        "record_timeline",
         "tensorboard",
         "log_to",
         "weights_format",
@@ -281,8 +278,11 @@ def parse_config(values: dict[str, Any], where: str) -> RunConfig:
         f"{k} is {v!r}; write it without a NUL" for k, v in values.items() if "\0" in str(v)
     ]
     if problems:
-        raise OptionError(format_problems(f"cannot use {where}", problems))
-    paths = {"data_dir", "run_dir", "timeline"}
+        # Options come and go between versions, and a run keeps those of its own.
+        known = values.keys() <= hints.keys()
+        title = f"cannot use {where}" + ("" if known else " (of another version of Hocket?)")
+        raise OptionError(format_problems(title, problems))
+    paths = {"data_dir", "run_dir"}
     checked: dict[str, Any] = {
         k: Path(v).expanduser() if k in paths and v is not None else v
         for k, v in values.items()

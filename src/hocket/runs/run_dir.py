@@ -17,6 +17,8 @@ from hocket.remedies.registry import split_remedies
 from hocket.runs.config import RunConfig
 from hocket.training.weights_file import import_safetensors
 
+TIMELINE = "timeline.json"
+"""File of a run folder with the time span of every action, if they are recorded."""
 LOCK = ".lock"
 """File of a run folder that the process that trains in it holds a lock on."""
 LOCK_LENGTH = 300

@@ -40,7 +40,7 @@ from hocket.runs.build import (
     parse_stage_speeds,
     require_device,
 )
-from hocket.runs.config import RunConfig, require_writable, write_json
+from hocket.runs.config import RunConfig, write_json
 from hocket.runs.environment import environment
 from hocket.runs.metrics_log import (
     MetricsLog,
@@ -50,6 +50,7 @@ from hocket.runs.metrics_log import (
     tensorboard_writer,
 )
 from hocket.runs.run_dir import (
+    TIMELINE,
     cannot_write,
     checkpoint_dir,
     create_run_dir,
@@ -103,8 +104,6 @@ def train(config: RunConfig, *, resume: bool = False) -> Summary:
     if config.tensorboard:
         tensorboard_writer()
     trackers = parse_trackers(config.log_to)
-    if config.timeline is not None:
-        require_writable("timeline", config.timeline)
     require_weights_format(config.weights_format)
     build = network_builder(config)
     alone = environment_number("WORLD_SIZE", 1) == 1
@@ -285,7 +284,6 @@ def _build_trainer(config: RunConfig, parts: dict[str, Any], listener: _Listener
         watchers=[listener.on_event],
         on_gradient_error=listener.on_gradient_error if config.gradient_error_every else None,
         codec=parse_codec(config.codec),
-        record_timeline=config.timeline is not None,
         resumable=config.checkpoint_every > 0,
     )
 
@@ -324,10 +322,9 @@ def _resume(trainer: Trainer, run_dir: Path, stages: int) -> ResumePoint | None:
 
 def _read_timeline(config: RunConfig, point: ResumePoint | None) -> Timeline:
     """Read the timeline that a resumed run wrote before its checkpoint; else an empty one."""
-    file = config.timeline
-    if point is None or config.run_dir is None or file is None or not file.exists():
+    if point is None or config.run_dir is None or not config.record_timeline:
         return Timeline(())
-    if RunConfig.read(config.run_dir / "run.json").timeline != file:
+    if not (file := config.run_dir / TIMELINE).exists():
         return Timeline(())
     try:
         return Timeline.read(file).before_tick(point.tick)

@@ -31,8 +31,6 @@ class UpdateOptions:
         optimizer: Builds the optimizer of a stage from its parameters.
         scheduler: Builds the scheduler of a stage from its optimizer.
         scheduler_unit: The scheduler counts epochs or updates.
-        warmup_epochs: Number of first epochs with a lower learning rate.
-        warmup_factor: Factor on the scheduler's learning rates in these epochs.
         warmup_updates: Number of first updates in which the learning rates rise.
         clip: Limit of the norm of a stage's gradient.
     """
@@ -40,21 +38,16 @@ class UpdateOptions:
     optimizer: OptimizerFactory
     scheduler: SchedulerFactory | None = None
     scheduler_unit: SchedulerUnit = "epoch"
-    warmup_epochs: int = 0
-    warmup_factor: float = 0.1
     warmup_updates: int = 0
     clip: Clipping = field(default_factory=Clipping)
 
-    def warmup_lr_factor(self, epoch: int, update: int) -> float:
+    def warmup_lr_factor(self, update: int) -> float:
         """Return the factor of the warm-up on the learning rates of an update.
 
         Args:
-            epoch: Epoch of the update.
             update: Number of updates before it.
         """
-        if update < self.warmup_updates:
-            return (update + 1) / (self.warmup_updates + 1)
-        return self.warmup_factor if epoch < self.warmup_epochs else 1.0
+        return min(1.0, (update + 1) / (self.warmup_updates + 1))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -167,11 +160,6 @@ class Setup(UpdateOptions, DeviceOptions, ProcessOptions):
         problems = self._loss_scale_problems()
 
         # Options that exclude each other.
-        if self.warmup_updates and self.warmup_epochs:
-            problems.append(
-                f"warmup_updates is {self.warmup_updates} and warmup_epochs is "
-                f"{self.warmup_epochs}; warm up by one of the two"
-            )
         if self.slow_timeout_s < self.timeout_s:
             problems.append(
                 f"slow_timeout_s is {self.slow_timeout_s:g}, and timeout_s, the limit of a "

@@ -64,8 +64,6 @@ class Trainer:
             parameter instead of the list.
         scheduler: Builds a scheduler from a stage's optimizer.
         scheduler_unit: Unit that the scheduler counts: ``epoch`` or ``update``.
-        warmup_epochs: Number of first epochs with a lower learning rate.
-        warmup_factor: Factor on the scheduler's learning rates in these epochs.
         warmup_updates: Number W of first updates of a stage, of which number u (from 0) has
             (u + 1) / (W + 1) of the scheduler's learning rates. A scheduler that counts updates
             begins after them.
@@ -135,8 +133,6 @@ class Trainer:
         method: Method | str | None = None,
         scheduler: SchedulerFactory | None = None,
         scheduler_unit: SchedulerUnit = "epoch",
-        warmup_epochs: int = 0,
-        warmup_factor: float = 0.1,
         warmup_updates: int = 0,
         clip: float | str | None = None,
         loss: Loss = cross_entropy,
@@ -178,8 +174,6 @@ class Trainer:
             optimizer=optimizer,
             scheduler=scheduler,
             scheduler_unit=scheduler_unit,
-            warmup_epochs=warmup_epochs,
-            warmup_factor=warmup_factor,
             warmup_updates=warmup_updates,
             clip=as_clipping(clip),
             seed=seed,

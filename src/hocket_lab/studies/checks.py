@@ -32,7 +32,6 @@ MOST_RUNS = 10_000
 REFUSED: Mapping[str, str] = {
     "seed": "list seeds under the key 'seeds'",
     "run_dir": "each run gets a folder of its own",
-    "timeline": "all runs would write the same file; resume a single run for a timeline",
 }
 """Options that a study does not take, and the advice."""
 

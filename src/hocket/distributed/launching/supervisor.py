@@ -8,9 +8,7 @@ could print itself.
 import math
 import os
 import signal
-import sys
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing import connection
 from pathlib import Path
@@ -30,6 +28,7 @@ from hocket.distributed.folder.restart import (
 from hocket.distributed.launching.fork_server import ForkedProcess
 from hocket.distributed.launching.worker_main import PEER_FAILED, STOP_SIGNALS
 from hocket.errors import HangError, PeerLostError
+from hocket.standard_stream import StandardStream
 
 START_TIMEOUT_S = 60.0
 """Seconds in which all processes must be connected to each other; they need about one."""
@@ -285,8 +284,7 @@ class Supervisor:
 
 def print_message(message: str) -> None:
     """Print a message of the launcher on standard error."""
-    with suppress(OSError, ValueError):  # the terminal is gone, or the stream is closed
-        print(f"hocket: {message}", file=sys.stderr, flush=True)
+    print(f"hocket: {message}", file=StandardStream("stderr"), flush=True)
 
 
 def _precedence(code: int) -> int:
