@@ -12,22 +12,15 @@ from hocket.cli.main import run_app
 
 MEASUREMENTS = {
     "checkpoint": "Compare the step time of a training with and without checkpoints.",
-    "compression": "Compare codecs by test error and bytes sent.",
-    "endurance": "Count the memory, threads and descriptors of trainings with many ticks.",
     "fault-injection": "Inject random faults into small trainings, checkpoints and packets.",
     "gpu": "Compare the serial engine with plain and compiled loops on one GPU.",
     "kill-recovery": "Measure what it costs when a stage is killed.",
     "link": "Time methods and baselines on two nodes over links of several rates.",
     "overhead": "Compare the serial engine with a plain PyTorch loop.",
-    "plan": "Compare the forecasts of hocket plan with measured times and memory.",
-    "slowdown": "Measure the test error of free-running stages, one of which is slow.",
     "speed": "Compare the samples per second of methods and baselines.",
-    "startup": "Time the start of hocket's commands compared with importing torch.",
-    "straggler": "Measure the throughput of all stages while one is slow.",
     "study-times": "Measure the time to the target of a study, with a process for each stage.",
     "target": "Measure the time to a loss on two nodes over links, of methods and baselines.",
     "versions": "Run tests under another version of Python or PyTorch.",
-    "window": "Compare the forecasts of hocket plan with times over links with latency.",
 }
 
 app = App(

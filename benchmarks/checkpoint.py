@@ -12,11 +12,10 @@ from typing import Any
 
 from cyclopts import Parameter
 
-from benchmarks.harness.pairs import TimedStep, time_pairs
 from benchmarks.harness.record import Record
-from benchmarks.harness.settings import check_settings, select_fields
-from benchmarks.harness.threads import torch_threads
-from benchmarks.harness.workload import PLAIN, Workload
+from benchmarks.harness.rounds import TimedStep, time_pairs
+from benchmarks.harness.settings import StepSettings, check_settings, select_fields
+from benchmarks.harness.workload import PLAIN, Workload, torch_threads
 from hocket.checkpoint import Checkpoints
 from hocket.checkpoint.directory import newest_first
 from hocket.methods import parse_method
@@ -25,69 +24,42 @@ from hocket.training.trainer import Trainer
 
 RESUMABLE = "resumable"
 """The row that keeps what a checkpoint needs, but writes none."""
-ROWS = (PLAIN, RESUMABLE, "every 50", "every 10")
 SAVES = 3
 """Number of blocking saves that are timed."""
 
 
-def _parse_interval(row: str) -> int:
-    """Return the steps between checkpoints of a row; 0 if it writes none.
-
-    >>> _parse_interval("every 50"), _parse_interval("plain")
-    (50, 0)
-    """
-    word, _, number = row.partition(" ")
-    return int(number) if word == "every" and number.isdecimal() else 0
-
-
-def _row_problems(row: str) -> list[str]:
-    if row in (PLAIN, RESUMABLE) or _parse_interval(row):
-        return []
-    return [f"row {row!r}; use {PLAIN!r}, {RESUMABLE!r} or 'every 50'"]
-
-
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
-class CheckpointSettings:
+class CheckpointSettings(StepSettings):
     """Settings of the measurement of checkpoints.
 
     Attributes:
         out: Folder of the record.
-        rows: ``plain`` for another training without checkpoints, which shows the noise,
-            ``resumable`` for one that only keeps what they need, ``every 50`` for one each 50
-            steps.
+        every: Steps between checkpoints, a row for each. There are two more rows: ``plain``,
+            another training without checkpoints, shows the noise, and ``resumable`` only keeps
+            what they need.
         pairs: Blocks of each side; the ratio is the median over pairs.
         steps: Timed steps in a block, preferably a multiple of those between checkpoints.
-        batch: Samples in a step.
-        network: Name in the zoo.
-        shape: Shape of one input, without the batch dimension.
         method: The method.
         stages: Number of stages K, all in one process.
-        threads: PyTorch threads.
-        channels_last: Use the channels-last memory format.
 
     Raises:
         OptionError: A setting is out of range.
     """
 
     out: Path = Path("records/checkpoint")
-    rows: Sequence[str] = ROWS
+    every: Sequence[int] = (50, 10)
     pairs: int = 5
     steps: int = 50
-    batch: int = 128
-    network: str = "resnet20"
-    shape: tuple[int, ...] = (3, 32, 32)
     method: str = "fdg"
     stages: int = 2
-    threads: int = 1
-    channels_last: bool = True
 
     def __post_init__(self) -> None:
         check_settings(
             "cannot measure checkpoints",
             self,
             at_least={1: ("pairs", "steps", "batch", "threads")},
-            problems=[problem for row in self.rows for problem in _row_problems(row)],
+            problems=[f"every is {n}; give 1 or more" for n in self.every if n < 1],
         )
 
 
@@ -99,25 +71,33 @@ def measure_checkpoint(settings: CheckpointSettings = DEFAULTS) -> None:
     work = Workload(**select_fields(settings, Workload))
     method = parse_method(settings.method)
     record = Record.from_settings("checkpoint", settings)
+    intervals = {PLAIN: 0, RESUMABLE: 0} | {f"every {every}": every for every in settings.every}
     measured = []
-    for number, name in enumerate(settings.rows, start=1):
-        row = time_checkpoint_row(work, method, name, settings.pairs, settings.steps)
-        measured.append(row)
-        low, high = row["ratio_min"], row["ratio_max"]
-        line = f"[{number}/{len(settings.rows)}] {name}: {row['ratio']:.3f}"
-        print(f"{line} ({low:.3f} to {high:.3f})", file=sys.stderr, flush=True)
+    for name, every in intervals.items():
+        timed = time_checkpoint_row(
+            work,
+            method,
+            resumable=name != PLAIN,
+            every=every,
+            pairs=settings.pairs,
+            steps=settings.steps,
+        )
+        measured.append({"row": name} | timed)
+        line = "{ratio:.3f} ({ratio_min:.3f} to {ratio_max:.3f})".format(**timed)
+        print(f"{name}: {line}", file=sys.stderr, flush=True)
     record.with_rows(measured).write(settings.out)
 
 
 def time_checkpoint_row(
-    work: Workload, method: Method, row: str, pairs: int, steps: int
+    work: Workload, method: Method, *, resumable: bool, every: int, pairs: int, steps: int
 ) -> dict[str, Any]:
-    """Time a row and its saves.
+    """Time a training compared with one without checkpoints, and its saves.
 
     Args:
         work: The workload.
         method: The method.
-        row: The row.
+        resumable: Whether the training keeps what a checkpoint needs.
+        every: Steps between its checkpoints; 0 for none.
         pairs: Blocks of each side.
         steps: Timed steps in a block.
 
@@ -127,21 +107,19 @@ def time_checkpoint_row(
     """
     with torch_threads(work.threads), TemporaryDirectory() as folder:
         base = work.trainer_step(work.build_trainer(method))
-        trainer = work.build_trainer(method, resumable=row != PLAIN)
+        trainer = work.build_trainer(method, resumable=resumable)
         other = work.trainer_step(trainer)
         for _ in range(work.warmup_steps(method)):
             base()
             other()
-        every, blocked_s = _parse_interval(row), list[float]()
+        blocked_s: list[float] = []
         with _with_checkpoints(trainer, other, Path(folder), every, blocked_s) as step:
             times = time_pairs(base, step, pairs=pairs, steps=steps, batch=work.batch)
-        saves = (
-            {"save_s": None, "mib": None}
-            if not every
-            else _time_saves(trainer, other, Path(folder))
-        )
+        saves: dict[str, float | None] = {"save_s": None, "mib": None}
+        if every:
+            saves |= _time_saves(trainer, other, Path(folder))
     blocked = {"still_s": median(blocked_s) if blocked_s else None}
-    return {"row": row} | times.summary() | blocked | {"checkpoints": len(blocked_s)} | saves
+    return times.summary() | blocked | {"checkpoints": len(blocked_s)} | saves
 
 
 @contextmanager

@@ -4,6 +4,7 @@ import os
 import shutil
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -18,9 +19,9 @@ from benchmarks.faults.draw import draw_jobs
 from benchmarks.faults.fault import format_schedule
 from benchmarks.faults.job import FaultyJob
 from benchmarks.faults.trial import run_trial
-from benchmarks.harness.record import Record, read_json, write_record_json
+from benchmarks.harness.kept_results import KeptResults
+from benchmarks.harness.record import Record
 from benchmarks.harness.settings import check_settings
-from hocket.errors import OptionError
 from hocket.methods import parse_method
 
 METHODS = ("bp", "ddg", "fr", "fdg", "adl:accumulate=2", "dsp", "dgl", "dni")
@@ -74,36 +75,21 @@ def measure_fault_injection(settings: FaultInjectionSettings = DEFAULTS) -> None
     Every trial is saved in ``out/runs`` as it ends. Called again, the measurement resumes.
 
     Raises:
-        OptionError: ``out`` has trials with other settings.
+        OptionError: ``out`` has trials of other settings or other code.
     """
     torch.set_num_threads(1)
-    runs, seed = settings.out / "runs", settings.seed
-    record = _first_record(Record.from_settings("fault-injection", settings), runs)
-    jobs = list(draw_jobs(seed, settings.count, settings.methods, settings.stages))
-    rows = [_run_job(job, runs / f"{number:04}") for number, job in enumerate(_tracked(jobs))]
+    record, seed = Record.from_settings("fault-injection", settings), settings.seed
+    results = KeptResults(settings.out / "runs")
+    results.require_same(record.settings | {"source": record.source})
+    jobs = draw_jobs(seed, settings.count, settings.methods, settings.stages)
+    rows = []
+    for number, job in enumerate(_tracked(list(jobs))):
+        run = partial(_run_job, job, results.folder / f"{number:04}")
+        rows.append(results.find(f"{number:04}.json", {}, run))
     with TemporaryDirectory() as folder:
         rows += corrupt_checkpoints(Path(folder), settings.flips, settings.truncations, seed)
     rows += corrupt_packets(settings.packets, seed)
     record.with_rows(rows).write(settings.out)
-
-
-def _first_record(record: Record, folder: Path) -> Record:
-    """Return the record of the first call with this folder.
-
-    Raises:
-        OptionError: That call had other settings, or another version of the code.
-    """
-    path = folder / "begun.json"
-    if not path.is_file():
-        write_record_json(path, vars(record))
-        return record
-    first = Record(**read_json(path))
-    if (first.settings, first.source) != (record.settings, record.source):
-        raise OptionError(
-            f"{folder} has trials with other settings or other code; choose another folder, or "
-            "delete this one"
-        )
-    return first
 
 
 def _tracked(jobs: Sequence[FaultyJob]) -> Iterable[FaultyJob]:
@@ -113,15 +99,13 @@ def _tracked(jobs: Sequence[FaultyJob]) -> Iterable[FaultyJob]:
 
 
 def _run_job(job: FaultyJob, folder: Path) -> dict[str, Any]:
-    """Return the row of a job, which is run unless its result is there."""
-    path = folder.with_name(f"{folder.name}.json")
-    if path.is_file():
-        known: dict[str, Any] = read_json(path)
-        return known
+    """Run a job; return its row. The files of a job that broke a promise stay in the folder."""
     shutil.rmtree(folder, ignore_errors=True)  # of a call that was interrupted
     folder.mkdir(parents=True)
     outcome = run_trial(job, folder)
-    row = {
+    if not outcome.violations:
+        shutil.rmtree(folder)
+    return {
         "row": job.faults[0].kind,
         "faults": format_schedule(job.faults),
         "method": job.method,
@@ -133,7 +117,3 @@ def _run_job(job: FaultyJob, folder: Path) -> dict[str, Any]:
         "again_s": outcome.restarted_s,
         "lost": outcome.ticks_repeated,
     }
-    if not outcome.violations:
-        shutil.rmtree(folder)
-    write_record_json(path, row)
-    return row

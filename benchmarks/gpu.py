@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 import torch
 from cyclopts import Parameter
 
-from benchmarks.harness.pairs import TimedStep, time_block, time_pairs
 from benchmarks.harness.record import Record
+from benchmarks.harness.rounds import TimedStep, time_block, time_pairs
 from benchmarks.harness.settings import check_settings
 from benchmarks.harness.workload import PLAIN, Workload
 from hocket.distributed.launching.launch import launch
@@ -47,7 +47,7 @@ COMPILED = "compiled"
 
 
 class GpuRow(NamedTuple):
-    """A training that is timed beside a plain loop.
+    """A training that is compared with a plain loop.
 
     Attributes:
         method: The method; ``plain`` and ``compiled`` for loops without Hocket.

@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple, TextIO
@@ -15,7 +16,7 @@ import torch
 from cyclopts import Parameter
 
 from benchmarks.harness.record import Record
-from benchmarks.harness.settings import check_settings, select_fields, stage_problem
+from benchmarks.harness.settings import check_settings
 from hocket import data as datasets
 from hocket import zoo
 from hocket.checkpoint import Checkpoints
@@ -77,35 +78,27 @@ class KillRecoverySettings:
             self,
             at_least={1: ("epochs", "killed_at", "every", "batch"), 2: ("stages",)},
             problems=[
-                problem
+                f"a victim is {victim}; the {self.stages} stages are 0 to {self.stages - 1}"
                 for victim in self.victims
-                for problem in stage_problem("a victim", victim, self.stages)
+                if not 0 <= victim < self.stages
             ],
         )
 
 
-@dataclass(frozen=True, kw_only=True)
-class KilledTraining:
-    """One training of the measurement; for most fields see `KillRecoverySettings`.
+class KilledTraining(NamedTuple):
+    """One training of the measurement.
 
     Attributes:
+        settings: The settings of the measurement.
         method: The method.
         seed: The seed.
         victim: The stage that is killed; None for none.
     """
 
+    settings: KillRecoverySettings
     method: str
     seed: int
     victim: int | None
-    network: str
-    data: str
-    stages: int
-    epochs: int
-    killed_at: int
-    every: int
-    batch: int
-    rate: float
-    momentum: float
 
 
 class Learned(NamedTuple):
@@ -133,19 +126,14 @@ def measure_kill_recovery(settings: KillRecoverySettings = DEFAULTS) -> None:
         HocketError: A training failed.
     """
     record = Record.from_settings("kill-recovery", settings)
-    common = select_fields(settings, KilledTraining)
-    trainings = [
-        KilledTraining(method=method, seed=seed, victim=victim, **common)
-        for method in settings.methods
-        for seed in settings.seeds
-        for victim in (None, *settings.victims)
-    ]
+    chosen = product(settings.methods, settings.seeds, (None, *settings.victims))
     rows = []
-    for training in trainings:
+    for method, seed, stage in chosen:
+        training = KilledTraining(settings, method, seed, stage)
         row = _run_training(training)
         rows.append(row)
-        victim = "no stage" if training.victim is None else f"stage {training.victim}"
-        line = f"{training.method}, seed {training.seed}, {victim} killed"
+        victim = "no stage" if stage is None else f"stage {stage}"
+        line = f"{method}, seed {seed}, {victim} killed"
         print(f"{line}: {row['test_error']:.2%} wrong", file=sys.stderr, flush=True)
     record.with_rows(rows).write(settings.out)
 
@@ -165,7 +153,7 @@ def _run_training(training: KilledTraining) -> dict[str, Any]:
                 _train_stage,
                 name,
                 training,
-                processes=training.stages,
+                processes=training.settings.stages,
                 threads=1,
                 rejoin_restarts=alone,
             )
@@ -176,7 +164,7 @@ def _run_training(training: KilledTraining) -> dict[str, Any]:
                 f"a process of {training.method!r} failed; its output is above this message"
             )
         folder = Path(name)
-        ranks = range(training.stages)
+        ranks = range(training.settings.stages)
         results = [json.loads((folder / f"{rank}.json").read_text()) for rank in ranks]
         learned = [_read_learned(folder / f"{rank}.learned") for rank in ranks]
         mark = folder / "killed"
@@ -244,16 +232,16 @@ def _train_stage(folder_name: str, training: KilledTraining) -> int:
 
 def _train(training: KilledTraining, folder: Path, watcher: Watcher) -> dict[str, Any]:
     """Train, from the last checkpoint if there is one; return errors and packet counts."""
-    kept = folder / "checkpoints"
-    loaded = datasets.load(training.data, batch_size=training.batch, seed=training.seed)
+    kept, settings = folder / "checkpoints", training.settings
+    loaded = datasets.load(settings.data, batch_size=settings.batch, seed=training.seed)
     torch.manual_seed(training.seed)
-    parsed = Named.parse(training.network)
+    parsed = Named.parse(settings.network)
     trainer = Trainer(
         zoo.create_fitted(parsed.name, loaded.shape, loaded.classes, **parsed.options),
-        stages=training.stages,
+        stages=settings.stages,
         method=parse_method(training.method),
         optimizer=lambda parameters: torch.optim.SGD(
-            parameters, lr=training.rate, momentum=training.momentum
+            parameters, lr=settings.rate, momentum=settings.momentum
         ),
         seed=training.seed,
         watchers=[watcher],
@@ -261,8 +249,8 @@ def _train(training: KilledTraining, folder: Path, watcher: Watcher) -> dict[str
     )
     if identity.has_rejoined() or newest_first(kept):
         trainer.resume(kept)
-    checkpoints = Checkpoints(kept, every=training.every)
-    trainer.fit(loaded.train, epochs=training.epochs, progress=False, checkpoints=checkpoints)
+    checkpoints = Checkpoints(kept, every=settings.every)
+    trainer.fit(loaded.train, epochs=settings.epochs, progress=False, checkpoints=checkpoints)
     stats = trainer.stages[0].receive_stats
     return {
         "test_error": trainer.evaluate(loaded.test).error,
@@ -279,7 +267,7 @@ def _build_watcher(training: KilledTraining, rank: int, folder: Path, notes: Tex
         if event.action.kind != "B":
             return
         notes.write(f"{event.action.batch} {time.time()}\n")
-        due = (rank, event.action.batch) == (training.victim, training.killed_at)
+        due = (rank, event.action.batch) == (training.victim, training.settings.killed_at)
         if due and not mark.exists():
             mark.write_text(str(time.time()))
             os.kill(os.getpid(), signal.SIGKILL)

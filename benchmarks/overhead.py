@@ -9,11 +9,10 @@ from typing import Any
 from cyclopts import Parameter
 
 from benchmarks.harness.memory import measure_peak_mib, predicted_memory
-from benchmarks.harness.pairs import PairedTimes, TimedStep, time_turns
 from benchmarks.harness.record import Record
-from benchmarks.harness.settings import check_settings, select_fields
-from benchmarks.harness.threads import torch_threads
-from benchmarks.harness.workload import PLAIN, Workload, count_extra_parameters
+from benchmarks.harness.rounds import PairedTimes, TimedStep, time_turns
+from benchmarks.harness.settings import StepSettings, check_settings, select_fields
+from benchmarks.harness.workload import PLAIN, Workload, count_extra_parameters, torch_threads
 from benchmarks.short_steps import SHORT_ROWS, short_step_row
 from hocket.methods import parse_method
 from hocket.methods.method import Method
@@ -45,7 +44,7 @@ GOALS_OF_REMEDIES = {"t1": 1.03, "staleness-rate": 1.03, "predict": 1.12}
 
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
-class OverheadSettings:
+class OverheadSettings(StepSettings):
     """Settings of the comparison with a plain loop.
 
     Attributes:
@@ -55,12 +54,7 @@ class OverheadSettings:
             with remedies is timed in the same rounds as the method without them.
         pairs: Blocks of each side; the ratio is the median over pairs.
         steps: Timed steps in a block.
-        batch: Samples in a step.
-        network: Name in the zoo.
-        shape: Shape of one input, without the batch dimension.
         stages: Number of stages K, cut as in the paper that used the network, else balanced.
-        threads: PyTorch threads, in this process and in those that measure memory.
-        channels_last: Use the channels-last memory format.
         memory: Measure the peak memory as well, in a process for each row.
         compile: Compile the network of the plain loop, and the stages. Leaves out memory, which
             would be the compiler's, and the rows of short steps, which have a loop by hand.
@@ -75,12 +69,7 @@ class OverheadSettings:
     rows: Sequence[str] = ROWS
     pairs: int = 7
     steps: int = 8
-    batch: int = 128
-    network: str = "resnet20"
-    shape: tuple[int, ...] = (3, 32, 32)
     stages: int = 2
-    threads: int = 1
-    channels_last: bool = True
     memory: bool = True
     compile: bool = False
     short_rounds: int = 25
@@ -177,12 +166,12 @@ def time_row(work: Workload, row: str, *, pairs: int, steps: int) -> dict[str, A
 
 
 def _base_facts(method: Method, row: str, times: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the facts of a row with remedies beside the same method without them.
+    """Return the facts of a row with remedies compared with the same method without them.
 
     Args:
         method: The method.
         row: The method as it was written.
-        times: Summary of the times beside those of the method without remedies.
+        times: Summary of the times compared with the method without remedies.
     """
     names = [remedy.name for remedy in method.remedies]
     return {

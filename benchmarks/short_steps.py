@@ -1,4 +1,4 @@
-"""Steps of a small perceptron, whose time is mostly that of the code around the layers.
+"""Steps of a small perceptron, most of whose time goes to the code around the layers.
 
 Three loops take turns: a plain one, one written by hand for the method, and the engine.
 """
@@ -10,9 +10,8 @@ from typing import Any, Literal
 
 from torch import Tensor, nn
 
-from benchmarks.harness.pairs import TimedStep, time_turns
-from benchmarks.harness.threads import torch_threads
-from benchmarks.harness.workload import Workload
+from benchmarks.harness.rounds import TimedStep, time_turns
+from benchmarks.harness.workload import Workload, torch_threads
 from benchmarks.peers.by_hand import step_by_hand
 from hocket.methods import parse_method
 from hocket.partition import Plan
@@ -28,7 +27,7 @@ class ShortRow:
         stages: Number of stages; with one, the loop by hand is the plain loop.
         goal: The largest ratio to the plain loop that is wanted, if any.
         network: A chain; or a network that calls the same layers in a forward of its own, which
-            may be declared plain. The loops that it is compared with stay those of the chain.
+            may be declared plain. It is compared with the loops of the chain in any case.
     """
 
     method: str
@@ -130,7 +129,7 @@ def short_trainer(row: ShortRow) -> Trainer:
 
 
 def short_step_row(row: ShortRow, *, rounds: int, steps: int = STEPS) -> dict[str, Any]:
-    """Time one method beside a plain loop and a loop by hand.
+    """Time one method, a plain loop and a loop by hand.
 
     Args:
         row: The row.

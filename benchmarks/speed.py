@@ -16,34 +16,24 @@ from torch import nn
 
 from benchmarks.harness.balance import Balancer
 from benchmarks.harness.record import Record
-from benchmarks.harness.repetition import run_repetition
-from benchmarks.harness.rounds import NoisePolicy, run_rounds, summarize_turns
-from benchmarks.harness.settings import check_settings, select_fields, share_problem
+from benchmarks.harness.repetition import (
+    NoisePolicy,
+    TimedSteps,
+    run_repetition,
+    summarize_turns,
+    take_turn,
+)
+from benchmarks.harness.rounds import run_rounds
+from benchmarks.harness.settings import StepSettings, check_settings, select_fields
 from benchmarks.harness.workers import RowProcesses
 from benchmarks.harness.workload import Workload
 from benchmarks.peers import PreparedTraining
+from benchmarks.peers.pipeline import SCHEDULES
 from benchmarks.peers.rows import build_baseline, parse_row
-from hocket.errors import HocketError
 
 BASE = "bp"
 LIMIT = "independent"
-SCHEDULED = (
-    "gpipe:microbatches=2",
-    "gpipe:microbatches=4",
-    "gpipe:microbatches=8",
-    "1f1b:microbatches=2",
-    "1f1b:microbatches=4",
-    "1f1b:microbatches=8",
-    "interleaved-1f1b:microbatches=2",
-    "interleaved-1f1b:microbatches=4",
-    "interleaved-1f1b:microbatches=8",
-    "interleaved-zb:microbatches=2",
-    "interleaved-zb:microbatches=4",
-    "interleaved-zb:microbatches=8",
-    "zbv:microbatches=2",
-    "zbv:microbatches=4",
-    "zbv:microbatches=8",
-)
+SCHEDULED = tuple(f"{name}:microbatches={count}" for name in SCHEDULES for count in (2, 4, 8))
 DECOUPLED = (
     "fdg",
     "fdg:order=forward-first",
@@ -54,14 +44,12 @@ DECOUPLED = (
     "fr",
 )
 ROWS = (BASE, "bp-all", "independent", "ddp", "fdg-by-hand", *DECOUPLED, *SCHEDULED)
-MEMORY = Path("/proc/meminfo")
-# Below this share of free memory, the system begins to drop its caches.
-LEAST_MEMORY = 0.1
+QUIET = NoisePolicy(foreign=0.04, retries=3, patience_s=20)
 
 
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
-class SpeedSettings:
+class SpeedSettings(StepSettings):
     """Settings of the comparison of speeds.
 
     Attributes:
@@ -70,16 +58,8 @@ class SpeedSettings:
             back-propagation is always timed as well.
         repetitions: Rounds in which every row has one turn; ratios are taken in each round.
         steps: Timed steps in a turn.
-        batch: Samples in a step.
-        network: Name in the zoo.
-        shape: Shape of one input, without the batch dimension.
         stages: Number of processes of the rows with several processes.
-        threads: PyTorch threads in each process.
-        channels_last: Use the channels-last memory format.
         at_once: Rows whose processes are in memory at the same time, except the base.
-        foreign: Share of the machine that other programs may use in a turn that counts.
-        retries: Number of retries of a disturbed turn.
-        patience_s: Longest time to wait before each retry for other programs to end.
 
     Raises:
         OptionError: A setting is out of range.
@@ -89,16 +69,8 @@ class SpeedSettings:
     rows: Sequence[str] = ROWS
     repetitions: int = 5
     steps: int = 4
-    batch: int = 128
-    network: str = "resnet20"
-    shape: tuple[int, ...] = (3, 32, 32)
     stages: int = 2
-    threads: int = 1
-    channels_last: bool = True
     at_once: int = 6
-    foreign: float = 0.04
-    retries: int = 3
-    patience_s: float = 20
 
     def __post_init__(self) -> None:
         for row in self.rows:
@@ -107,9 +79,8 @@ class SpeedSettings:
         check_settings(
             "cannot measure speed",
             self,
-            at_least={1: numbers, 0: ("retries",)},
+            at_least={1: numbers},
             not_empty=("rows",),
-            problems=share_problem("foreign", self.foreign),
         )
 
 
@@ -121,10 +92,12 @@ def measure_speed(settings: SpeedSettings = DEFAULTS) -> None:
 
     Raises:
         CutError: There are fewer layers than stages.
-        HocketError: A process failed, or memory is short.
+        HocketError: A process failed.
     """
     work = Workload(**select_fields(settings, Workload))
-    record = Record.from_settings("speed", settings, rate=work.rate, momentum=0.9)
+    record = Record.from_settings(
+        "speed", settings, rate=work.rate, momentum=0.9, foreign=QUIET.foreign
+    )
     others = [row for row in dict.fromkeys(settings.rows) if row != BASE]
     size = settings.at_once
     groups = [others[first : first + size] for first in range(0, len(others), size)] or [[]]
@@ -132,7 +105,7 @@ def measure_speed(settings: SpeedSettings = DEFAULTS) -> None:
     measured: list[dict[str, Any]] = []
     for group in groups:
         rows = _time_group([BASE, *group], settings, work, balance)
-        # The base is timed with every group; its own row is that of the first.
+        # The base is timed with every group; its row comes from the first group.
         measured += rows[1:] if measured else rows
     record.with_rows(measured).write(settings.out)
 
@@ -142,17 +115,17 @@ def _time_group(
 ) -> list[dict[str, Any]]:
     """Return the rows of these names, the first of which is the base, timed together."""
     steps = settings.steps
-    quiet = NoisePolicy(**select_fields(settings, NoisePolicy))
     with ExitStack() as stack:
         worlds = []
         for name in names:
             baseline = build_baseline(name, work, balance)
             world = stack.enter_context(RowProcesses(name, baseline, work))
-            run_repetition(world, steps=1)  # allocates the memory that it will need
-            _require_memory(name)
+            run_repetition(world, TimedSteps(1))  # allocates the memory that it will need
             worlds.append(world)
-        repeats = [partial(run_repetition, world, steps) for world in worlds]
-        turns = run_rounds(repeats, settings.repetitions, quiet)
+        repeats = [partial(run_repetition, world, TimedSteps(steps)) for world in worlds]
+        turns = run_rounds(
+            [partial(take_turn, repeat, QUIET) for repeat in repeats], settings.repetitions
+        )
         samples = [steps * world.query(attrgetter("samples"))[0] for world in worlds]
         measured: list[dict[str, Any]] = []
         for name, world, taken, finished in zip(names, worlds, turns, samples, strict=True):
@@ -165,7 +138,7 @@ def _time_group(
                 "peak_mib": world.peak_mib(),
             }
             row |= summarize_turns(
-                taken, turns[0], samples=finished, base_samples=samples[0], quiet=quiet
+                taken, turns[0], samples=finished, base_samples=samples[0], quiet=QUIET
             )
             print(_summarize_row(row), file=sys.stderr, flush=True)
             measured.append(row)
@@ -180,24 +153,6 @@ def count_parameters(training: PreparedTraining) -> int:
     """Query: return the number of parameters that a process trains."""
     weights = {part for part in training.state.values() if isinstance(part, nn.Parameter)}
     return sum(weight.numel() for weight in weights)
-
-
-def _require_memory(row: str) -> None:
-    """Refuse to continue if the system is about to run out of memory.
-
-    Raises:
-        HocketError: Little memory is left.
-    """
-    if not MEMORY.is_file():
-        return
-    lines = (line.split() for line in MEMORY.read_text(encoding="ascii").splitlines())
-    kib = {words[0]: int(words[1]) for words in lines}
-    if kib["MemAvailable:"] < LEAST_MEMORY * kib["MemTotal:"]:
-        raise HocketError(
-            f"with the processes of the row {row!r} only {kib['MemAvailable:'] // 1024} MiB of "
-            f"{kib['MemTotal:'] // 1024} MiB are left; measure fewer rows at once (--at-once), "
-            "or a smaller batch"
-        )
 
 
 def _summarize_row(row: Mapping[str, Any]) -> str:

@@ -14,7 +14,7 @@ from benchmarks.harness.real_run import beside_product, run_training
 from benchmarks.harness.record import Record
 from benchmarks.harness.settings import check_settings
 from benchmarks.harness.studied_rows import StudiedRow, read_study, with_baselines
-from benchmarks.harness.target_rows import BASE, trained_row
+from benchmarks.peers.rows import BASE, trained_row
 from hocket.options import Named
 from hocket_lab.studies.record import SweepRecord
 from hocket_lab.studies.rows import choices
@@ -132,7 +132,7 @@ def _times(
 def _confirm(
     results: KeptResults, row: StudiedRow, one: TimedRow, update_s: float
 ) -> dict[str, Any]:
-    """Return what a real run of the first seed took, beside the product.
+    """Return what a real run of the first seed took, compared with the product.
 
     Args:
         results: Results of the folder.

@@ -1,9 +1,8 @@
 """Time to a test loss on two nodes over links: updates to it, times seconds of an update."""
 
-import dataclasses
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -23,18 +22,19 @@ from benchmarks.harness.real_run import beside_product, run_training
 from benchmarks.harness.record import Record
 from benchmarks.harness.run_workload import RunWorkload
 from benchmarks.harness.settings import check_settings
-from benchmarks.harness.target_rows import (
-    BASE,
-    accumulated,
-    is_method,
-    shorten_text,
-    trained_row,
-)
-from benchmarks.harness.threads import torch_threads
-from benchmarks.harness.updates_to_target import StoppedError, Trainings
+from benchmarks.harness.updates_to_target import StoppedError, Trainings, shorten_text
+from benchmarks.harness.workload import torch_threads
 from benchmarks.peers.decoupled import Decoupled
 from benchmarks.peers.row import Row
-from benchmarks.peers.rows import LOCAL, build_baseline, parse_row
+from benchmarks.peers.rows import (
+    BASE,
+    LOCAL,
+    accumulated,
+    build_baseline,
+    is_method,
+    parse_row,
+    trained_row,
+)
 from hocket.errors import OptionError
 from hocket.options import Named
 from hocket.partition import Plan
@@ -65,7 +65,7 @@ class TargetSettings:
     Attributes:
         out: Folder of the record, of the trainings, and of times that were measured already.
         data_dir: Folder of the data, or its file, for data sets that read files.
-        rows: Rows; those of methods with their own options, ``codec`` and remedies. The extra
+        rows: Rows; methods with their own options, ``codec`` and remedies. The extra
             delays that hide a link are added by the planner. Rows of baselines that wait for
             all gradients have the updates of back-propagation.
         links: Links between the nodes, as for `hocket plan`; ``none`` for no limit.
@@ -162,21 +162,18 @@ def measure_target(settings: TargetSettings = DEFAULTS) -> int:
         NodesError: This machine cannot provide two nodes.
         HocketError: A training or process failed.
     """
-    record = Record.from_settings("target", settings)
     measurement = TargetMeasurement(settings)
+    parameters = measurement.work(BASE).parameter_count()
+    record = Record.from_settings("target", settings, parameters=parameters)
     try:
-        rows = measurement.rows()
+        record = record.with_rows(measurement.rows())
     except StoppedError as error:
         print(error, file=sys.stderr)
         return 130
-    parameters = measurement.work(BASE).parameter_count()
-    record = dataclasses.replace(
-        record, settings=record.settings | {"parameters": parameters}
-    ).with_rows(rows)
     record.write(settings.out)
     for row in settings.confirm:
-        rows = measurement.confirm(row, rows)
-        record.with_rows(rows).write(settings.out)
+        measurement.confirm(row, record.rows)
+        record.write(settings.out)
     return 0
 
 
@@ -232,8 +229,8 @@ class TargetMeasurement:
             found += of_link
         return found
 
-    def confirm(self, row: str, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        """Run a row over the last link for its updates; return the rows with its result.
+    def confirm(self, row: str, rows: Sequence[dict[str, Any]]) -> None:
+        """Run a row over the last link for its updates, and add the result to its row.
 
         Args:
             row: The row, with its extra delay.
@@ -255,8 +252,7 @@ class TargetMeasurement:
         name, asked = _real_run(row, one)
         timed = self._timed_row(row, one["learning_rate"])
         ran = self._results.find(name, asked, lambda: run_training(timed, link, one["updates"]))
-        confirmed = beside_product(ran, one["seconds"])
-        return [each | {"confirmed": confirmed} if each is one else each for each in rows]
+        one["confirmed"] = beside_product(ran, one["seconds"])
 
     @cached_property
     def trainings(self) -> Trainings:
@@ -302,7 +298,7 @@ class TargetMeasurement:
         return list(plan.cuts)
 
     def _with_delays(self, link: str) -> list[str]:
-        """Return all rows, with those of extra delays that hide a link from methods."""
+        """Return all rows, and methods again with extra delays that hide a link."""
         rows = list(dict.fromkeys(self._settings.rows))
         methods = [row for row in rows if is_method(row)]
         asked = {"link": link, "methods": methods}
@@ -360,7 +356,7 @@ class TargetMeasurement:
         work = self.work(row, rate)
         baseline = build_baseline(row, work, Balancer(work))
         if isinstance(baseline, Decoupled):
-            baseline = dataclasses.replace(baseline, plan=Plan(self.cuts))
+            baseline = replace(baseline, plan=Plan(self.cuts))
         return TimedRow(row, baseline, work)
 
     def _row(

@@ -17,7 +17,7 @@ from xml.etree import ElementTree
 from cyclopts import Parameter
 
 import benchmarks
-from benchmarks.harness.process import build_environment
+import hocket
 from benchmarks.harness.record import FILE, Record
 from benchmarks.harness.settings import check_settings
 from hocket.errors import HocketError
@@ -129,6 +129,17 @@ def ask_versions(interpreter: Path) -> tuple[str, dict[str, str]]:
         )
     # Not resolved: a virtual environment is known by the path of its link.
     return os.path.abspath(program), json.loads(ended.stdout.splitlines()[-1])
+
+
+def build_environment(threads: int) -> dict[str, str]:
+    """Return the environment of a process with the code of this process, and these threads."""
+    # The folders these packages were imported from, for packages that are not installed.
+    folders = [str(Path(str(p.__file__)).resolve().parents[1]) for p in (hocket, benchmarks)]
+    paths = [*folders, *filter(None, [os.environ.get("PYTHONPATH")])]
+    return os.environ | {
+        "PYTHONPATH": os.pathsep.join(paths),
+        "OMP_NUM_THREADS": str(threads),
+    }
 
 
 def run_tests(python: str, tests: Sequence[str], threads: int) -> dict[str, Any]:

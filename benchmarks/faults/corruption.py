@@ -45,7 +45,7 @@ def corrupt_checkpoints(folder: Path, flips: int, truncations: int, seed: int) -
 
     def flip_bit(data: bytes) -> bytes:
         damaged = bytearray(data)
-        damaged[rng.randrange(len(damaged))] ^= 1 << rng.randrange(8)
+        _flip_bit(damaged, rng)
         return bytes(damaged)
 
     def truncate(data: bytes) -> bytes:
@@ -138,7 +138,7 @@ def corrupt_packets(count: int, seed: int) -> list[Row]:
             "checksums": [wire.checksum(tensor)],
         }
         first, rest = wire.encode_header(header)
-        _flip_bit(rng.choice([first, tensor]), rng)
+        _flip_bit(wire.tensor_bytes(rng.choice([first, tensor])), rng)
         order = SequenceCheck("stage 1, from stage 0")
         try:
             received = wire.decode_header(first, rest)
@@ -149,6 +149,5 @@ def corrupt_packets(count: int, seed: int) -> list[Row]:
     return [{"row": PACKET, "tried": count, "refused": refused}]
 
 
-def _flip_bit(tensor: Tensor, rng: random.Random) -> None:
-    bits = wire.tensor_bytes(tensor)
+def _flip_bit(bits: bytearray | Tensor, rng: random.Random) -> None:
     bits[rng.randrange(len(bits))] ^= 1 << rng.randrange(8)

@@ -127,7 +127,7 @@ EXPECTATIONS: Mapping[str, Expectation] = {
         RESTARTS,
         r"through which the processes communicate, was deleted",
         (RENDEZVOUS_LOST,),
-        # A single stage has nobody to meet, and may end before the loss is detected.
+        # A single stage has no other to meet, and may end before the loss is detected.
         needs_neighbour=True,
     ),
     "fill disk of": Expectation(

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from io import FileIO
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeVar
 from unittest.mock import patch
 
 import torch
@@ -48,7 +48,7 @@ PAUSE_S = 0.3
 SLOW_S = 3.0
 """Seconds that a slow disk, a slow loader or a suspension takes."""
 CLOSING_S = 30.0
-"""Seconds in which a reader closes its pipe when it is asked to."""
+"""Seconds in which a reader has to close its pipe."""
 CLOSE_OUTPUT = b"close this pipe\n"
 """Line after which the reader of the output closes its pipe."""
 FOREVER_S = 10**6
@@ -204,7 +204,7 @@ class Injector:
         return form_with_stranger
 
 
-class SlowLoader(Generic[T]):
+class SlowLoader(list[T]):
     """Loader of a user, which is none of Hocket's own.
 
     Args:
@@ -213,14 +213,11 @@ class SlowLoader(Generic[T]):
     """
 
     def __init__(self, batches: Sequence[T], before_batch: Callable[[], None]) -> None:
-        self._batches = batches
+        super().__init__(batches)
         self._before_batch = before_batch
 
-    def __len__(self) -> int:
-        return len(self._batches)
-
     def __iter__(self) -> Iterator[T]:
-        for batch in self._batches:
+        for batch in super().__iter__():
             self._before_batch()
             yield batch
 

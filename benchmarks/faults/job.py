@@ -4,7 +4,7 @@ import hashlib
 import json
 import os
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
 
@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.faults.expectations import EXPECTATIONS
-from benchmarks.faults.fault import Fault, format_schedule, parse_schedule
+from benchmarks.faults.fault import Fault
 from benchmarks.faults.injector import SLOW_S, Injector
 from hocket.checkpoint import Checkpoints
 from hocket.checkpoint.directory import newest_first
@@ -69,17 +69,6 @@ class FaultyJob:
             timeout_s = OUTLASTED_S
         # A fault may happen to the first action, whose limit is the longer one.
         return TimeLimits(timeout_s, 2 * SHORT_S if waits else LONG_S)
-
-    def to_json(self) -> str:
-        """Return the job as JSON."""
-        return json.dumps(asdict(self) | {"faults": format_schedule(self.faults)})
-
-    @staticmethod
-    def from_json(text: str) -> "FaultyJob":
-        """Return the job of a text that `to_json` returned."""
-        values = json.loads(text)
-        faults = parse_schedule(values.pop("faults")) if values["faults"] else ()
-        return FaultyJob(**(values | {"faults": faults}))
 
 
 def train_with_faults(

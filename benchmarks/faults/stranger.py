@@ -21,7 +21,7 @@ NUMBERS = 8
 
 
 def send_stranger(ports: Iterable[int], *, sends: bool) -> int:
-    """Let a process of its own connect to ports; return how many connections it has.
+    """Let another process connect to ports; return how many connections it has.
 
     It keeps them until they are closed.
 

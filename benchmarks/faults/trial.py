@@ -119,7 +119,7 @@ def run_trial(job: FaultyJob, folder: Path) -> TrialOutcome:
     first = min(notes, key=lambda note: note["time"], default=None)
     stage = job.faults[0].stage if job.faults else 0
     before, after = _read_span(folder, 0, stage), _read_span(folder, 1, stage)
-    # A process that was killed wrote no span; its last tick is that of the fault.
+    # A process that was killed wrote no span; its last tick is the tick of the fault.
     last = before["last"] if before else first["tick"] if first else 0
     digests = {file.read_text() for file in folder.glob("digest-*")}
     return TrialOutcome(

@@ -3,8 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from benchmarks.harness.threads import torch_threads
-from benchmarks.harness.workload import Workload
+from benchmarks.harness.workload import Workload, torch_threads
 from hocket.errors import CutError
 from hocket.partition import Plan, layers_in_order
 from hocket.partition.costs.profile import profile

@@ -11,7 +11,7 @@ from hocket.errors import OptionError
 
 @dataclass(frozen=True)
 class KeptResults:
-    """Files of results in a folder, each with what was asked for.
+    """Files of results in a folder, each with the choices that it depends on.
 
     Attributes:
         folder: The folder.
@@ -20,7 +20,7 @@ class KeptResults:
     folder: Path
 
     def find(self, name: str, asked: Mapping[str, Any], measure: Callable[[], Any]) -> Any:
-        """Return a result of the folder; measure it if there is none for what is asked.
+        """Return a result of the folder; measure it if there is none for these choices.
 
         Args:
             name: Name of the file.
@@ -33,7 +33,7 @@ class KeptResults:
         return found
 
     def get(self, name: str, asked: Mapping[str, Any]) -> Any:
-        """Return a result of the folder; None if there is none for what is asked.
+        """Return a result of the folder; None if there is none for these choices.
 
         Args:
             name: Name of the file.
@@ -51,7 +51,7 @@ class KeptResults:
             settings: The settings that all results depend on, as plain JSON.
 
         Raises:
-            OptionError: They differ from those of the folder.
+            OptionError: They differ from the settings of the folder.
         """
         kept = self.find("settings.json", {}, lambda: dict(settings))
         if differing := [name for name in settings if kept.get(name) != settings[name]]:

@@ -1,17 +1,19 @@
-"""Seconds of an update of rows over a link, timed in turns."""
+"""Seconds of a step or an update of rows over a link, timed in turns."""
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from statistics import median
 from typing import Any
 
 from benchmarks.harness.nodes import Node
 from benchmarks.harness.relay import relayed_nodes
+from benchmarks.harness.repetition import Repetition, TimedSteps, run_repetition
+from benchmarks.harness.rounds import run_rounds
 from benchmarks.harness.workers import RowProcesses
 from benchmarks.harness.workload import Workload
-from benchmarks.link import LinkTiming, TimedFlow
 from benchmarks.peers import Baseline
 from benchmarks.peers.decoupled import Decoupled
 from benchmarks.peers.local_updates import LocalUpdates
@@ -46,6 +48,18 @@ class TimedRow:
     def period(self) -> int:
         """Number of steps after which the same steps follow again."""
         return self.baseline.steps if isinstance(self.baseline, LocalUpdates) else self.ticks
+
+    def turn(self, seconds: float, period_s: float) -> TimedSteps:
+        """Return the steps of a turn, which go on from others that are not timed.
+
+        Args:
+            seconds: Length of the turn, which has a whole number of periods.
+            period_s: Seconds of a period.
+        """
+        periods = max(1, round(seconds / period_s))
+        # A whole period of replicas may be as long as a turn.
+        untimed = 0 if isinstance(self.baseline, LocalUpdates) else max(1, periods // 4)
+        return TimedSteps(periods * self.period, untimed * self.period)
 
 
 def parse_link(name: str) -> Link | None:
@@ -83,6 +97,57 @@ def joined_nodes(link: Link | None) -> Iterator[Sequence[Node]]:
         yield nodes
 
 
+@contextmanager
+def started_rows(
+    rows: Sequence[TimedRow], nodes: Sequence[Node] = ()
+) -> Iterator[dict[str, RowProcesses]]:
+    """Context manager of the processes of rows, by the names of the rows.
+
+    Args:
+        rows: The rows.
+        nodes: Nodes in which the processes run; none for this machine.
+
+    Raises:
+        HocketError: A process failed.
+    """
+    with ExitStack() as stack:
+        yield {
+            one.row: stack.enter_context(
+                RowProcesses(
+                    one.row, one.baseline, one.work, nodes=nodes[: one.baseline.processes]
+                )
+            )
+            for one in rows
+        }
+
+
+def time_in_rounds(
+    rows: Sequence[TimedRow],
+    worlds: Mapping[str, RowProcesses],
+    *,
+    repetitions: int,
+    seconds: float,
+) -> dict[str, list[Repetition]]:
+    """Return the repetitions of each row, in rounds in which every row has one turn.
+
+    Args:
+        rows: The rows.
+        worlds: Their processes.
+        repetitions: Number of rounds.
+        seconds: Length of a turn.
+
+    Raises:
+        HocketError: A process failed.
+    """
+    turns = []
+    for one in rows:
+        first = run_repetition(worlds[one.row], TimedSteps(one.period, before=0))
+        steps = one.turn(seconds, first.wall_s)
+        turns.append(partial(run_repetition, worlds[one.row], steps))
+    names = (one.row for one in rows)
+    return dict(zip(names, run_rounds(turns, repetitions), strict=True))
+
+
 def time_over_link(
     name: str, rows: Sequence[TimedRow], *, repetitions: int, seconds: float
 ) -> dict[str, dict[str, Any]]:
@@ -92,7 +157,7 @@ def time_over_link(
         name: The link.
         rows: The rows.
         repetitions: Number of rounds.
-        seconds: Length of a turn, which has a whole number of periods of its row.
+        seconds: Length of a turn.
 
     Returns:
         By row ``update_s`` (median over rounds), ``min_s`` and ``max_s``.
@@ -101,43 +166,12 @@ def time_over_link(
         NodesError: This machine cannot provide two nodes.
         HocketError: A process failed.
     """
-    with joined_nodes(parse_link(name)) as nodes, ExitStack() as stack:
-        worlds = {
-            one.row: stack.enter_context(
-                RowProcesses(
-                    one.row, one.baseline, one.work, nodes=nodes[: one.baseline.processes]
-                )
-            )
-            for one in rows
-        }
-        queries = {
-            one.row: _query(one, _run(worlds[one.row], TimedFlow(0, one.period)), seconds)
-            for one in rows
-        }
-        times_s: dict[str, list[float]] = {one.row: [] for one in rows}
-        for _ in range(repetitions):
-            for one in rows:
-                query = queries[one.row]
-                step_s = _run(worlds[one.row], query) / query.number
-                times_s[one.row].append(step_s * one.ticks)
-    for row, times in times_s.items():
-        print(f"{name}, {row}: {median(times):.3f} s an update", file=sys.stderr, flush=True)
-    return {row: _summarize(times) for row, times in times_s.items()}
-
-
-def _query(one: TimedRow, period_s: float, seconds: float) -> TimedFlow:
-    """Return steps for a turn of this length, which go on from others that are not timed."""
-    periods = max(1, round(seconds / period_s))
-    # A whole period of replicas may be as long as a turn.
-    untimed = 0 if isinstance(one.baseline, LocalUpdates) else max(1, periods // 4)
-    return TimedFlow(untimed * one.period, periods * one.period)
-
-
-def _run(world: RowProcesses, query: TimedFlow) -> float:
-    """Return the seconds of the timed steps, of the process that takes longest."""
-    timings: list[LinkTiming] = world.query(query)
-    return max(timing.wall_s for timing in timings)
-
-
-def _summarize(times_s: Sequence[float]) -> dict[str, float]:
-    return {"update_s": median(times_s), "min_s": min(times_s), "max_s": max(times_s)}
+    with joined_nodes(parse_link(name)) as nodes, started_rows(rows, nodes) as worlds:
+        timed = time_in_rounds(rows, worlds, repetitions=repetitions, seconds=seconds)
+    found = {}
+    for one in rows:
+        times_s = [turn.step_s * one.ticks for turn in timed[one.row]]
+        update_s = median(times_s)
+        found[one.row] = {"update_s": update_s, "min_s": min(times_s), "max_s": max(times_s)}
+        print(f"{name}, {one.row}: {update_s:.3f} s an update", file=sys.stderr, flush=True)
+    return found

@@ -1,35 +1,42 @@
-"""Peak memory of training, measured in a process that does nothing else.
-
-Run as ``python -m benchmarks.harness.memory WORKLOAD ROW STEPS``, with WORKLOAD the fields of a
-`Workload` as JSON; prints peaks in MiB as JSON.
-"""
+"""Peak memory of training, measured in a process that does nothing else."""
 
 import dataclasses
-import json
-import sys
 from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+from pathlib import Path
 
 import torch
 
 from benchmarks.harness.allocations import trace_allocations
-from benchmarks.harness.process import run_module
-from benchmarks.harness.process_memory import reset_peak
 from benchmarks.harness.workload import PLAIN, Workload
 from benchmarks.peers.by_hand import step_by_hand
 from hocket.methods import parse_method
-from hocket.runs.peak_memory import peak_mib
+from hocket.runs.peak_memory import STATUS, peak_mib, status_mib
 
 WRITTEN_BY_HAND = ("bp", "fdg", "dgl")
 """Rows for whose work there is a loop written by hand."""
+CLEAR = Path("/proc/self/clear_refs")
+
+
+def reset_peak() -> float:
+    """Reset the peak of this process to its memory, as far as possible; return it in MiB."""
+    if not STATUS.is_file():
+        return peak_mib()
+    try:
+        CLEAR.write_text("5")  # 5: reset the peak
+    except OSError:
+        return peak_mib()
+    return status_mib("VmRSS")
 
 
 def measure_peak_mib(work: Workload, row: str, steps: int) -> dict[str, float | None]:
     """Return the memory that training adds to that before its first step, in MiB.
 
     Network and batch exist before; activations, gradients, momentum and the buffers of a method
-    come after. ``peak_mib`` is that of the process, and depends on what the C library gives
-    back; ``allocated_mib`` is that of all tensors, and ``by_hand_mib`` that of a loop written
-    by hand for the same work, if there is one.
+    come after. ``peak_mib`` counts the process, and depends on what the C library gives back;
+    ``allocated_mib`` counts all tensors, and ``by_hand_mib`` the tensors of a loop written by
+    hand for the same work, if there is one.
 
     Args:
         work: The workload.
@@ -37,14 +44,10 @@ def measure_peak_mib(work: Workload, row: str, steps: int) -> dict[str, float | 
         steps: Number of steps after the pipeline is full.
 
     Raises:
-        HocketError: The process failed.
+        HocketError: The row cannot be trained.
     """
-    fields = json.dumps(dataclasses.asdict(work))
-    module = "benchmarks.harness.memory"
-    found: dict[str, float | None] = json.loads(
-        run_module(module, fields, row, str(steps), threads=work.threads)
-    )
-    return found
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+        return pool.submit(_measure_here, work, row, steps).result()
 
 
 def predicted_memory(work: Workload, row: str) -> dict[str, int]:
@@ -60,6 +63,17 @@ def predicted_memory(work: Workload, row: str) -> dict[str, int]:
         "graphs": sum(stage.graphs for stage in stages),
         "inputs": sum(stage.inputs for stage in stages),
         "versions": sum(stage.versions for stage in stages),
+    }
+
+
+def _measure_here(work: Workload, row: str, steps: int) -> dict[str, float | None]:
+    """Measure in this process; for the arguments see `measure_peak_mib`."""
+    torch.set_num_threads(work.threads)
+    has_loop = row in WRITTEN_BY_HAND
+    return {
+        "peak_mib": measure_peak_here(work, row, steps),
+        "allocated_mib": count_allocated(work, row, steps, by_hand=False),
+        "by_hand_mib": count_allocated(work, row, steps, by_hand=True) if has_loop else None,
     }
 
 
@@ -110,26 +124,3 @@ def count_allocated(work: Workload, row: str, steps: int, *, by_hand: bool) -> f
 
     before, *after = trace_allocations(run())
     return (max(each.peak for each in after) - before.held) / 2**20
-
-
-def main(fields: str, row: str, steps: str) -> None:
-    """Measure in this process, and print peaks in MiB as JSON.
-
-    Args:
-        fields: Fields of the `Workload`, as JSON.
-        row: ``plain`` or a method.
-        steps: Number of steps.
-    """
-    values = json.loads(fields)
-    work = Workload(**(values | {"shape": tuple(values["shape"])}))
-    torch.set_num_threads(work.threads)
-    count = int(steps)
-    found: dict[str, float | None] = {"peak_mib": measure_peak_here(work, row, count)}
-    found["allocated_mib"] = count_allocated(work, row, count, by_hand=False)
-    has_loop = row in WRITTEN_BY_HAND
-    found["by_hand_mib"] = count_allocated(work, row, count, by_hand=True) if has_loop else None
-    print(json.dumps(found))
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])

@@ -13,6 +13,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from threading import Thread
 
 from hocket.errors import HocketError
@@ -20,6 +21,7 @@ from hocket.errors import HocketError
 INTERFACE = "hocket0"
 ADDRESSES = ("10.77.0.1", "10.77.0.2")
 TOOLS = ("ip", "tc", "nsenter")
+COUNTS = Path("/proc/self/net/dev")
 _NEW_NETWORK = 0x40000000  # CLONE_NEWNET
 
 
@@ -70,7 +72,7 @@ class VirtualLink:
         Raises:
             NodesError: The kernel has no token bucket filter.
         """
-        # Bytes sent at once: those of a millisecond, and at least a few packets.
+        # Bytes sent at once: as many as in a millisecond, and at least a few packets.
         burst = max(16_000, round(mbit_s * 125))
         words = f"root tbf rate {mbit_s}mbit burst {burst} latency 100ms".split()
         for node in self.nodes:
@@ -106,6 +108,20 @@ def two_nodes() -> Iterator[VirtualLink]:
     finally:
         for file in files:
             os.close(file)
+
+
+def read_sent_bytes() -> int:
+    """Return the bytes that this node has sent over its link, with all headers; 0 without one.
+
+    A process of the machine itself has no such interface.
+    """
+    if not COUNTS.is_file():
+        return 0
+    for line in COUNTS.read_text(encoding="ascii").splitlines():
+        name, _, counts = line.partition(":")
+        if name.strip() == INTERFACE:
+            return int(counts.split()[8])
+    return 0
 
 
 def check_requirements() -> None:

@@ -43,7 +43,7 @@ def run_training(one: TimedRow, link: str, updates: int) -> dict[str, float]:
     """Train a row over a link on the data of its run.
 
     Args:
-        one: The row, whose work is that of a run.
+        one: The row, which does the work of a run.
         link: The link.
         updates: Number of updates.
 

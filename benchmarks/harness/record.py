@@ -99,7 +99,7 @@ class Record:
             DataError: There is none, or it has other fields than a record.
         """
         fields = read_json(folder / FILE)
-        if isinstance(fields, dict):  # that of a study keeps runs that no table shows
+        if isinstance(fields, dict):  # the record of a study keeps runs that no table shows
             fields.pop("kept", None)
         wanted = {field.name for field in dataclasses.fields(cls)}
         if not isinstance(fields, dict) or set(fields) != wanted:

@@ -1,116 +1,139 @@
-"""Timing of rows in rounds, so that a drifting machine affects all of them alike."""
+"""Rounds in which all take turns, so that a drifting machine affects all alike."""
 
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from statistics import median
-from typing import Any
+from typing import Any, TypeVar
 
-from benchmarks.harness.load import wait_until_quiet
-from benchmarks.harness.repetition import Repetition
-from hocket.timeline import Fractions
-
-Repeat = Callable[[], Repetition]
-"""A function that runs one repetition of a row."""
+T = TypeVar("T")
+TimedStep = Callable[[], object]
+"""One step of a training, whose result is ignored."""
 
 
-@dataclass(frozen=True)
-class NoisePolicy:
-    """Conditions under which a repetition counts.
-
-    Attributes:
-        foreign: Largest share of the machine that other programs may use meanwhile.
-        retries: Number of retries of a disturbed repetition; after them the least disturbed
-            one counts.
-        patience_s: Longest time to wait before each retry for other programs to end.
-    """
-
-    foreign: float
-    retries: int
-    patience_s: float
-
-
-@dataclass(frozen=True)
-class Turn:
-    """The result of a row in a round.
-
-    Attributes:
-        counted: The repetition that counts.
-        dropped: Number of disturbed ones that do not.
-    """
-
-    counted: Repetition
-    dropped: int
-
-
-def take_turn(repeat: Repeat, quiet: NoisePolicy) -> Turn:
-    """Repeat until a repetition is undisturbed, or the retries are used up."""
-    tried = [repeat()]
-    while (tried[-1].foreign or 0.0) > quiet.foreign and len(tried) <= quiet.retries:
-        wait_until_quiet(quiet.foreign, quiet.patience_s)
-        tried.append(repeat())
-    return Turn(min(tried, key=lambda one: one.foreign or 0.0), len(tried) - 1)
-
-
-def run_rounds(repeats: Sequence[Repeat], number: int, quiet: NoisePolicy) -> list[list[Turn]]:
-    """Return the turns of each row; every other round is in reverse order.
+def run_rounds(turns: Sequence[Callable[[], T]], number: int) -> list[list[T]]:
+    """Return the results of each turn; every other round is in reverse order.
 
     Args:
-        repeats: The rows.
+        turns: A function for each turn of a round.
         number: Number of rounds.
-        quiet: When a repetition counts.
+
+    >>> run_rounds([lambda: "a", lambda: "b"], 2)
+    [['a', 'a'], ['b', 'b']]
     """
-    turns: list[list[Turn]] = [[] for _ in repeats]
+    results: list[list[T]] = [[] for _ in turns]
     for done in range(number):
-        order = range(len(repeats))
-        for row in reversed(order) if done % 2 else order:
-            turns[row].append(take_turn(repeats[row], quiet))
-    return turns
+        order = range(len(turns))
+        for turn in reversed(order) if done % 2 else order:
+            results[turn].append(turns[turn]())
+    return results
 
 
-def summarize_turns(
-    turns: Sequence[Turn],
-    base: Sequence[Turn],
+@dataclass(frozen=True)
+class PairedTimes:
+    """Times of two kinds of steps, block by block.
+
+    Attributes:
+        plain_s: Seconds of each block of the baseline.
+        other_s: Seconds of each block of the other kind.
+        samples: Samples in a block.
+    """
+
+    plain_s: tuple[float, ...]
+    other_s: tuple[float, ...]
+    samples: int
+
+    @property
+    def ratios(self) -> list[float]:
+        """Time of the other kind divided by the baseline's, pair by pair.
+
+        >>> PairedTimes((1.0, 2.0), (1.5, 2.0), samples=4).ratios
+        [1.5, 1.0]
+        """
+        return [other / plain for plain, other in zip(self.plain_s, self.other_s, strict=True)]
+
+    def summary(self) -> dict[str, Any]:
+        """Return medians, and the range of the ratios; times are seconds for one sample.
+
+        >>> times = PairedTimes((1.0, 2.0, 2.0), (1.5, 2.0, 2.2), samples=4)
+        >>> summary = times.summary()
+        >>> summary["ratio"], summary["ratio_min"], summary["ratio_max"]
+        (1.1, 1.0, 1.5)
+        >>> summary["plain_sample_s"], summary["sample_s"]
+        (0.5, 0.5)
+        """
+        ratios = self.ratios
+        return {
+            "ratio": median(ratios),
+            "ratio_min": min(ratios),
+            "ratio_max": max(ratios),
+            "ratios": ratios,
+            "plain_sample_s": median(self.plain_s) / self.samples,
+            "sample_s": median(self.other_s) / self.samples,
+        }
+
+
+def time_pairs(
+    plain: TimedStep,
+    other: TimedStep,
     *,
-    samples: int,
-    base_samples: int,
-    quiet: NoisePolicy,
-) -> dict[str, Any]:
-    """Return medians over rounds, and the range of the ratios to the base of the same round.
+    pairs: int,
+    steps: int,
+    batch: int,
+    synchronize: Callable[[], object] = lambda: None,
+) -> PairedTimes:
+    """Time blocks of steps: plain, other, other, plain, plain, other, ...
+
+    Each block begins with a step that is not timed, for the caches. Pipelines should be full.
 
     Args:
-        turns: Turns of the row.
-        base: Turns of the row that is compared with, in the same rounds.
-        samples: Samples that the row finishes in a repetition.
-        base_samples: Samples that the base finishes in a repetition.
-        quiet: When a repetition is disturbed.
+        plain: One step of the baseline.
+        other: One step of the other kind.
+        pairs: Number of blocks of each.
+        steps: Timed steps in a block.
+        batch: Samples in a step.
+        synchronize: Waits until the device has done all steps, before and after each block.
     """
-    pairs = [(row.counted, other.counted) for row, other in zip(turns, base, strict=True)]
-    ratios = [samples / row.wall_s / (base_samples / other.wall_s) for row, other in pairs]
-    cpu_ratios = [row.cpu_s / samples / (other.cpu_s / base_samples) for row, other in pairs]
-    return {
-        "samples_per_s": median(samples / row.wall_s for row, _ in pairs),
-        "ratio": median(ratios),
-        "ratio_min": min(ratios),
-        "ratio_max": max(ratios),
-        "ratios": ratios,
-        "cpu_s_per_sample": median(row.cpu_s / samples for row, _ in pairs),
-        "cpu_ratio": median(cpu_ratios),
-        "other_cpu": median((row.other_cpu_s or 0.0) / row.cpu_s for row, _ in pairs),
-        "communication": median_fractions([row.spent for row, _ in pairs], "communication"),
-        "waiting": median_fractions([row.spent for row, _ in pairs], "waiting"),
-        "foreign": [row.foreign for row, _ in pairs],
-        "disturbed": sum((row.foreign or 0.0) > quiet.foreign for row, _ in pairs),
-        "dropped": sum(row.dropped for row in turns),
-    }
+    loops = {"plain": plain, "other": other}
+    times = time_turns(loops, rounds=pairs, steps=steps, synchronize=synchronize)
+    return PairedTimes(tuple(times["plain"]), tuple(times["other"]), steps * batch)
 
 
-def median_fractions(rounds: Sequence[Sequence[Fractions]], name: str) -> list[float]:
-    """Return the median over rounds of a fraction for each process; empty if not recorded.
+def time_turns(
+    loops: Mapping[str, TimedStep],
+    *,
+    rounds: int,
+    steps: int,
+    synchronize: Callable[[], object] = lambda: None,
+) -> dict[str, list[float]]:
+    """Time blocks of steps of several loops, in order, then in reverse order, and so on.
 
     Args:
-        rounds: The fractions of each process, for each round.
-        name: The fraction, such as "waiting".
+        loops: One step of each loop, by name.
+        rounds: Number of blocks of each.
+        steps: Timed steps in a block.
+        synchronize: Waits until the device has done all steps, before and after each block.
+
+    Returns:
+        The seconds of each loop's blocks.
     """
-    return [
-        median(getattr(one, name) for one in process) for process in zip(*rounds, strict=True)
-    ]
+    blocks = [partial(time_block, loop, steps, synchronize) for loop in loops.values()]
+    return dict(zip(loops, run_rounds(blocks, rounds), strict=True))
+
+
+def time_block(step: TimedStep, steps: int, synchronize: Callable[[], object]) -> float:
+    """Return the seconds of these steps, after one that is not timed.
+
+    Args:
+        step: One step.
+        steps: Number of steps.
+        synchronize: Waits until the device has done all of them.
+    """
+    step()
+    synchronize()
+    start = time.perf_counter()
+    for _ in range(steps):
+        step()
+    synchronize()
+    return time.perf_counter() - start

@@ -29,7 +29,7 @@ from hocket.stage.update.clipping import as_clipping
 from hocket_lab.studies.rows import choices
 
 OF_ROW = {"method", "stages", "plan", "extra_delay", "codec"}
-"""Choices of a run that a row has of its own."""
+"""Choices of a run that a row makes itself."""
 OF_LENGTH = {"updates", "evaluate_every", "gradient_error_every"}
 """Choices of a run that change none of its updates."""
 OF_WORK = {
@@ -44,7 +44,7 @@ class RunWorkload(Workload):
     """The training of a run, for methods and for baselines.
 
     Attributes:
-        config: The run. A row has a method, cuts and codec of its own.
+        config: The run. A row chooses its method, cuts and codec itself.
     """
 
     config: RunConfig

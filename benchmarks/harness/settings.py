@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
@@ -20,6 +21,25 @@ class Settings(Protocol):
     @property
     def out(self) -> Path:
         """Folder of the record."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepSettings:
+    """Settings of a training step, the same for all rows.
+
+    Attributes:
+        batch: Samples in a step.
+        network: Name in the zoo, with options.
+        shape: Shape of one input, without the batch dimension.
+        threads: PyTorch threads in each process.
+        channels_last: Use the channels-last memory format.
+    """
+
+    batch: int = 128
+    network: str = "resnet20"
+    shape: tuple[int, ...] = (3, 32, 32)
+    threads: int = 1
+    channels_last: bool = True
 
 
 def check_settings(
@@ -56,31 +76,6 @@ def check_settings(
     lines += problems
     if lines:
         raise OptionError(format_problems(title, lines))
-
-
-def share_problem(name: str, share: float) -> list[str]:
-    """Return the problem of a share that is not from 0 to 1, if it is one.
-
-    >>> share_problem("foreign", 2.0)
-    ['foreign is 2.0; give a share from 0 to 1']
-    """
-    return [] if 0 <= share <= 1 else [f"{name} is {share}; give a share from 0 to 1"]
-
-
-def stage_problem(name: str, stage: int, stages: int) -> list[str]:
-    """Return the problem of a stage that does not exist, if it is one.
-
-    Args:
-        name: Name of the setting.
-        stage: Its value.
-        stages: Number of stages.
-
-    >>> stage_problem("slowed", 3, stages=3)
-    ['slowed is 3; the 3 stages are 0 to 2']
-    """
-    if 0 <= stage < stages:
-        return []
-    return [f"{name} is {stage}; the {stages} stages are 0 to {stages - 1}"]
 
 
 def select_fields(settings: Settings, target: type[Any]) -> dict[str, Any]:

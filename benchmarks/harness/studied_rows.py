@@ -10,12 +10,11 @@ from typing import Any
 from benchmarks.harness.balance import Balancer
 from benchmarks.harness.link_times import TimedRow
 from benchmarks.harness.run_workload import RunWorkload
-from benchmarks.harness.target_rows import BASE
 from benchmarks.harness.updates_to_target import first_reaching, points
 from benchmarks.peers import Baseline
 from benchmarks.peers.decoupled import Decoupled
 from benchmarks.peers.plain import PlainLoop
-from benchmarks.peers.rows import build_baseline
+from benchmarks.peers.rows import BASE, build_baseline
 from hocket.codecs import parse_codec
 from hocket.errors import OptionError
 from hocket.partition import Plan
@@ -34,13 +33,13 @@ class StudiedRow:
     Attributes:
         name: Its label.
         config: The run of its first seed.
-        learning_rate: The rate; None for that of the optimizer.
+        learning_rate: The rate; None for the optimizer's default.
         at_edge: True if no rate was tried on one side of it.
         to_target: Mean and deviation of the updates to the target, over the seeds; None if not
             all of them have reached it.
         own_updates: Updates to the target of the first seed; None if it has not reached it.
         curve: Updates and test loss of the first seed.
-        baseline: Name of a baseline in the place of the method of the run; None for the method.
+        baseline: Name of a baseline that replaces the method of the run; None for the method.
     """
 
     name: str

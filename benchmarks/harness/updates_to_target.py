@@ -1,21 +1,23 @@
 """Updates that rows need to a test loss, without any link; finished trainings are kept."""
 
+import math
 import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from benchmarks.harness.balance import Balancer
 from benchmarks.harness.record import read_json, write_record_json
-from benchmarks.harness.replica_training import train_replicas
 from benchmarks.harness.run_workload import RunWorkload
-from benchmarks.harness.target_rows import BASE
-from benchmarks.harness.threads import torch_threads
-from benchmarks.peers.local_updates import LocalUpdates
+from benchmarks.harness.workload import torch_threads
+from benchmarks.peers.local_updates import LocalReplicas, LocalUpdates
 from benchmarks.peers.row import Row
-from benchmarks.peers.rows import BUILDERS, local_updates, parse_method_row
-from hocket.errors import HocketError, format_problems
+from benchmarks.peers.rows import BASE, BUILDERS, build_baseline, parse_method_row
+from hocket.errors import HocketError, OptionError, format_problems
+from hocket.files import write_text_atomically
 from hocket.options import Named
 from hocket.runs.config import RunConfig, parse_config
 from hocket.training.fit.interrupt import Interrupt, stop_signals
@@ -23,7 +25,7 @@ from hocket_lab.studies.study import Study
 from hocket_lab.studies.sweep import sweep
 
 LOCAL = "replicas"
-"""Folder of the results of replicas, besides that of the other trainings."""
+"""Folder of the results of replicas, next to the folder of the other trainings."""
 
 
 class StoppedError(HocketError):
@@ -36,7 +38,7 @@ class Trainings:
 
     Attributes:
         folder: Folder of the results.
-        base: Options of `hocket train` that all have; the batch is that of an update.
+        base: Options of `hocket train` that all have, with the batch of an update.
         cuts: Modules at which stages 1, 2, ... begin.
         rates: Learning rates, of which each row takes its best.
         seed: Seed of weights and batches.
@@ -133,8 +135,7 @@ class Trainings:
         start_s = time.perf_counter()
         with Interrupt(stop_signals()) as interrupt, torch_threads(self.jobs):
             for number, ((row, rate), file) in enumerate(missing.items(), start=1):
-                replicas = local_updates(row, len(self.cuts) + 1)
-                curve = self._train_replicas(replicas, rate, interrupt)
+                curve = self._train_replicas(row, rate, interrupt)
                 write_record_json(file, curve)
                 left_s = (time.perf_counter() - start_s) / number * (len(missing) - number)
                 line = f"[{number}/{len(missing)}] {row}, lr {rate:g}: {left_s:.0f} s to go"
@@ -145,19 +146,18 @@ class Trainings:
         return curves
 
     def _train_replicas(
-        self, replicas: LocalUpdates, rate: float, interrupt: Interrupt
+        self, row: str, rate: float, interrupt: Interrupt
     ) -> list[dict[str, Any]]:
         """Return the curve of a training of replicas.
 
         Raises:
             StoppedError: A signal stopped it.
         """
-        count = replicas.processes
-        work = RunWorkload.of(self.config(BASE, rate), stages=count, threads=self.jobs)
-        curve = train_replicas(work, replicas, interrupt)
-        if curve is None:
-            raise StoppedError("the trainings were stopped; the same command goes on")
-        return curve
+        config, count = self.config(BASE, rate), len(self.cuts) + 1
+        work = RunWorkload.of(config, stages=count, threads=self.jobs)
+        local = build_baseline(row, work, Balancer(work))
+        assert isinstance(local, LocalUpdates), "the row is one of local updates"
+        return train_replicas(work, local, interrupt)
 
     def _choose(self, curves: Mapping[float, Sequence[dict[str, Any]]]) -> dict[str, Any]:
         """Return the training that reaches the target first, or else comes nearest to it."""
@@ -178,6 +178,38 @@ class Trainings:
         }
 
 
+def train_replicas(
+    work: RunWorkload, local: LocalUpdates, interrupt: Interrupt
+) -> list[dict[str, Any]]:
+    """Train replicas in this process; return the test loss of their mean at each evaluation.
+
+    Args:
+        work: The run, whose batches are shared by the replicas.
+        local: The replicas.
+        interrupt: Signals that end the training.
+
+    Returns:
+        Points with ``updates`` and ``test_loss``, up to a loss that is not finite.
+
+    Raises:
+        StoppedError: A signal stopped it.
+    """
+    config = work.config
+    replicas = LocalReplicas(work.initial_network(), local, work.optimizer)
+    batches = islice(work.batches(multiple=local.processes), config.updates)
+    curve: list[dict[str, Any]] = []
+    for done, batch in enumerate(batches, start=1):
+        if interrupt.asked:
+            raise StoppedError("the trainings were stopped; the same command goes on")
+        replicas.step(*batch)
+        if done % config.evaluate_every == 0:
+            loss = work.test_loss([network.state_dict() for network in replicas.networks])
+            if not math.isfinite(loss):
+                break
+            curve.append({"updates": done, "test_loss": loss})
+    return curve
+
+
 def first_reaching(curve: Sequence[Mapping[str, Any]], target: float) -> int | None:
     """Return the updates of the first point at the target; None if there is none.
 
@@ -194,3 +226,29 @@ def points(curve: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
         for point in curve
         if point["test_loss"] is not None
     ]
+
+
+def shorten_text(source: Path | None, characters: int | None, folder: Path) -> str | None:
+    """Return the place of the data: a file with the beginning of a text, if asked for.
+
+    Args:
+        source: The text, or a folder with it; None for data without files.
+        characters: Number of characters at the beginning; None for the whole source.
+        folder: Folder in which the beginning is written.
+
+    Raises:
+        OptionError: There is no text at that place.
+    """
+    if source is None or characters is None:
+        return None if source is None else str(source)
+    whole = next(iter(sorted(source.glob("*.txt"))), source)
+    if not whole.is_file():
+        raise OptionError(
+            f"there is no text in {str(source)!r}; give a .txt file or a folder with one, or "
+            "no number of characters"
+        )
+    with whole.open(encoding="utf-8") as text:
+        beginning = text.read(characters)
+    folder.mkdir(parents=True, exist_ok=True)
+    write_text_atomically(folder / "text.txt", beginning)
+    return str(folder / "text.txt")

@@ -1,25 +1,37 @@
-"""The processes of one row, which stay alive between its turns."""
+"""The processes of one row, which stay alive between its turns.
+
+Each joins the others, prepares its training and answers queries. Between queries it sleeps in a
+read of its pipe, so that it does not disturb other rows.
+"""
 
 import multiprocessing
+import os
+import signal
 import tempfile
-from collections.abc import Sequence
+import traceback
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
+from datetime import timedelta
+from functools import partial
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, cast
 
+import torch
+from torch import distributed
+
+from benchmarks.harness.memory import reset_peak
 from benchmarks.harness.nodes import Node
-from benchmarks.harness.worker import (
-    Query,
-    WorkerFailure,
-    WorkerIdentity,
-    query_peak_mib,
-    serve_queries,
-)
 from benchmarks.harness.workload import Workload
-from benchmarks.peers import Baseline
+from benchmarks.peers import Baseline, PreparedTraining
+from hocket.distributed.world.joined_worlds import shutdown
 from hocket.errors import HocketError
+from hocket.runs.peak_memory import peak_mib
+
+Query = Callable[[PreparedTraining], Any]
+"""A function of a training, which is sent to a process; its result is sent back."""
 
 # Imported once, in the server from which all processes are forked. This package is not: the
 # server does not know the path of this process, and might import another copy.
@@ -67,18 +79,18 @@ class RowProcesses:
         self._pipes: list[Connection] = []
         self._processes = []
         for rank in range(baseline.processes):
-            identity = WorkerIdentity(
-                baseline=baseline,
-                workload=workload,
-                rank=rank,
+            local, remote = context.Pipe()
+            serve = partial(
+                _serve_queries,
+                baseline,
+                workload,
+                rank,
                 rendezvous=rendezvous,
                 timeout_s=timeout_s,
                 node=nodes[rank] if nodes else None,
+                pipe=remote,
             )
-            local, remote = context.Pipe()
-            process = context.Process(
-                target=serve_queries, args=(identity, remote), daemon=True
-            )
+            process = context.Process(target=serve, daemon=True)
             process.start()
             remote.close()  # so that the pipe ends when the process does
             self._pipes.append(local)
@@ -108,7 +120,7 @@ class RowProcesses:
         Raises:
             HocketError: A process failed.
         """
-        peaks = self.query(query_peak_mib)
+        peaks = self.query(_query_peak_mib)
         return [peak - before for peak, before in zip(peaks, self.before_mib, strict=True)]
 
     def close(self) -> None:
@@ -145,7 +157,7 @@ class RowProcesses:
                     self._processes[rank].join()
                     code = self._processes[rank].exitcode
                     self._fail(rank, f"it ended with {code} and no answer")
-                if isinstance(answers[rank], WorkerFailure):
+                if isinstance(answers[rank], _Failure):
                     self._fail(rank, answers[rank].traceback)
         return [answers[rank] for rank in range(len(self._pipes))]
 
@@ -167,3 +179,84 @@ class RowProcesses:
             pipe.close()
         self._folder.cleanup()
         self._processes, self._pipes = [], []
+
+
+@dataclass(frozen=True)
+class _Failure:
+    """The answer of a process that failed.
+
+    Attributes:
+        traceback: Traceback of the error.
+    """
+
+    traceback: str
+
+
+def _serve_queries(
+    baseline: Baseline,
+    workload: Workload,
+    rank: int,
+    *,
+    rendezvous: str,
+    timeout_s: float,
+    node: Node | None,
+    pipe: Connection,
+) -> None:
+    """Run one process: answer queries until the pipe gives None or is closed.
+
+    Args:
+        baseline: The way to train.
+        workload: Network and batch.
+        rank: Rank of the process.
+        rendezvous: The file in which the processes find each other.
+        timeout_s: Longest time that it waits for the others, in seconds.
+        node: Node in which it runs; None for this machine, over loopback.
+        pipe: Pipe of queries and answers.
+    """
+    # Other machines do not take part, and should not be able to.
+    os.environ["GLOO_SOCKET_IFNAME"] = "lo" if node is None else node.interface
+    # Ctrl-C reaches all processes of a terminal; the one that measures ends the others.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    torch.set_num_threads(baseline.threads)
+    try:
+        # Join the others.
+        if node is not None:
+            node.enter()
+        distributed.init_process_group(
+            "gloo",
+            store=distributed.FileStore(  # type: ignore[attr-defined]
+                rendezvous, baseline.processes
+            ),
+            rank=rank,
+            world_size=baseline.processes,
+            timeout=timedelta(seconds=timeout_s),
+        )
+        # Prepare the training, and answer.
+        _warm_up()
+        before_mib = reset_peak()
+        training = baseline.prepare(workload, rank)
+        pipe.send(before_mib)
+        while (query := pipe.recv()) is not None:
+            pipe.send(query(training))
+        shutdown()
+        distributed.destroy_process_group()
+        # Without the destructor of DistributedDataParallel: it holds the interpreter's lock and
+        # waits for a thread of gloo, which may wait for that lock.
+        os._exit(0)
+    except EOFError:
+        return  # the measuring process has ended
+    except Exception:
+        pipe.send(_Failure(traceback.format_exc()))
+
+
+def _warm_up() -> None:
+    """Let libraries initialize themselves on a small step, whose time counts for no row."""
+    small = Workload(
+        network="resnet8", shape=(3, 8, 8), batch=2, stages=1, threads=1, channels_last=True
+    )
+    small.plain_step()()
+
+
+def _query_peak_mib(_: PreparedTraining) -> float:
+    """Query: return the peak memory of the process, in MiB."""
+    return peak_mib()

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import repeat
 from typing import Any
@@ -9,15 +10,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn, optim
 
-from benchmarks.harness.cuts import paper_cut
 from hocket import zoo
 from hocket.codecs import Codec
 from hocket.methods.method import Method
 from hocket.options import Named
 from hocket.options.own_function import load_own
 from hocket.partition import Plan
-from hocket.runs.build import build_optimizer_factory
-from hocket.runs.config import RunConfig
 from hocket.signals.losses import cross_entropy
 from hocket.training.trainer import Trainer
 
@@ -28,6 +26,28 @@ Batch = tuple[Tensor, Tensor]
 
 PLAIN = "plain"
 """The row of the plain loop itself; compared with another plain loop it shows the noise."""
+
+
+@contextmanager
+def torch_threads(number: int) -> Iterator[None]:
+    """Context manager that sets the number of PyTorch threads, and restores it at the end."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(number)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def paper_cut(network: str, stages: int) -> int | Plan:
+    """Return the cut of the paper that used the network; if none did, the number of stages.
+
+    >>> paper_cut("resnet20", stages=2), paper_cut("mlp", stages=2)
+    (Plan(cuts=('layer2_1',), signature=''), 2)
+    """
+    name = Named.parse(network).name
+    known = zoo.PLANS.get(name, {})
+    return Plan(zoo.paper_plan(name, stages)) if stages in known else stages
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,8 +64,6 @@ class Workload:
         rate: Learning rate of SGD with momentum 0.9; small, as the batch is always the same.
         vocab: Number of different tokens; None for inputs that are not tokens.
         compile: Compile the network of a plain loop, and the stages of a trainer.
-        optimizer_rule: An optimizer of torch.optim with its options, as `hocket train` takes
-            it; None for SGD with momentum 0.9.
     """
 
     network: str
@@ -57,7 +75,6 @@ class Workload:
     rate: float = 0.01
     vocab: int | None = None
     compile: bool = False
-    optimizer_rule: str | None = None
 
     def example_batch(self) -> Batch:
         """Return inputs (B, *shape) and targets (B,) of 10 classes, always the same.
@@ -106,8 +123,6 @@ class Workload:
 
     def optimizer(self, parameters: list[nn.Parameter]) -> optim.Optimizer:
         """Build the optimizer, the same for engines and baselines."""
-        if self.optimizer_rule is not None:
-            return build_optimizer_factory(RunConfig(optimizer=self.optimizer_rule))(parameters)
         return optim.SGD(parameters, lr=self.rate, momentum=0.9)
 
     def plain_step(self) -> Step:
@@ -157,7 +172,6 @@ class Workload:
         *,
         codec: Codec | None = None,
         checksum: bool = True,
-        record_timeline: bool = False,
         resumable: bool = False,
         device: torch.device | None = None,
         streams: bool = False,
@@ -166,10 +180,9 @@ class Workload:
 
         Args:
             method: The method.
-            plan: The cut; that of `paper_cut` if it is None.
+            plan: The cut; `paper_cut` chooses it if it is None.
             codec: Encoding of what stages send.
             checksum: Whether tensors are sent with checksums.
-            record_timeline: Whether to record a timeline.
             resumable: Whether to keep what a checkpoint needs.
             device: The device; the processor if it is None.
             streams: Whether stages compute on streams of their own.
@@ -180,7 +193,6 @@ class Workload:
             method=method,
             **self.trainer_options(),
             channels_last=self.channels_last,
-            record_timeline=record_timeline,
             codec=codec,
             checksum=checksum,
             resumable=resumable,

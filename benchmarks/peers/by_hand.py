@@ -97,7 +97,7 @@ def delayed_step(
     """Build a step of FDG, backward-first and linearized at the weights of the forward.
 
     Every packet takes one step to the next stage, and one to the stage before (arXiv
-    1906.09108, algorithm 1). The loss is that of the batch that reaches the last stage.
+    1906.09108, algorithm 1). The loss belongs to the batch that reaches the last stage.
 
     Args:
         modules: Layers of two or more stages.
@@ -137,11 +137,11 @@ def local_step(
     build_optimizer: BuildOptimizer,
     batch: tuple[Tensor, Tensor],
 ) -> Step:
-    """Build a step of DGL: every stage learns from a loss of its own (arXiv 1901.08164).
+    """Build a step of DGL: every stage learns from its local loss (arXiv 1901.08164).
 
     Args:
         modules: Layers of the stages.
-        heads: Their heads; that of the last one returns its input.
+        heads: Their heads; the last one returns its input.
         build_optimizer: Builds the optimizer of a stage and its head.
         batch: Inputs (B, ...) and targets (B,), the same in each step.
     """

@@ -62,7 +62,7 @@ class Neighbour:
 
 
 class Dataset:
-    """The batches, in the place of a neighbour before the first stage.
+    """The batches, which the first stage has instead of a neighbour before it.
 
     Args:
         inputs: Inputs (B, ...) of every batch.
@@ -89,8 +89,8 @@ class FDGByHand:
     """FDG, backward-first and linearized at the weights of the forward, over gloo.
 
     It shows what the method costs on a machine: there are no checks, no checksums, no messages
-    but the tensors, and no threads but those of PyTorch and gloo. The weights are those of
-    Hocket, to the bit.
+    but the tensors, and no threads but the ones of PyTorch and gloo. It trains the same weights
+    as Hocket, to the bit.
 
     Attributes:
         threads: PyTorch threads in each process.

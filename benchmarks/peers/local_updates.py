@@ -22,7 +22,7 @@ class LocalUpdates:
     an outer learning rate of 1 and no momentum, the outer step sets the weights to their mean:
     local SGD (Stich, arXiv 1805.09767, algorithm 1). With Nesterov momentum it is DiLoCo
     (Douillard et al., arXiv 2311.08105, algorithm 1). The state of the inner optimizer and the
-    buffers of the network stay those of each process, as in both papers.
+    buffers of the network are not shared between processes, as in both papers.
 
     Attributes:
         processes: Processes that share a batch.

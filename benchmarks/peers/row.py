@@ -13,7 +13,7 @@ class Row:
     """Name, options and remedies of a row.
 
     Attributes:
-        named: The name, and options that may be those of its method and of what is sent.
+        named: The name, and options of its method or of what is sent.
         remedies: Remedies as they are written.
 
     >>> row = Row.parse("paci:accumulate=4,codec=int8+predict")

@@ -4,8 +4,7 @@ import inspect
 import os
 from collections.abc import Callable, Mapping
 from functools import partial
-from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeGuard
 
 from benchmarks.harness.balance import Balancer
 from benchmarks.harness.workload import Workload
@@ -30,71 +29,28 @@ Builder = Callable[..., Baseline]
 """Builder of a baseline for a workload and its balancer; keywords are options of the row."""
 
 
-def build_bp(work: Workload, balance: Balancer) -> Baseline:
+def _build_bp(work: Workload, balance: Balancer) -> Baseline:
     """Build one process on one core, with which all others are compared."""
     return PlainLoop(processes=1, threads=work.threads)
 
 
-def build_bp_all(work: Workload, balance: Balancer) -> Baseline:
+def _build_bp_all(work: Workload, balance: Balancer) -> Baseline:
     """Build one process with a thread for every core."""
     return PlainLoop(processes=1, threads=os.cpu_count() or 1)
 
 
-def build_independent(work: Workload, balance: Balancer) -> Baseline:
+def _build_independent(work: Workload, balance: Balancer) -> Baseline:
     """Build independent trainings, one for each stage."""
     return PlainLoop(processes=work.stages, threads=work.threads)
 
 
-def build_ddp(
-    work: Workload,
-    balance: Balancer,
-    *,
-    static_graph: bool = True,
-    bucket_view: bool = True,
-    bucket_mib: float = 25.0,
-    broadcast_buffers: bool = False,
-) -> Baseline:
-    """Build data parallelism over as many processes as there are stages.
-
-    Args:
-        work: The workload.
-        balance: Not used.
-        static_graph: See `DDP`.
-        bucket_view: See `DDP`.
-        bucket_mib: See `DDP`.
-        broadcast_buffers: See `DDP`.
-
-    Raises:
-        OptionError: The batch cannot be shared evenly.
-    """
+def _build_ddp(work: Workload, balance: Balancer) -> Baseline:
+    """Build data parallelism over as many processes as there are stages."""
     _check_equal_parts(work, work.stages, "processes")
-    return DDP(
-        work.stages,
-        work.threads,
-        static_graph=static_graph,
-        bucket_view=bucket_view,
-        bucket_mib=bucket_mib,
-        broadcast_buffers=broadcast_buffers,
-    )
+    return DDP(work.stages, work.threads)
 
 
-def build_local_sgd(work: Workload, balance: Balancer, *, steps: int = 16) -> Baseline:
-    """Build data parallelism whose processes take the mean of their weights now and then.
-
-    Args:
-        work: The workload.
-        balance: Not used.
-        steps: Steps between two means.
-
-    Raises:
-        OptionError: The batch cannot be shared evenly, or there are no steps.
-    """
-    _check_equal_parts(work, work.stages, "processes")
-    _check_range("steps", steps, Range(least=1))
-    return LocalUpdates(work.stages, work.threads, steps)
-
-
-def build_diloco(
+def _build_local_updates(
     work: Workload,
     balance: Balancer,
     *,
@@ -102,62 +58,43 @@ def build_diloco(
     outer_lr: float = 0.7,
     outer_momentum: float = 0.9,
 ) -> Baseline:
-    """Build data parallelism with an outer step of Nesterov momentum now and then.
-
-    Args:
-        work: The workload.
-        balance: Not used.
-        steps: Inner steps between two outer ones.
-        outer_lr: Learning rate of the outer step.
-        outer_momentum: Its momentum.
+    """Build processes that train alone for some steps, and then make a common outer step.
 
     Raises:
         OptionError: The batch cannot be shared evenly, or a number is out of range.
     """
     _check_equal_parts(work, work.stages, "processes")
-    _check_range("steps", steps, Range(least=1))
-    _check_range("outer_lr", outer_lr, Range(above=0))
-    _check_range("outer_momentum", outer_momentum, Range(least=0, below=1))
+    for name, value, limits in (
+        ("steps", steps, Range(least=1)),
+        ("outer_lr", outer_lr, Range(above=0)),
+        ("outer_momentum", outer_momentum, Range(least=0, below=1)),
+    ):
+        if value not in limits:
+            raise OptionError(f"{name} is {value}; use {limits}")
     return LocalUpdates(work.stages, work.threads, steps, outer_lr, outer_momentum)
 
 
-def build_pipeline(
+def _build_pipeline(
     work: Workload, balance: Balancer, *, schedule: str, microbatches: int = 4
 ) -> Baseline:
-    """Build a synchronous pipeline over as many processes as there are stages.
-
-    Args:
-        work: The workload.
-        balance: The balancer that cuts the network.
-        schedule: A name in `SCHEDULES`.
-        microbatches: Number of equal parts of a batch.
-
-    Raises:
-        OptionError: The batch has no such equal parts.
-        CutError: There are fewer layers than the schedule has stages.
-    """
+    """Build a synchronous pipeline over as many processes as there are stages."""
     _check_equal_parts(work, microbatches, "micro-batches")
     plan = balance.plan(SCHEDULES[schedule].placement(work.stages), microbatches)
     return Pipeline(schedule, work.stages, work.threads, microbatches, plan)
 
 
-def build_fdg_by_hand(work: Workload, balance: Balancer) -> Baseline:
+def _build_fdg_by_hand(work: Workload, balance: Balancer) -> Baseline:
     """Build FDG as a loop written by hand, with the cut of the row ``fdg``.
-
-    Args:
-        work: The workload.
-        balance: The balancer that cuts the network.
 
     Raises:
         OptionError: There is only one stage.
-        CutError: There are fewer layers than stages.
     """
     if work.stages == 1:
         raise OptionError("'fdg-by-hand' has no delay with one stage; use 2 or more stages")
     return FDGByHand(work.threads, balance.plan(range(work.stages), microbatches=1))
 
 
-def build_decoupled(
+def _build_decoupled(
     work: Workload,
     balance: Balancer,
     *,
@@ -165,18 +102,10 @@ def build_decoupled(
     remedies: tuple[str, ...] = (),
     **options: Any,
 ) -> Baseline:
-    """Build a method of Hocket with a process for each stage.
-
-    Args:
-        work: The workload.
-        balance: The balancer that cuts the network.
-        name: Name of the method.
-        remedies: Its remedies, as they are written.
-        options: Options of the row.
+    """Build a method of Hocket, of this name, with a process for each stage.
 
     Raises:
-        OptionError: The method has no such option or remedy.
-        CutError: There are fewer layers than stages.
+        OptionError: The method has no such option or remedy, or other cuts than stages.
     """
     row = Row(Named(name, options), remedies)
     read = parse_method_row(row)
@@ -234,42 +163,43 @@ def parse_method_row(row: Row) -> MethodRow:
     return MethodRow(method, codec, checksum, cuts)
 
 
+BASE = "bp"
+"""Row of back-propagation, whose updates all synchronous rows have."""
 HOCKET = "hocket-"
-"""Beginning of rows of Hocket's methods whose names are those of schedules, too."""
-BUILDERS: Mapping[str, Builder] = MappingProxyType(
-    {
-        "bp": build_bp,
-        "bp-all": build_bp_all,
-        "independent": build_independent,
-        "ddp": build_ddp,
-        "local-sgd": build_local_sgd,
-        "diloco": build_diloco,
-        "fdg-by-hand": build_fdg_by_hand,
-    }
-    | {name: partial(build_pipeline, schedule=name) for name in SCHEDULES}
-    | {f"{HOCKET}{name}": partial(build_decoupled, name=name) for name in ("gpipe", "1f1b")}
-)
-
-
+"""Beginning of rows of Hocket's methods that are also names of schedules."""
 LOCAL = ("local-sgd", "diloco")
 """Rows whose processes train alone for some steps."""
+BUILDERS: Mapping[str, Builder] = {
+    BASE: _build_bp,
+    "bp-all": _build_bp_all,
+    "independent": _build_independent,
+    "ddp": _build_ddp,
+    "local-sgd": partial(_build_local_updates, outer_lr=1.0, outer_momentum=0.0),
+    "diloco": _build_local_updates,
+    "fdg-by-hand": _build_fdg_by_hand,
+    **{name: partial(_build_pipeline, schedule=name) for name in SCHEDULES},
+    **{f"{HOCKET}{name}": partial(_build_decoupled, name=name) for name in ("gpipe", "1f1b")},
+}
 
 
-def local_updates(row: str, processes: int) -> LocalUpdates:
-    """Return the local updates of a row, with one thread in each process.
+def is_method(row: str) -> bool:
+    """Return True if a row is a method of Hocket with other updates than back-propagation."""
+    return parse_row(row).name not in BUILDERS
 
-    Args:
-        row: A row whose name is in `LOCAL`.
-        processes: Number of processes.
-    """
-    parsed = parse_row(row)
-    defaults = inspect.signature(BUILDERS[parsed.name]).parameters
-    values = {
-        name: parsed.options.get(name, parameter.default)
-        for name, parameter in defaults.items()
-        if parameter.kind is parameter.KEYWORD_ONLY
-    }
-    return LocalUpdates(processes, 1, **values)
+
+def trained_row(row: str) -> str:
+    """Return the row whose training tells the updates of a row."""
+    return row if is_method(row) or Row.parse(row).name in LOCAL else BASE
+
+
+def accumulated(row: str) -> int:
+    """Return the number of batches in an update of a row of Hocket; 1 for others."""
+    parsed = Row.parse(row)
+    builder = find_builder(parsed.name)
+    if not _is_decoupled(builder):
+        return 1
+    named = Named(builder.keywords["name"], dict(parsed.options))
+    return parse_method_row(Row(named, parsed.remedies)).method.accumulate
 
 
 def find_builder(name: str) -> Builder:
@@ -281,7 +211,7 @@ def find_builder(name: str) -> Builder:
     if name in BUILDERS:
         return BUILDERS[name]
     if name in METHODS:
-        return partial(build_decoupled, name=name)
+        return partial(_build_decoupled, name=name)
     raise OptionError(unknown_name("row", name, [*BUILDERS, *METHODS]))
 
 
@@ -294,7 +224,7 @@ def parse_row(row: str) -> Row:
     """
     parsed = Row.parse(row)
     builder = find_builder(parsed.name)
-    if isinstance(builder, partial) and builder.func is build_decoupled:
+    if _is_decoupled(builder):
         named = Named(builder.keywords["name"], dict(parsed.options))
         parse_method_row(Row(named, parsed.remedies))
         return parsed
@@ -331,14 +261,9 @@ def build_baseline(row: str, work: Workload, balance: Balancer) -> Baseline:
     return find_builder(parsed.name)(work, balance, **parsed.options, **remedies)
 
 
-def _check_range(name: str, value: float, limits: Range) -> None:
-    """Refuse a number that is out of range.
-
-    Raises:
-        OptionError: It is.
-    """
-    if value not in limits:
-        raise OptionError(f"{name} is {value}; use {limits}")
+def _is_decoupled(builder: Builder) -> TypeGuard["partial[Baseline]"]:
+    """Return True for the builder of a method of Hocket."""
+    return isinstance(builder, partial) and builder.func is _build_decoupled
 
 
 def _check_equal_parts(work: Workload, parts: int, kind: str) -> None:

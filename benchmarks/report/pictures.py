@@ -1,50 +1,164 @@
-"""The picture of each record that has one."""
+"""Pictures of records, as SVG that is the same for the same record."""
 
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
+
+import matplotlib
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
 from benchmarks.harness.record import Record
-from benchmarks.report.pictures_async import (
-    compression_picture,
-    kill_recovery_picture,
-    slowdown_picture,
-    straggler_picture,
-)
-from benchmarks.report.pictures_faults import endurance_picture, faults_picture
-from benchmarks.report.pictures_networks import (
-    plan_picture,
-    window_picture,
-)
-from benchmarks.report.pictures_speed import (
-    checkpoint_picture,
-    gpu_picture,
-    link_picture,
-    overhead_picture,
-    speed_picture,
-    startup_picture,
-)
-from benchmarks.report.study_times import study_times_picture
-from benchmarks.report.target import target_picture
+from benchmarks.report.target import name_link
+from hocket_lab.studies.target import Target
 
-PICTURES: Mapping[str, Callable[[Record, Path], Path]] = {
-    "overhead": overhead_picture,
-    "speed": speed_picture,
-    "link": link_picture,
-    "slowdown": slowdown_picture,
-    "compression": compression_picture,
-    "straggler": straggler_picture,
-    "checkpoint": checkpoint_picture,
-    "fault-injection": faults_picture,
-    "plan": plan_picture,
-    "window": window_picture,
-    "kill-recovery": kill_recovery_picture,
-    "startup": startup_picture,
-    "endurance": endurance_picture,
-    "gpu": gpu_picture,
-    "study-times": study_times_picture,
-    "target": target_picture,
-    # Earlier names of measurements.
-    "pace": straggler_picture,
-    "faults": faults_picture,
-    "rejoin": kill_recovery_picture,
+DASHES = ("-", "--", ":", "-.")
+"""Dashes that tell coinciding lines apart."""
+RATIOS = {
+    "overhead": "time of a step, plain loop = 1; red: goal",
+    "checkpoint": "time of a step, without checkpoints = 1",
+    "speed": "samples per second, bp = 1",
+    "gpu": "time of a step, plain loop = 1",
 }
+"""Meaning of the ratios of each measurement that has some."""
+
+
+def draw_ratios(record: Record) -> Figure:
+    """Draw a bar for each row with the range of its ratios, and a mark at its goal."""
+    rows = [row for row in record.rows if not row.get("short_steps")]
+    figure, axes = _new_figure(8, 1.2 + 0.35 * len(rows))
+    for place, row in enumerate(rows):
+        ratio, goal = row["ratio"], row.get("goal")
+        spread = [[ratio - row["ratio_min"]], [row["ratio_max"] - ratio]]
+        colour = "tab:blue" if goal is None or ratio <= goal else "tab:orange"
+        axes.barh(place, ratio, color=colour, xerr=spread, ecolor="0.3", capsize=2)
+        if goal is not None:
+            axes.plot([goal] * 2, [place - 0.45, place + 0.45], color="tab:red")
+    names = [", ".join(filter(None, [row.get("network"), row["row"]])) for row in rows]
+    _label_rows(axes, names)
+    axes.axvline(1, color="0.3", linewidth=0.8)
+    axes.set_xlim(left=0)
+    axes.set_xlabel(RATIOS[record.name])
+    return figure
+
+
+def draw_link(record: Record) -> Figure:
+    """Draw the time of a sample over the rate of the link, a line for each row."""
+    figure, axes = _new_figure(7)
+    for number, label in enumerate(dict.fromkeys(row["row"] for row in record.rows)):
+        rows = sorted(
+            (row for row in record.rows if row["row"] == label), key=lambda row: row["mbit_s"]
+        )
+        below = [row["ms_per_sample"] - row["ms_min"] for row in rows]
+        above = [row["ms_max"] - row["ms_per_sample"] for row in rows]
+        alone = rows[0]["processes"] == 1
+        axes.errorbar(
+            [row["mbit_s"] for row in rows],
+            [row["ms_per_sample"] for row in rows],
+            yerr=[below, above],
+            color="0.3" if alone else f"C{number}",
+            linestyle=":" if alone else "-",
+            marker=None if alone else "o",
+            markersize=4,
+            capsize=2,
+            label=f"{label} (one node)" if alone else label,
+        )
+    axes.set_xscale("log")
+    axes.set_yscale("log")
+    rates = record.settings["mbit_s"]
+    axes.set_xticks(rates, [f"{rate:g}" for rate in rates])
+    axes.minorticks_off()
+    axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
+    axes.set_yticks(_log_ticks([row["ms_per_sample"] for row in record.rows]))
+    _label_axes(axes, "link, Mbit/s each way", "ms for a sample")
+    return figure
+
+
+def draw_target(record: Record) -> Figure:
+    """Draw the test loss over seconds, a panel for each link."""
+    panels = {
+        name_link(link): [row for row in record.rows if row["link"] == link]
+        for link in record.settings["links"]
+    }
+    return _draw_losses(panels, record.settings["target"])
+
+
+def draw_study_times(record: Record) -> Figure:
+    """Draw the test loss of the first seed over seconds."""
+    target = Target.parse(record.settings["target"])
+    return _draw_losses({"first seed": record.rows}, target.limit)
+
+
+def save_svg(figure: Figure, path: Path) -> Path:
+    """Write the picture, with the same bytes for the same figure."""
+    with matplotlib.rc_context({"svg.hashsalt": "hocket"}):
+        figure.savefig(path, format="svg", metadata={"Date": None})
+    return path
+
+
+def _draw_losses(panels: Mapping[str, Sequence[Mapping[str, Any]]], target: float) -> Figure:
+    """Draw the test loss of rows over seconds.
+
+    Args:
+        panels: Rows of each panel, by its title.
+        target: The loss to reach.
+    """
+    figure = Figure(figsize=(5 * len(panels), 5.5), layout="constrained")
+    all_axes = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
+    every = [row for rows in panels.values() for row in rows]
+    labels = list(dict.fromkeys(row["row"] for row in every))
+    lines = {}
+    for axes, (title, rows) in zip(all_axes, panels.items(), strict=True):
+        for row in (one for one in rows if one["curve"]):
+            number = labels.index(row["row"])
+            seconds = [point["updates"] * row["update_s"] for point in row["curve"]]
+            losses = [point["test_loss"] for point in row["curve"]]
+            dash = DASHES[number // 10 % len(DASHES)]
+            (lines[row["row"]],) = axes.plot(seconds, losses, dash, color=f"C{number % 10}")
+        axes.axhline(target, color="0.5", linewidth=0.8)
+        axes.set_xscale("log")
+        axes.set_title(title)
+        axes.set_xlabel("seconds")
+        axes.grid(alpha=0.3)
+    # Peaks of trainings that nearly diverged would leave no room for the others.
+    all_axes[0].set_ylim(top=max(row["curve"][0]["test_loss"] for row in every if row["curve"]))
+    all_axes[0].set_ylabel("test loss")
+    figure.legend(
+        lines.values(), lines.keys(), loc="outside lower center", ncols=4, fontsize="small"
+    )
+    return figure
+
+
+def _new_figure(width: float = 6, height: float = 4.2) -> tuple[Figure, Axes]:
+    """Return an empty figure, whose sides are in inches, and its axes."""
+    figure = Figure(figsize=(width, height), layout="constrained")
+    return figure, figure.add_subplot()
+
+
+def _label_axes(axes: Axes, across: str, up: str) -> None:
+    """Add labels to both axes, a grid and a legend."""
+    axes.set_xlabel(across)
+    axes.set_ylabel(up)
+    axes.grid(alpha=0.3)
+    axes.legend(fontsize="small")
+
+
+def _label_rows(axes: Axes, names: Sequence[str]) -> None:
+    """Label positions 0, 1, ... of the vertical axis, the first on top."""
+    axes.set_yticks(range(len(names)), names)
+    axes.invert_yaxis()
+
+
+def _log_ticks(values: Sequence[float]) -> list[float]:
+    """Return 1, 2 and 5 times powers of ten around these values.
+
+    >>> _log_ticks([0.8, 7.0])
+    [0.5, 1.0, 2.0, 5.0, 10.0]
+    """
+    low, high = math.floor(math.log10(min(values))), math.ceil(math.log10(max(values)))
+    powers = range(low - 1, high + 1)
+    ticks = [round(digit * 10.0**power, -power) for power in powers for digit in (1, 2, 5)]
+    first = max((n for n, tick in enumerate(ticks) if tick <= min(values)), default=0)
+    last = min(n for n, tick in enumerate(ticks) if tick >= max(values))
+    return ticks[first : last + 1]

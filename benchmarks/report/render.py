@@ -2,42 +2,31 @@
 
 A document quotes a record between ``<!-- record: MARKER -->`` and ``<!-- end -->``. The marker
 of a whole table is the name of the record's folder. For a record of speed the marker may name
-rows, for a short table of these: ``speed rows=bp,fdg order=forward-first``. ``overhead
-rows=short`` is the table of short steps alone, ``gpt-characters-2000 rows=short`` a short one
-of a study, and ``gpt-characters-2000 rows=1,3`` that of its first and third row.
+rows, for a short table of these: ``speed rows=bp,fdg order=forward-first``. For a study,
+``gpt-characters-2000 rows=short`` is a short table, and ``gpt-characters-2000 rows=1,3`` one of
+its first and third row.
 """
 
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import NamedTuple
+
+from matplotlib.figure import Figure
 
 from benchmarks.harness.record import Record
-from benchmarks.report.pictures import PICTURES
-from benchmarks.report.study_times import study_times_table
-from benchmarks.report.tables_async import (
-    compression_table,
-    kill_recovery_table,
-    slowdown_table,
-    straggler_table,
-)
-from benchmarks.report.tables_faults import endurance_table, faults_table
-from benchmarks.report.tables_networks import (
-    plan_table,
-    window_table,
-)
+from benchmarks.report import pictures
+from benchmarks.report.tables_faults import faults_table, kill_recovery_table, versions_table
 from benchmarks.report.tables_speed import (
     checkpoint_table,
     gpu_table,
     link_table,
     overhead_table,
-    short_steps_table,
     speed_excerpt,
     speed_table,
-    startup_table,
 )
 from benchmarks.report.tables_studies import short_study_table
-from benchmarks.report.tables_versions import versions_table
-from benchmarks.report.target import target_table
+from benchmarks.report.target import study_times_table, target_table
 from hocket.errors import DataError
 from hocket_lab.studies.pictures import draw_curves
 from hocket_lab.studies.record import NAME as SWEEP
@@ -69,10 +58,9 @@ def render(folder: Path, *, into: Path | None = None) -> None:
 
 
 def _write_readme(record: Record, folder: Path) -> None:
-    shown = record_table(record)
-    text = f"# {record.name.capitalize()}\n\n{shown}\n"
-    if record.name in PICTURES:
-        picture = PICTURES[record.name](record, folder / f"{record.name}.svg")
+    text = f"# {record.name.capitalize()}\n\n{record_table(record)}\n"
+    if (draw := VIEWS[record.name].picture) is not None:
+        picture = pictures.save_svg(draw(record), folder / f"{record.name}.svg")
         text += f"\n![{record.name}]({picture.name})\n"
     (folder / "README.md").write_text(text, encoding="utf-8")
 
@@ -129,9 +117,6 @@ def excerpt(marker: str, records: Path) -> str:
     record = Record.read(records / folder)
     if not rows:
         return record_table(record)
-    if record.name == "overhead" and rows == "short":
-        shown = short_steps_table(record) or "The record has no rows of short steps yet."
-        return f"{shown}\n\n{provenance(record)}"
     if record.name == SWEEP:
         return short_study_table(record, rows)
     if record.name != "speed":
@@ -145,10 +130,10 @@ def record_table(record: Record) -> str:
     Raises:
         DataError: There is no table for records of this name.
     """
-    if record.name not in TABLES:
-        raise DataError(f"no table for a record {record.name!r}; known are {', '.join(TABLES)}")
+    if record.name not in VIEWS:
+        raise DataError(f"no table for a record {record.name!r}; known are {', '.join(VIEWS)}")
     made = study_provenance(vars(record)) if record.name == SWEEP else provenance(record)
-    return f"{TABLES[record.name](record)}\n\n{made}"
+    return f"{VIEWS[record.name].table(record)}\n\n{made}"
 
 
 def provenance(record: Record) -> str:
@@ -183,27 +168,31 @@ def _excerpt_pattern(marker: str | None = None) -> re.Pattern[str]:
     )
 
 
-TABLES: Mapping[str, Callable[[Record], str]] = {
-    "overhead": overhead_table,
-    "speed": speed_table,
-    "link": link_table,
-    "slowdown": slowdown_table,
-    "compression": compression_table,
-    "straggler": straggler_table,
-    "checkpoint": checkpoint_table,
-    "fault-injection": faults_table,
-    "plan": plan_table,
-    "window": window_table,
-    "kill-recovery": kill_recovery_table,
-    "startup": startup_table,
-    "endurance": endurance_table,
-    "gpu": gpu_table,
-    "study-times": study_times_table,
-    "target": target_table,
-    "versions": versions_table,
+class View(NamedTuple):
+    """What is shown of a record.
+
+    Attributes:
+        table: Its table.
+        picture: Its picture; None for records that have none.
+    """
+
+    table: Callable[[Record], str]
+    picture: Callable[[Record], Figure] | None = None
+
+
+VIEWS: Mapping[str, View] = {
+    "overhead": View(overhead_table, pictures.draw_ratios),
+    "speed": View(speed_table, pictures.draw_ratios),
+    "link": View(link_table, pictures.draw_link),
+    "checkpoint": View(checkpoint_table, pictures.draw_ratios),
+    "fault-injection": View(faults_table),
+    "kill-recovery": View(kill_recovery_table),
+    "gpu": View(gpu_table, pictures.draw_ratios),
+    "study-times": View(study_times_table, pictures.draw_study_times),
+    "target": View(target_table, pictures.draw_target),
+    "versions": View(versions_table),
     # Earlier names of measurements.
-    "pace": straggler_table,
-    "faults": faults_table,
-    "rejoin": kill_recovery_table,
-    SWEEP: lambda record: results_with_legend(vars(record)),
+    "faults": View(faults_table),
+    "rejoin": View(kill_recovery_table),
+    SWEEP: View(lambda record: results_with_legend(vars(record))),
 }

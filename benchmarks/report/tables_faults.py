@@ -1,4 +1,4 @@
-"""Tables of injected faults, and of long trainings."""
+"""Tables of injected faults, of killed stages, and of tests under other versions."""
 
 from collections.abc import Mapping, Sequence
 from statistics import median
@@ -6,7 +6,7 @@ from typing import Any
 
 from benchmarks.faults.expectations import EXPECTATIONS
 from benchmarks.harness.record import Record
-from benchmarks.report.markdown import markdown_table
+from benchmarks.report.markdown import NONE, markdown_table, mean, percent, table
 
 Row = Mapping[str, Any]
 
@@ -22,17 +22,20 @@ def faults_table(record: Record) -> str:
         mine = [row for row in record.rows if row["row"] == kind]
         if kind not in EXPECTATIONS:
             (row,) = mine
-            lines.append((kind, "refuses it", *_format_counts(row), *["-"] * 4))
+            counts = str(row["tried"]), str(row["refused"])
+            lines.append((kind, "refuses it", *counts, *[NONE] * 4))
             continue
-        named = sum(row["named"] for row in mine) if EXPECTATIONS[kind].message else None
+        named = sum(row["named"] for row in mine)
         lines.append(
             (
                 kind,
                 EXPECTATIONS[kind].ending,
                 str(len(mine)),
                 str(sum(not row["broken"] for row in mine)),
-                "-" if named is None else str(named),
-                *(_format_spread(mine, name, form) for name, form in _FIGURES),
+                str(named) if EXPECTATIONS[kind].message else NONE,
+                _format_spread(mine, "detected_s", "{:.1f}"),
+                _format_spread(mine, "again_s", "{:.1f}"),
+                _format_spread(mine, "lost", "{:.0f}"),
             )
         )
     legend = (
@@ -46,47 +49,82 @@ def faults_table(record: Record) -> str:
     return f"{markdown_table(heads, lines)}\n\n{legend}"
 
 
-def endurance_table(record: Record) -> str:
-    """Return a table with a line for each training."""
-    heads = (
-        "training", "ticks", "memory, MiB", "growth, bytes/tick", "threads", "descriptors",
-    )  # fmt: skip
-    lines = [
-        (
-            row["row"],
-            str(row["ticks"]),
-            f"{row['memory_mib'][0]:.1f} to {row['memory_mib'][-1]:.1f}",
-            f"{row['growth_bytes']:.1f}",
-            *(f"{row[name][0]} to {row[name][-1]}" for name in ("threads", "descriptors")),
-        )
-        for row in record.rows
-    ]
-    legend = (
-        "Counted {samples} times in equal distances, first to last; of several processes the "
-        "one whose memory grows most. Growth: over the second half of the ticks."
-    ).format(**record.settings)
-    return f"{markdown_table(heads, lines)}\n\n{legend}"
-
-
-_FIGURES = (("detected_s", "{:.1f}"), ("again_s", "{:.1f}"), ("lost", "{:.0f}"))
-
-
 def expectations_table() -> str:
     """Return a table of the guarantees, a line for each kind of fault."""
     lines = [
-        (kind, one.description, one.ending, ", ".join(map(str, one.exit_codes)) or "-")
+        (kind, one.description, one.ending, ", ".join(map(str, one.exit_codes)) or NONE)
         for kind, one in EXPECTATIONS.items()
     ]
     return markdown_table(("fault", "what happens", "the job", "exit code"), lines)
 
 
-def _format_counts(row: Row) -> tuple[str, str]:
-    return str(row["tried"]), str(row["refused"])
+def kill_recovery_table(record: Record) -> str:
+    """Return a table with a line for each method and killed stage."""
+    cases: dict[tuple[str, int | None], list[Row]] = {}
+    for row in record.rows:
+        cases.setdefault((row["row"], row["victim"]), []).append(row)
+
+    def average(name: str, form: str) -> Any:
+        return lambda case: mean([row[name] for row in case["rows"]], form)
+
+    def errors(case: Row) -> str:
+        found = [row["test_error"] for row in case["rows"]]
+        return f"{mean(found, '{:.2%}')} ({', '.join(map(percent, found))})"
+
+    shown = table(
+        [
+            {
+                "row": row,
+                "victim": "nobody" if victim is None else f"stage {victim}",
+                "rows": of,
+            }
+            for (row, victim), of in cases.items()
+        ],
+        ("method", "{row}"),
+        ("killed", "{victim}"),
+        ("learned again, by it", average("turns_again", "{:.0f}")),
+        ("by the others", average("others_again", "{:.0f}")),
+        ("packets lost", average("packets_lost", "{:.0f}")),
+        ("orphaned", average("packets_orphaned", "{:.0f}")),
+        ("away, s", average("away_s", "{:.1f}")),
+        ("others learned meanwhile", average("others_learned", "{:.0f}")),
+        ("whole training, s", average("seconds", "{:.1f}")),
+        ("test error", errors),
+    )
+    legend = (
+        "Means over seeds, test errors of single seeds too: {network} on {data}, {stages} "
+        "processes, {epochs} epochs, checkpoints every {every} batches; a stage is killed by "
+        "SIGKILL once it has learned from batch {killed_at}. Learned again: batches, or turns "
+        "of a stage that runs freely. Lost: packets that were under way or in the process that "
+        "was killed. Orphaned: packets of turns that the stage before has taken again. Away: "
+        "from the kill until that stage learns from the next batch."
+    ).format(**record.settings)
+    return f"{shown}\n\n{legend}"
+
+
+def versions_table(record: Record) -> str:
+    """Return a table with a line for each interpreter, and the failed tests below it."""
+    shown = table(
+        record.rows,
+        ("Python", "{python}"),
+        ("PyTorch", "{torch}"),
+        ("NumPy", "{numpy}"),
+        ("passed", "{passed}"),
+        ("failed", "{failed}"),
+        ("skipped", "{skipped}"),
+        ("commit", lambda row: str(row["commit"])[:12]),
+    )
+    tests = ", ".join(f"`{test}`" for test in record.settings["tests"])
+    failures = [
+        f"* Python {row['python']} with PyTorch {row['torch']}: `{name}`"
+        for row in record.rows
+        for name in row["failures"]
+    ]
+    failed = "Failed:\n\n" + "\n".join(failures) if failures else ""
+    return "\n\n".join(filter(None, [shown, f"Numbers of tests, of {tests}.", failed]))
 
 
 def _format_spread(rows: Sequence[Row], name: str, form: str) -> str:
     """Return median and maximum of the values that are not None."""
     known = [row[name] for row in rows if row[name] is not None]
-    if not known:
-        return "-"
-    return f"{form.format(median(known))}, {form.format(max(known))}"
+    return f"{form.format(median(known))}, {form.format(max(known))}" if known else NONE

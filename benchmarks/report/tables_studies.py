@@ -58,7 +58,7 @@ def _processors(record: Record, rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _conditions(settings: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> str:
-    """Return in words the seeds and the learning rates of the results of a study.
+    """Return a description of the seeds and the learning rates of a study's results.
 
     Args:
         settings: Those of its record.

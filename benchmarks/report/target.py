@@ -1,16 +1,15 @@
-"""Tables and picture of times to a loss."""
+"""Tables of times to a loss: of rows over links, and of a study in processes."""
 
 import re
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
-
-from matplotlib.figure import Figure
 
 from benchmarks.harness.link_times import NO_LIMIT
 from benchmarks.harness.record import Record
-from benchmarks.report.figures import DASHES, save_svg
-from benchmarks.report.markdown import markdown_table
+from benchmarks.report.markdown import NONE, milliseconds, table
+from hocket_lab.studies.report import format_spread
+
+Row = Mapping[str, Any]
 
 
 def target_table(record: Record) -> str:
@@ -18,7 +17,7 @@ def target_table(record: Record) -> str:
     tables = []
     for link in record.settings["links"]:
         rows = [row for row in record.rows if row["link"] == link]
-        tables.append(f"**Link: {_in_words(link)}**\n\n{_link_table(rows)}")
+        tables.append(f"**Link: {name_link(link)}**\n\n{_link_table(rows)}")
     legend = (
         "{network} with {parameters:,} parameters on {data}, batches of {batch}, two nodes of "
         "one process with {threads} thread each on one machine (bp: one node; bp-all: one node "
@@ -30,42 +29,75 @@ def target_table(record: Record) -> str:
         "are the product of both, given beside those of one node and of the best row that "
         "waits for all gradients, bp-all among them."
     ).format(**record.settings)
-    confirmed = [_confirmed(row) for row in record.rows if row["confirmed"] is not None]
+    confirmed = [
+        (
+            "One run of {row} (link: {link}) took {seconds:.0f} s, {beside_product:.2f} of the "
+            "product, and ended at a test loss of {test_loss:.3f}."
+        ).format(**{**row, **row["confirmed"], "link": name_link(row["link"])})
+        for row in record.rows
+        if row["confirmed"] is not None
+    ]
     return "\n\n".join([*tables, legend, *confirmed])
 
 
-def _link_table(rows: Sequence[Mapping[str, Any]]) -> str:
+def _link_table(rows: Sequence[Row]) -> str:
     """Return the table of the rows over one link."""
-    heads = (
-        "row", "updates", "rate", "s/update", "range", "s to the loss", "beside bp",
-        "beside the best synchronous",
-    )  # fmt: skip
-    alone = next((row["seconds"] for row in rows if row["row"] == "bp"), None)
-    lines = [
-        (
-            row["row"],
-            "-" if row["updates"] is None else str(row["updates"]),
-            f"{row['learning_rate']:g}{' (edge)' if row['at_edge'] else ''}",
-            f"{row['update_s']:.2f}",
-            f"{row['min_s']:.2f} to {row['max_s']:.2f}",
-            "-" if row["seconds"] is None else f"{row['seconds']:.0f}",
-            "-" if None in (row["seconds"], alone) else f"{row['seconds'] / alone:.2f}",
-            "-" if row["beside_best"] is None else f"{row['beside_best']:.2f}",
-        )
-        for row in sorted(rows, key=_seconds)
-    ]
-    return markdown_table(heads, lines)
+    alone = next((row for row in rows if row["row"] == "bp"), None)
+    return table(
+        sorted(rows, key=_seconds),
+        ("row", "{row}"),
+        ("updates", "{updates}"),
+        ("rate", _format_rate),
+        ("s/update", "{update_s:.2f}"),
+        ("range", "{min_s:.2f} to {max_s:.2f}"),
+        ("s to the loss", "{seconds:.0f}"),
+        ("beside bp", lambda row: _format_ratio(row, alone)),
+        ("beside the best synchronous", "{beside_best:.2f}"),
+    )
 
 
-def _seconds(row: Mapping[str, Any]) -> float:
-    """Return the seconds to the loss; infinity if it was not reached."""
-    return float("inf") if row["seconds"] is None else float(row["seconds"])
+def study_times_table(record: Record) -> str:
+    """Return a table of all rows, the one that comes to the target first on top."""
+    base = next((row for row in record.rows if row["base"]), None)
+
+    def confirmed(template: str) -> Any:
+        return lambda row: template.format(**row["confirmed"]) if row["confirmed"] else NONE
+
+    shown = table(
+        sorted(record.rows, key=_seconds),
+        ("row", "{row}"),
+        ("processes", "{processes}"),
+        ("threads of each", "{threads}"),
+        ("rate", _format_rate),
+        ("updates", lambda row: format_spread(row["updates"], 0)),
+        ("ms/update", milliseconds("update_s", 1)),
+        ("range", lambda row: f"{1000 * row['min_s']:.1f} to {1000 * row['max_s']:.1f}"),
+        ("s to the target", "{seconds:.1f}"),
+        ("beside bp", lambda row: _format_ratio(row, base)),
+        ("one run: s", confirmed("{seconds:.1f}")),
+        ("updates", confirmed("{updates:,}")),
+        ("beside the product", confirmed("{beside_product:.2f}")),
+        ("test_loss", confirmed("{test_loss:.3f}")),
+    )
+    legend = (
+        "{network} with {parameters:,} parameters on {data}. Updates until {target}: mean and "
+        "standard deviation over the seeds {numbers}, from the study {study}, at the best "
+        "learning rate there; edge: the least or the largest that was tried. Baselines that "
+        "wait for the gradient of the whole batch have those of bp. Milliseconds of an update "
+        "on the batches of the study: median and range over {repetitions} rounds in which all "
+        "rows have a turn. Independent: a training of its own in each process, at the same "
+        "time, the limit of the machine. Seconds to the target are the product of both, given "
+        "beside those of bp. One run: the training of the first seed in processes, without "
+        "evaluations, until its own updates to the target; its seconds beside the product, and "
+        "the test loss at its end."
+    ).format(**record.settings, numbers=", ".join(map(str, record.settings["seeds"])))
+    return f"{shown}\n\n{legend}"
 
 
-def _in_words(link: str) -> str:
-    """Return a link in words.
+def name_link(link: str) -> str:
+    """Return the name of a link in a text.
 
-    >>> _in_words("none"), _in_words("1Gbit,20ms")
+    >>> name_link("none"), name_link("1Gbit,20ms")
     ('no limit', '1 Gbit/s, 20 ms')
     """
     if link == NO_LIMIT:
@@ -73,54 +105,19 @@ def _in_words(link: str) -> str:
     return re.sub(r"(\d)([a-zA-Z])", r"\1 \2", link).replace("bit", "bit/s").replace(",", ", ")
 
 
-def target_picture(record: Record, path: Path) -> Path:
-    """Draw the test loss over seconds, a panel for each link."""
-    panels = {
-        _in_words(link): [row for row in record.rows if row["link"] == link]
-        for link in record.settings["links"]
-    }
-    return draw_losses(panels, record.settings["target"], path)
+def _format_rate(row: Row) -> str:
+    rate = row["learning_rate"]
+    edge = " (edge)" if row["at_edge"] else ""
+    return f"{NONE if rate is None else f'{rate:g}'}{edge}"
 
 
-def draw_losses(
-    rows: Mapping[str, Sequence[Mapping[str, Any]]], target: float, path: Path
-) -> Path:
-    """Draw the test loss of rows over seconds.
-
-    Args:
-        rows: Rows of each panel, by its title.
-        target: The loss to reach.
-        path: File of the picture.
-    """
-    figure = Figure(figsize=(5 * len(rows), 5.5), layout="constrained")
-    panels = figure.subplots(1, len(rows), sharey=True, squeeze=False)[0]
-    every = [row for shown in rows.values() for row in shown]
-    labels = list(dict.fromkeys(row["row"] for row in every))
-    lines = {}
-    for axes, (title, shown) in zip(panels, rows.items(), strict=True):
-        for row in (one for one in shown if one["curve"]):
-            number = labels.index(row["row"])
-            seconds = [point["updates"] * row["update_s"] for point in row["curve"]]
-            losses = [point["test_loss"] for point in row["curve"]]
-            dash = DASHES[number // 10 % len(DASHES)]
-            (lines[row["row"]],) = axes.plot(seconds, losses, dash, color=f"C{number % 10}")
-        axes.axhline(target, color="0.5", linewidth=0.8)
-        axes.set_xscale("log")
-        axes.set_title(title)
-        axes.set_xlabel("seconds")
-        axes.grid(alpha=0.3)
-    # Peaks of trainings that nearly diverged would leave no room for the others.
-    panels[0].set_ylim(top=max(row["curve"][0]["test_loss"] for row in every if row["curve"]))
-    panels[0].set_ylabel("test loss")
-    figure.legend(
-        lines.values(), lines.keys(), loc="outside lower center", ncols=4, fontsize="small"
-    )
-    return save_svg(figure, path)
+def _format_ratio(row: Row, base: Row | None) -> str:
+    """Return the ratio of the seconds of two rows, a dash if one has none."""
+    if base is None or None in (row["seconds"], base["seconds"]):
+        return NONE
+    return f"{row['seconds'] / base['seconds']:.2f}"
 
 
-def _confirmed(row: Mapping[str, Any]) -> str:
-    """Return in words the seconds of the real run, its ratio to the product, and its loss."""
-    return (
-        "One run of {row} (link: {words}) took {seconds:.0f} s, {beside_product:.2f} of the "
-        "product, and ended at a test loss of {test_loss:.3f}."
-    ).format(**{**row, **row["confirmed"]}, words=_in_words(row["link"]))
+def _seconds(row: Row) -> float:
+    """Return the seconds to the loss; infinity if it was not reached."""
+    return float("inf") if row["seconds"] is None else float(row["seconds"])

@@ -82,5 +82,7 @@ def y_of(loss: float) -> float:
     return round(TOP + (most - loss) / (most - least) * (HEIGHT - TOP - BOTTOM), 1)
 
 
+PICTURES = {"expect.svg": expect_picture}
+
 if __name__ == "__main__":
     Path(__file__).with_suffix(".svg").write_text(expect_picture())

@@ -16,9 +16,9 @@ def main() -> int:
     # Before PyTorch is imported. Threads that spin while they wait make small networks several
     # times slower on a busy machine.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
-    from hocket.training.results.standard_stream import replace_missing_streams
+    from hocket.standard_stream import fill_standard_streams
 
-    replace_missing_streams()
+    fill_standard_streams()
     try:
         from hocket.cli.main import main as run
     except ModuleNotFoundError as error:

@@ -1,4 +1,5 @@
 import re
+import runpy
 from pathlib import Path
 
 import pytest
@@ -74,3 +75,10 @@ def test_a_record_says_where_it_comes_from(folder):
 @pytest.mark.parametrize("document", DOCUMENTS, ids=name_of)
 def test_quoted_records_are_up_to_date(document):
     assert stale_excerpts(document, ROOT / "records") == []
+
+
+@pytest.mark.parametrize("name", ["why.svg", "late.svg", "expect.svg"])
+def test_a_picture_shows_what_programs_and_records_say(name):
+    module = "expect" if name == "expect.svg" else "programs"
+    drawn = runpy.run_path(str(ROOT / f"docs/pictures/{module}.py"))["PICTURES"][name]()
+    assert (ROOT / "docs/pictures" / name).read_text() == drawn

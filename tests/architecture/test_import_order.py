@@ -18,7 +18,7 @@ SOURCE = Path(hocket.__file__).parents[1]
 # A room is a package or a loose module. It may import itself and rooms of earlier lines only.
 # `lab` is the package hocket_lab, which the library never imports.
 LEVELS = (
-    ("errors", "files", "modes", "tree", "version"),
+    ("errors", "files", "modes", "standard_stream", "tree", "version"),
     ("options", "restore"),
     ("data", "distributed", "optim", "partition", "remedies", "signals", "timeline", "zoo"),
     ("checkpoint", "codecs", "methods"),

@@ -75,8 +75,8 @@ def test_help_and_version_import_nothing_that_computes(words, tmp_path):
         "hocket.options.common", "hocket.options.texts",
         "hocket.options.hints", "hocket.options.named", "hocket.options.ranges",
         "hocket.options.require", "hocket.runs", "hocket.runs.config", "hocket.runs.recipes",
-        "hocket.training", "hocket.training.results", "hocket.training.results.standard_stream",
-        "hocket.version", f"hocket.cli.{words[0]}",
+        "hocket.standard_stream", "hocket.training", "hocket.training.results",
+        "hocket.training.results.plain_console", "hocket.version", f"hocket.cli.{words[0]}",
     }  # fmt: skip
     lab = {m for m in modules if m.startswith("hocket_lab.")}
     assert lab <= {"hocket_lab.commands", f"hocket_lab.commands.{words[0]}"}

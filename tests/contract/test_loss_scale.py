@@ -191,8 +191,8 @@ def test_what_is_not_finite_at_a_scale_of_one_is_a_fault(scale, skipped, monkeyp
     [
         ({"check_every": 2}, "check_every is 2 and replicas is 1, but a batch whose"),
         ({"replicas": 2}, "check_every is 1 and replicas is 2, but a batch whose"),
-        ({"method": "dni"}, "method 'dni' predicts gradients, whose own numbers are too small"),
-        ({"method": "cdni"}, "method 'cdni' predicts gradients, whose own numbers are too"),
+        ({"method": "dni"}, "method 'dni' predicts gradients"),
+        ({"method": "cdni"}, "method 'cdni' predicts gradients"),
         (
             {"gradient_error_every": 1, "on_gradient_error": print},
             "small numbers vanish with precision 'fp16'; leave it at 0, or use 'bf16' or",

@@ -157,8 +157,6 @@ TRAINER = {
     "method": Row(("fdg", "adl"), weights),
     "scheduler": Row((None, partial(StepLR, step_size=1)), weights),
     "scheduler_unit": Row(("epoch", "update"), weights, SCHEDULED),
-    "warmup_epochs": Row((0, 1), weights),
-    "warmup_factor": Row((0.1, 0.5), weights, {"warmup_epochs": 1}),
     "warmup_updates": Row((0, 3), weights),
     "clip": Row((None, 0.1), weights),
     "loss": Row((cross_entropy, lambda o, t: 2 * cross_entropy(o, t)), weights),
@@ -416,13 +414,6 @@ def folder_name(tmp_path: Path, **choices: Any) -> object:
     return ran(tmp_path, **{**choices, "run_dir": tmp_path / choices["run_dir"]}).name
 
 
-def traced(tmp_path: Path, **choices: Any) -> object:
-    timeline = choices.pop("timeline")
-    file = timeline and tmp_path / timeline
-    ran(tmp_path, timeline=file, **choices)
-    return file is not None and file.exists()
-
-
 def on_full_disk(tmp_path: Path, **choices: Any) -> object:
     with patch("hocket.checkpoint.writer.write_file", side_effect=OSError(28, "No space")):
         return file_names(tmp_path, **choices)
@@ -468,7 +459,7 @@ RUN = {
     "checkpoint_every": Row((0, 1), file_names),
     "checkpoint_keep": Row((1, 3), file_names, SAVING),
     "on_checkpoint_error": Row(("warn", "stop"), on_full_disk, SAVING),
-    "timeline": Row((None, "trace.json"), traced),
+    "record_timeline": Row((False, True), file_names),
     "tensorboard": Row((False, True), file_names),
     "log_to": Row(("none", "mlflow"), tracked),
     "weights_format": Row(("pt", "safetensors"), file_names),
@@ -479,8 +470,6 @@ RUN_ELSEWHERE = {
 }
 SAME = {
     "scheduler_unit": ("update", {"scheduler": "StepLR:step_size=1"}),
-    "warmup_epochs": (3, {}),
-    "warmup_factor": (0.5, {"warmup_epochs": 1}),
     "warmup_updates": (2, {}),
     "clip": ("batch:0.5", {}),
     "seed": (7, {}),
@@ -525,7 +514,6 @@ def test_every_option_of_a_run_has_a_row():
 
 ALONE = {
     "scheduler_unit": ("update", "scheduler"),
-    "warmup_factor": (0.5, "warmup_epochs"),
     "checkpoint_keep": (2, "checkpoint_every"),
     "on_checkpoint_error": ("stop", "checkpoint_every"),
     "batchnorm": ("shared", "replicas"),

@@ -208,7 +208,7 @@ def _defaults(words: Sequence[str]) -> cyclopts.config.Dict:
                 "folder that `hocket train` printed, in runs/ by default"
             )
     if file is not None:
-        values |= _choices_of(file, run_dir, words)
+        values |= _choices_of(file, words)
     # Turn the choices into defaults of options.
     for length, other in (("--updates", "epochs"), ("--epochs", "updates")):
         if _value_of(length, words) not in (None, "0"):  # the length that is stored gives way
@@ -217,12 +217,11 @@ def _defaults(words: Sequence[str]) -> cyclopts.config.Dict:
     return cyclopts.config.Dict({"train": flags} if flags else {}, source="the run file")
 
 
-def _choices_of(file: str, run_dir: str | None, words: Sequence[str]) -> dict[str, Any]:
+def _choices_of(file: str, words: Sequence[str]) -> dict[str, Any]:
     """Return the choices of a run file.
 
     Args:
         file: The file.
-        run_dir: Folder of the run that is resumed; None if a new one begins.
         words: The command line, whose options replace choices.
 
     Raises:
@@ -239,7 +238,7 @@ def _choices_of(file: str, run_dir: str | None, words: Sequence[str]) -> dict[st
     # Refuse what a file must not choose alone, and tell of connections.
     problems = [
         f"{text}; if you want that, give --{key} {shlex.quote(str(chosen[key]))} as well"
-        for key, text in _strange_choices(chosen, run_dir).items()
+        for key, text in _strange_choices(chosen).items()
         if not given(key)
     ]
     if problems:
@@ -250,27 +249,14 @@ def _choices_of(file: str, run_dir: str | None, words: Sequence[str]) -> dict[st
     return chosen
 
 
-def _strange_choices(values: dict[str, Any], run_dir: str | None) -> dict[str, str]:
-    """Describe the choices of a run file that would run code, or write outside its folder.
-
-    Args:
-        values: Choices of the file.
-        run_dir: Folder of the run that is resumed; None if a new one begins.
-    """
+def _strange_choices(values: dict[str, Any]) -> dict[str, str]:
+    """Describe the choices of a run file that would run code."""
     from hocket.runs.own_code import named_code
 
-    strange = {
+    return {
         option: f"it runs {', '.join(map(str, functions))} for {option} = {values[option]!r}"
         for option, functions in named_code(values).items()
     }
-    if (timeline := values.get("timeline")) is not None:
-        # Of a link to itself only `realpath` has a place.
-        inside = run_dir is not None and (
-            Path(os.path.realpath(timeline)).is_relative_to(os.path.realpath(run_dir))
-        )
-        if not inside:
-            strange["timeline"] = f"it writes a timeline to {timeline!r}, outside of its folder"
-    return strange
 
 
 def _value_of(flag: str, words: Sequence[str]) -> str | None:

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from hocket.errors import HocketError, PeerFailedError
-from hocket.training.results.standard_stream import plain_console
+from hocket.training.results.plain_console import plain_console
 
 console = plain_console("stdout")
 messages = plain_console("stderr")

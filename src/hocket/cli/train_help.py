@@ -17,7 +17,7 @@ FIRST_OF_GROUP = COMMON_GROUPS | {
     "threads": "Replicas and waits",
     "log_every": "Records",
     "checkpoint_every": "Checkpoints and NaN",
-    "timeline": "Files",
+    "tensorboard": "Files",
     "config": "Runs and processes",
 }
 """Title of each group, by the options that it begins with."""

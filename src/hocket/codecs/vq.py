@@ -158,6 +158,8 @@ class _VQEncoder:
                 f"vq needs {codes} codes, but the first batch has only {count} vectors in each "
                 "group; use larger batches or fewer codes"
             )
+
+        # Begin with vectors of the batch, each once.
         books = vectors.new_empty(groups, codes, width)
         has_few = []
         for book, group_vectors in zip(books, vectors, strict=True):
@@ -168,6 +170,8 @@ class _VQEncoder:
             book[len(chosen) :] = chosen[0]
         # With a code for each vector k-means would only add rounding errors.
         exact = torch.tensor(has_few, device=books.device)[:, None, None]
+
+        # Move each code to the mean of its vectors, some times.
         for _ in range(KMEANS_ROUNDS):
             counts, sums = _counts_and_sums(vectors, nearest_codes(vectors, books), codes)
             means = sums / counts.clamp(min=1).unsqueeze(-1)
@@ -238,6 +242,7 @@ class _VQDecoder:
         Raises:
             PacketError: The packet needs codebooks that have not arrived.
         """
+        # The codebooks of the packet, which may bring them.
         version = encoded["version"]
         books: Tensor | None = encoded.get("books", self._books.get(version))
         if books is None:
@@ -250,10 +255,14 @@ class _VQDecoder:
         while len(self._books) > KEPT_VERSIONS:
             # The books of this packet, if it is read again and they are older than all others.
             del self._books[min(self._books)]
+
+        # The code of each index.
         indices = encoded["indices"]
         groups, _, width = books.shape
         wide = indices.to(torch.int64).unsqueeze(-1).expand(-1, -1, width)
         vectors = books.gather(1, wide)
+
+        # Codes in the shape and the strides of the tensor.
         shape, stride = encoded["shape"], encoded["stride"]
         dtype = parse_dtype(encoded["dtype"].removeprefix("torch."))
         flat = vectors.transpose(0, 1).reshape(-1, groups * width).to(dtype)

@@ -51,7 +51,7 @@ class StoredImages:
         return self.transform(images, rng), self.targets[rows_B]
 
     def divide(self, held: int, test: "StoredImages") -> tuple["StoredImages", "StoredImages"]:
-        """Return the rest, and `held` images drawn at random, served as those of `test`."""
+        """Return the rest, and `held` images drawn at random, served like `test`."""
         rest, held_out = (
             StoredImages(self.images.select(rows), self.targets[rows], self.size, transform)
             for rows, transform in zip(

@@ -63,7 +63,9 @@ class ProcessPace:
             self._waits.append(Wait(world.failures, status, f"{link.peer_name} to finish"))
 
     def set_goal(self, epochs: int, length: int | None, *, epoch: int, again: bool) -> None:
-        """Let the stage train for a number of epochs of its own; see the protocol.
+        """Let the stage train for a number of epochs of its own.
+
+        See the protocol.
 
         From here on to ``finish`` any stage may be killed and rejoin.
         """
@@ -201,10 +203,7 @@ class AsyncProcess:
     def step(self, inputs: Tree, targets: Tree, epoch: int) -> list[Event]:
         """Take a turn of the stage, as soon as there is a packet to draw.
 
-        Args:
-            inputs: Inputs of the batch, with tensors of shape (B, ...).
-            targets: Targets of the batch.
-            epoch: Epoch of the data that the batch belongs to.
+        See the protocol.
         """
         stage = self._stage
         stage.enter(epoch)

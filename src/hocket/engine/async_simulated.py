@@ -39,7 +39,10 @@ class SimulatedPace:
         return all(stage.finished for stage in self._stages)
 
     def set_goal(self, epochs: int, length: int | None, *, epoch: int, again: bool) -> None:
-        """Let each stage train for a number of epochs of its own; see the protocol."""
+        """Let each stage train for a number of epochs of its own.
+
+        See the protocol.
+        """
         for stage in self._stages:
             stage.data_epoch = epoch
             stage.set_goal(epochs, length, again=again)
@@ -91,10 +94,7 @@ class AsyncSimulation:
     def step(self, inputs: Tree, targets: Tree, epoch: int) -> list[Event]:
         """Take a turn of the first stage, at which a batch enters, and all until its next.
 
-        Args:
-            inputs: Inputs of the batch, with tensors of shape (B, ...).
-            targets: Targets of the batch.
-            epoch: Epoch of the data that the batch belongs to.
+        See the protocol.
         """
         for stage in self._stages:
             stage.enter(epoch)

@@ -100,10 +100,14 @@ def build_serial(parts: EngineParts) -> SerialEngine:
     setup, count = parts.setup, len(parts.modules)
     # A batch that is in flight between two ticks must not change when the caller's memory does.
     source = Source(copies=setup.method.flight(count) > 0)
+
+    # Signals, and the mailboxes between the stages.
     signals, networks = build_signals(setup, parts.modules, parts.sample)
     edges = [Edge(f"stage {k - 1}", f"stage {k}") for k in range(1, count)]
     to_previous: list[ToPrevious] = [source.port(), *(e.to_previous() for e in edges)]
     to_next: list[ToNext] = [*(edge.to_next() for edge in edges), NoNextStage()]
+
+    # On a GPU stages may compute at the same time, each on its stream.
     streams = StageStreams(setup.device, count) if setup.streams else None
     if streams is not None:
         to_previous, to_next = on_streams(to_previous, to_next)
@@ -136,12 +140,16 @@ def build_distributed(parts: EngineParts, world: World) -> DistributedEngine:
     """
     setup, method = parts.setup, parts.setup.method
     k, count = world.stage, len(parts.modules)
+
+    # Signals, whose networks may have BatchNorm as well.
     signals, networks = build_signals(setup, parts.modules, parts.sample)
     if setup.batchnorm == "shared" and world.replicas > 1:
         # Each process looks at all stages, so that all refuse, before any waits for another.
         layers = nn.ModuleList([*parts.modules, *networks])
         require_replaceable_forwards(parts.names.of_layers(layers))
         share_statistics(nn.ModuleList([parts.modules[k], networks[k]]), world)
+
+    # Connections to the neighbours.
     backends = Backends(world, setup.device)
 
     def connect(offset: int) -> Connection:
@@ -163,10 +171,14 @@ def build_distributed(parts: EngineParts, world: World) -> DistributedEngine:
     recorder = Recorder(k, keep=setup.record_timeline)
     previous = connect(-1) if k > 0 else None
     following = connect(1) if k < count - 1 else None
+
+    # Packets that a checkpoint has to repeat, as they are taken in a later tick.
     forward_delay = method.edge_delay(k)[0] if setup.resumable and following is not None else 0
     backward_delay = (
         method.edge_delay(k - 1)[1] if setup.resumable and previous is not None else 0
     )
+
+    # The stage of this process.
     stage_parts = StageParts(
         index=k,
         count=count,
@@ -198,6 +210,8 @@ def build_async_simulation(parts: EngineParts) -> AsyncSimulation:
     setup, count = parts.setup, len(parts.modules)
     replay = cast(Replay, setup.method.replay)  # which lets stages run freely
     signals, networks = build_signals(setup, parts.modules, parts.sample)
+
+    # Buffers between the stages, from which each draws.
     source = Source()
     buffers = [ReplayBuffer(replay) for _ in parts.modules[1:]]
     draws = [None, *map(replay_buffer.BufferToPrevious, buffers)]
@@ -220,6 +234,8 @@ def build_async_simulation(parts: EngineParts) -> AsyncSimulation:
         )
         for k, module in enumerate(parts.modules)
     ]
+
+    # Each stage takes its turns when simulated time says so.
     async_stages = [
         AsyncStage(stage, draw, setup.method.accumulate, parts.watchers)
         for stage, draw in zip(stages, draws, strict=True)
@@ -243,6 +259,8 @@ def build_async_process(parts: EngineParts, world: World) -> AsyncProcess:
             "replicas, and the machines decide when they take their turns; leave replicas at "
             "1 and stage_timing at 'regular'"
         )
+
+    # Signals, and what packets to and from the neighbours go through.
     signals, networks = build_signals(setup, parts.modules, parts.sample)
     backends = world.together(lambda: Backends(world, setup.device))
     send_stats = SendStats()
@@ -274,6 +292,7 @@ def build_async_process(parts: EngineParts, world: World) -> AsyncProcess:
             first = backends.for_headers(rank), backends.for_peer(rank)
         return ReconnectingLink(world, rank, connect, first)
 
+    # Links to the neighbours, and the stage between them.
     previous = link(-1, buffer.put) if buffer is not None else None
     following = link(1) if k < count - 1 else None
     source, recorder = Source(), Recorder(k, keep=setup.record_timeline)

@@ -141,6 +141,7 @@ def build_signals(
     Raises:
         OptionError: An output is not what a signal needs.
     """
+    # Forward the sample, to know the shapes on its way.
     signals = [setup.method.signal] * (len(modules) - 1) + [Objective()]
     shapes: list[tuple[int, ...]] = []
     dtypes: list[torch.dtype] = []
@@ -160,6 +161,8 @@ def build_signals(
                 )
             shapes.append(tuple(value.shape[1:]) if real else ())
             dtypes.append(value.dtype if real else torch.get_default_dtype())
+
+    # Build a network for each signal, from the shapes before and after it.
     output_shape = shapes[-1] if real else None
     networks = []
     for k, signal in enumerate(signals):

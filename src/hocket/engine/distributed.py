@@ -14,7 +14,7 @@ from hocket.engine.lookahead import BatchAnnouncer, predict_stage
 from hocket.errors import DataError
 from hocket.methods.method import Method
 from hocket.program import Action, StageSchedule, drain, enter
-from hocket.signals.losses import count_targets, ignored_index
+from hocket.signals.losses import count_targets
 from hocket.stage.passes.forward_only import Prediction
 from hocket.stage.stage import Stage
 from hocket.transport.processes.connection import Connection
@@ -93,12 +93,9 @@ class DistributedEngine:
                 world.add_link(connection)
 
     def step(self, inputs: Tree, targets: Tree, epoch: int) -> list[Event]:
-        """Do the tick in which a batch enters, and those that flush a full group.
+        """Do the tick in which a batch enters.
 
-        Args:
-            inputs: Inputs of the batch, with tensors of shape (B, ...).
-            targets: Targets of the batch.
-            epoch: Epoch that the batch belongs to.
+        See the protocol.
 
         Raises:
             DataError: The batch has fewer inputs than there are replicas.
@@ -130,12 +127,9 @@ class DistributedEngine:
         return self._schedule.tick_count
 
     def start_at(self, ticks: int, batches: int, updates: int) -> None:
-        """Continue a training that other stages began, with nothing in flight.
+        """Continue a training that other stages began.
 
-        Args:
-            ticks: Number of the next tick.
-            batches: Number of the next batch.
-            updates: Number of updates that the weights have seen.
+        See the protocol.
         """
         self._schedule.start_at(ticks, batches, updates)
         self._lookahead.tick = ticks - 1
@@ -164,6 +158,8 @@ class DistributedEngine:
         replica, replicas = self._world.replica, self._world.replicas
         if replicas == 1:
             return 1.0, batch
+
+        # The samples of this replica.
         whole = count_samples(batch)
         if whole < replicas:
             raise DataError(
@@ -172,6 +168,7 @@ class DistributedEngine:
             )
         first, last = (whole * r // replicas for r in (replica, replica + 1))
 
+        # Inputs and targets of these samples.
         inputs, targets = batch
         is_tuple = type(targets) is tuple  # perhaps of each sample, as of zip(*samples)
         own = take_samples(
@@ -184,7 +181,9 @@ class DistributedEngine:
                 f"replicas cannot divide the targets of a batch of {whole}: none of their "
                 f"tensors has that length, and no list that many entries: {_shapes(batch[1])}"
             )
-        ignored = ignored_index(self.stages[0].core.setup.loss)
+
+        # The fraction of the loss that they are.
+        ignored = self.stages[0].ignored_target
         counted, all_counted = (count_targets(each[1], ignored) for each in (own, batch))
         if counted is not None and all_counted:
             return int(counted) / int(all_counted), own

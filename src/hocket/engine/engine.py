@@ -111,7 +111,10 @@ class LockstepPace:
     stopped = False
 
     def set_goal(self, epochs: int, length: int | None, *, epoch: int, again: bool) -> None:
-        """Do nothing; see the protocol."""
+        """Do nothing.
+
+        See the protocol.
+        """
 
     def end_goal(self) -> None:
         """Do nothing: no goal was set."""

@@ -47,6 +47,7 @@ class BatchAnnouncer:
             start: Number of the first batch.
             ahead: Number of batches that the first stage reads ahead.
         """
+        # The stages after the first one hear how many batches come, and pass it on.
         number, self._openings = self._openings, self._openings + 1
         if self._previous is not None:
             lookahead.end_batch = self._previous.receive("opening", number).value(
@@ -57,6 +58,8 @@ class BatchAnnouncer:
                 yield NO_BATCH
                 start += 1
             return
+
+        # The first stage reads ahead.
         # Copied: the loader may fill the same memory with the next batch.
         iterator = map(copy_tensors, batches)
         queue = deque(islice(iterator, ahead))

@@ -51,12 +51,9 @@ class SerialEngine:
             self._watchers.append(meter)
 
     def step(self, inputs: Tree, targets: Tree, epoch: int) -> list[Event]:
-        """Do the tick in which a batch enters, and those that flush a full group.
+        """Do the tick in which a batch enters.
 
-        Args:
-            inputs: Inputs of the batch, with tensors of shape (B, ...).
-            targets: Targets of the batch.
-            epoch: Epoch that the batch belongs to.
+        See the protocol.
         """
         packet = self._source.send(self.program.batch_count, epoch, inputs, targets)
         if self._meter is not None:
@@ -83,12 +80,9 @@ class SerialEngine:
         return self.program.tick_count
 
     def start_at(self, ticks: int, batches: int, updates: int) -> None:
-        """Continue a training that other stages began, with nothing in flight.
+        """Continue a training that other stages began.
 
-        Args:
-            ticks: Number of the next tick.
-            batches: Number of the next batch.
-            updates: Number of updates that the weights have seen.
+        See the protocol.
         """
         for schedule in self.program.schedules:
             schedule.start_at(ticks, batches, updates)

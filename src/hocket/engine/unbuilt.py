@@ -38,7 +38,9 @@ class UnbuiltEngine:
     pace = UnbuiltPace()
 
     def step(self, inputs: Tree, targets: Tree, epoch: int) -> list[Event]:
-        """Refuse to train; see the protocol.
+        """Refuse to train.
+
+        See the protocol.
 
         Raises:
             HocketError: Always.

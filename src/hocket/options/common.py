@@ -24,15 +24,12 @@ RANGES = {
     "check_every": Range(least=1),
     "timeout_s": Range(above=0, most=MAX_TIMEOUT_S),
     "slow_timeout_s": Range(above=0, most=MAX_TIMEOUT_S),
-    "warmup_epochs": Range(least=0),
     "warmup_updates": Range(least=0),
-    "warmup_factor": Range(above=0, most=1),
     "gradient_error_every": Range(least=0),
 }
 """Ranges of the options below."""
 NEEDED = {
     "scheduler_unit": "scheduler",
-    "warmup_factor": "warmup_epochs",
     "batchnorm": "replicas",
 }
 """Options that have no effect without another one."""
@@ -41,7 +38,7 @@ COMMON_GROUPS = {
     "seed": "Computation",
     "stage_timing": "Delays, packets and speeds",
     "replicas": "Replicas and waits",
-    "gradient_error_every": "Records",
+    "record_timeline": "Records",
     "on_nan": "Checkpoints and NaN",
 }
 """Title of each group of options for help, by those that it begins with."""
@@ -53,10 +50,6 @@ class CommonOptions:
 
     scheduler_unit: SchedulerUnit = "epoch"
     """Unit that the scheduler counts: epoch or update."""
-    warmup_epochs: int = 0
-    """Number of first epochs with a lower learning rate."""
-    warmup_factor: float = 0.1
-    """Factor on the scheduler's learning rates in these epochs."""
     warmup_updates: int = 0
     """Number W of first updates of a stage in which the learning rates rise: update u (from 0)
     has (u + 1) / (W + 1) of the scheduler's. A scheduler that counts updates begins after
@@ -94,6 +87,9 @@ class CommonOptions:
     slow_timeout_s: float = 1800.0
     """The same limit for all else: starting, reading data, evaluation, checkpoints, and the
     first action of each kind, which may compile."""
+    record_timeline: bool = False
+    """Keep the time span of every action; a run writes timeline.json into its folder, for
+    Perfetto and `hocket draw --timeline`."""
     gradient_error_every: int = 0
     """Compare the gradients of every n-th batch with the true ones; 0 for none."""
     on_nan: OnNaN = "stop"
@@ -117,11 +113,6 @@ class CommonOptions:
         problems = mistyped + out_of_range(self, ranges) + without_effect(self, needed)
         if mistyped:  # values that cannot be compared
             return problems
-        if self.warmup_updates and self.warmup_epochs:
-            problems.append(
-                f"warmup_updates is {self.warmup_updates} and warmup_epochs is "
-                f"{self.warmup_epochs}; warm up by one of the two"
-            )
         if self.slow_timeout_s < self.timeout_s:
             problems.append(
                 f"slow_timeout_s is {self.slow_timeout_s:g}, and timeout_s, the limit of a "

@@ -52,6 +52,7 @@ def find_cut_points(network: nn.Module, sample: Tree) -> CutGraph:
 
         return map_tensors(resize, sample)
 
+    # Batches of several sizes show which dimension is the batch's.
     size = max(count, 2)
     resized = {
         TRAINING: resize_batch(size),
@@ -59,6 +60,8 @@ def find_cut_points(network: nn.Module, sample: Tree) -> CutGraph:
         EVALUATION: resize_batch(size + 1),
         EVALUATION._replace(single=True): resize_batch(1),
     }
+
+    # Record the forward in all modes; again, if stages have to repeat some modules.
     try:
         with restore_modes(network):
             recordings = record_modes(network, resized, frozenset())
@@ -135,6 +138,7 @@ class _GraphBuilder:
         Args:
             skipped: Receives the other modules, with the reason.
         """
+        # The first call of each module, in each mode.
         first_calls = {
             mode: {call.name: call for call in reversed(recording.calls)}
             for mode, recording in self.recordings.items()
@@ -142,6 +146,8 @@ class _GraphBuilder:
         first_end = min(call.end for call in self.recordings[TRAINING].calls)
         previous: Call | None = None
         last_start = -1  # of a candidate in evaluation
+
+        # Yield a call, or say why a cut before it is impossible or divides nothing.
         for call in self.recordings[TRAINING].calls:
             in_evaluation = first_calls[EVALUATION].get(call.name)
             if call.name in skipped:

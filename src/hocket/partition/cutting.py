@@ -87,6 +87,7 @@ def cut(
     >>> [len(stage) for stage in cut(network, stages=2, sample=torch.ones(2, 4))]
     [1, 2]
     """
+    # Check the options.
     check_choice("by", by, get_args(By))
     check_memory_limit(memory_limit_mib)
     if isinstance(stages, bool) or not isinstance(stages, int | Plan):
@@ -98,6 +99,8 @@ def cut(
             "a link or a limit of memory needs a number of stages and by='time', with which "
             "time and memory are measured; give both, or leave it out"
         )
+
+    # Measure the layers, and choose the fastest cut.
     if isinstance(stages, int) and timed:
         graph = find_cut_points(network, sample)
         require_enough_layers(stages, graph)
@@ -105,6 +108,8 @@ def cut(
         positions = fastest_cut(costs, stages, link, memory_limit_mib)
         warn_if_uneven(graph, [cost.total_s for cost in costs], positions)
         stages = _build_plan(graph, positions)
+
+    # Cut, and compare with the whole network.
     plan, modules = divide(network, stages, sample)
     if cuts_between_layers(network, plan):  # all others have been verified
         verify_stages(network, modules, sample)
@@ -168,6 +173,8 @@ def fastest_cut(
         else 2 * link.seconds(cost.output_bytes)
         for cost in costs[:-1]
     ]
+
+    # Balance times, within the memory.
     times_s = [cost.total_s for cost in costs]
     first_layers = balance(
         times_s,
@@ -199,6 +206,8 @@ def divide(
     """
     if isinstance(stages, Plan):
         stages.require_for(network)
+
+    # Layers of an nn.Sequential become stages as they are.
     counted = isinstance(stages, int)
     if isinstance(stages, int) and is_sequential(network):
         stages = balanced_plan(network, stages, sample)
@@ -207,6 +216,8 @@ def divide(
         if counted:
             _warn_of_untrained(network, stages, built)
         return stages, built
+
+    # Any other network is cut inside its forward.
     graph = find_cut_points(network, sample)
     if isinstance(stages, int):
         positions = balanced_cut_points(graph, stages)
@@ -331,6 +342,8 @@ def _find_positions(graph: CutGraph, plan: Plan) -> list[int]:
     ]
     if foreign:
         raise CutError(format_problems("the plan is for another network", foreign))
+
+    # Names of the plan before which this network cannot be cut, and names out of order.
     problems = [
         f"not before {name!r}: {reason}"
         for name in plan.cuts

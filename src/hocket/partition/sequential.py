@@ -91,6 +91,8 @@ def build_stages(network: nn.Module, plan: Plan) -> list[nn.Module]:
         CutError: The plan does not fit the network, or stages share parameters.
     """
     plan.require_for(network)
+
+    # The layers at which the stages begin.
     layers = layers_in_order(network)
     names = list(layers)
     missing = [cut for cut in plan.cuts if cut not in layers]
@@ -112,6 +114,8 @@ def build_stages(network: nn.Module, plan: Plan) -> list[nn.Module]:
         raise CutError(
             format_problems(f"cannot cut this network into {plan.stages} stages", problems)
         )
+
+    # The stages.
     stages = [
         nn.Sequential(*(layers[name] for name in names[a:b])) for a, b in pairwise(bounds)
     ]
@@ -132,6 +136,8 @@ def require_separate(network: nn.Module, stages: Sequence[nn.Module]) -> None:
         for k, stage in enumerate(stages)
         if isinstance(stage, nn.Sequential) and len(stage) == 0
     ]
+
+    # Weights and statistics in two stages, or in none.
     for kind, entries in (
         ("parameter", list(network.named_parameters())),
         ("buffer", list(network.named_buffers())),

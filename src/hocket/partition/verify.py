@@ -71,6 +71,8 @@ def verify_stages(network: nn.Module, stages: Sequence[nn.Module], sample: Tree)
     problems: list[str] = []
     rounded: list[str] = []
     on_gpu = any(device.type == "cuda" for device in devices_of(network))
+
+    # Compare the stages with the whole network, in both modes.
     modes = (("in training mode", training_mode), ("in evaluation", evaluation_mode))
     for name, mode in modes:
         with mode(network, *stages), _restore_gradients(network):
@@ -97,6 +99,8 @@ def verify_stages(network: nn.Module, stages: Sequence[nn.Module], sample: Tree)
                 found = _differences(expected, actual, _equal_but_for_rounding)
                 rounded += _differences(expected, actual, torch.equal)
             problems += [f"{name} {text}" for text in found]
+
+    # Compare without gradients, and on a second batch.
     problems += _problems_without_gradients(network, stages, sample)
     compare = _nearly_equal if on_gpu else _equal_but_for_rounding
     problems = problems or [*_problems_of_a_second_batch(network, stages, sample, compare)]
@@ -298,6 +302,7 @@ def _run(
     """
     network.zero_grad(set_to_none=True)
     with _same_state(network, grad=grad):
+        # Forward, stage by stage.
         value: Tree = sample
         passed: list[tuple[Tree, Tree]] = []
         for stage in stages:
@@ -308,6 +313,8 @@ def _run(
             passed.append((inputs, value))
         outputs = tuple(output.detach().clone() for output in tensors(value))
         buffers = {name: buffer.clone() for name, buffer in network.named_buffers()}
+
+        # Backward, from random gradients of the outputs.
         gradients: list[Tensor | None] = [torch.randn(o.shape).to(o) for o in outputs]
         for inputs, output in reversed(passed) if grad else ():
             pairs = zip(tensors(output), gradients, strict=True)

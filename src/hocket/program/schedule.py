@@ -102,15 +102,31 @@ class StageSchedule:
 
     def drain_tick(self) -> list[Action]:
         """Return the stage's actions in the next tick, in which no batch enters."""
+        # A batch that entered at tick s runs down three diagonals. On three stages of FDG,
+        # whose packets take one tick:
+        #
+        #     tick  | stage 0 | stage 1 | stage 2
+        #     s     | F       |         |
+        #     s + 1 |         | F       |
+        #     s + 2 | (T)     |         | F B U
+        #     s + 3 |         | B U (T) |
+        #     s + 4 | B U     |         |
+        #
+        # F goes from the first stage to the last, B back to the first. T is where B would be if
+        # the next stage answered at once; only signals that learn from that answer have it. So
+        # these are the ticks at which the batches entered that are due here now:
         method, stage = self.method, self.stage
-        # Ticks at which the batches entered that are due here now.
         for_forward = self.tick_count - self._entry
         for_backward = for_forward - self._delay
         for_target = for_forward - self._answer_delay
+
+        # The forward diagonal.
         forward, backward, learn = [], [], []
         if for_forward in self._entered:
             batch = self._entered[for_forward]
             forward.append(self._forward(batch))
+
+        # The backward diagonal. The last gradient of a group brings an update.
         if for_backward in self._entered:
             backward.append(Action("B", stage, batch := self._entered[for_backward]))
             self._accumulated += 1
@@ -118,8 +134,12 @@ class StageSchedule:
                 backward.append(Action("U", stage, batch))
                 self._accumulated = 0
                 self._updates += 1
+
+        # The diagonal of answers.
         if self._learns and for_target in self._entered:
             learn.append(Action("T", stage, self._entered[for_target]))
+
+        # A batch that has been everywhere is forgotten.
         self._entered.pop(self.tick_count - self._flight, None)
         self.tick_count += 1
         if self._delay and method.order == "backward-first":

@@ -1,6 +1,7 @@
 """Parts of a training, built from the text of its configuration."""
 
 import inspect
+import re
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -31,15 +32,13 @@ T = TypeVar("T")
 
 
 def require_data(config: RunConfig) -> None:
-    """Check the data set of a configuration, without reading it.
+    """Check the data set of a configuration and its options, without reading it.
 
     Raises:
-        OptionError: It does not exist, has no such option, or its files are not there.
+        OptionError: The data set or one of its options does not exist.
     """
     named = Named.parse(config.data)
     datasets.check_data(named.name, config.data_dir, **named.options)
-    if config.data_dir is not None and not config.data_dir.exists():
-        raise OptionError(f"data_dir is {str(config.data_dir)!r}, which does not exist")
 
 
 def load_data(config: RunConfig) -> Data:
@@ -49,7 +48,7 @@ def load_data(config: RunConfig) -> Data:
         OptionError: The data set or one of its options does not exist.
         DataError: Its files are missing or damaged.
     """
-    require_data(config)
+    require_data(config)  # before its options stand next to the options of the training
     named = Named.parse(config.data)
     return datasets.load(
         named.name,
@@ -290,8 +289,8 @@ def _trial_optimizer(named: Named, found: Callable[..., Any]) -> optim.Optimizer
             return RotatedAdam(weights[1:], **named.options)
         return cast(optim.Optimizer, found(weights[:1], **named.options))
 
-    trial = _try("optimizer", named, create)
-    _try("optimizer", named, trial.step)
+    trial = _try("optimizer", str(named), create)
+    _try("optimizer", str(named), trial.step)
     return trial
 
 
@@ -316,16 +315,20 @@ def build_scheduler_factory(config: RunConfig) -> SchedulerFactory | None:
     """
     if config.scheduler == "none":
         return None
-    named = Named.parse(config.scheduler)
-    base = lr_scheduler.LRScheduler
-    scheduler_class = _find_class(vars(lr_scheduler), base, "scheduler", named)
+    # A sign of a number, as in 1e+5, joins nothing.
+    parts = [Named.parse(part) for part in re.split(r"\+(?=[A-Za-z])", config.scheduler)]
+    members, base = vars(lr_scheduler), lr_scheduler.LRScheduler
+    classes = [_find_class(members, base, "scheduler", part) for part in parts]
 
     def build(optimizer: optim.Optimizer) -> lr_scheduler.LRScheduler:
-        scheduler: lr_scheduler.LRScheduler = scheduler_class(optimizer, **named.options)
-        return scheduler
+        schedulers: list[lr_scheduler.LRScheduler] = [
+            scheduler_class(optimizer, **part.options)
+            for scheduler_class, part in zip(classes, parts, strict=True)
+        ]
+        return schedulers[0] if len(parts) == 1 else lr_scheduler.ChainedScheduler(schedulers)
 
     optimizer = _trial_optimizer(*_find_optimizer(config))
-    _try("scheduler", named, lambda: _step_scheduler(build, optimizer))
+    _try("scheduler", config.scheduler, lambda: _step_scheduler(build, optimizer))
     return build
 
 
@@ -372,7 +375,7 @@ def _step_scheduler(factory: SchedulerFactory, optimizer: optim.Optimizer) -> No
         scheduler.step()
 
 
-def _try(kind: str, named: Named, trial: Callable[[], T]) -> T:
+def _try(kind: str, text: str, trial: Callable[[], T]) -> T:
     """Run a trial with a single weight, so that a wrong option shows before the training.
 
     Raises:
@@ -382,5 +385,5 @@ def _try(kind: str, named: Named, trial: Callable[[], T]) -> T:
         return trial()
     except Exception as error:  # its text says what is wrong, whatever it is
         raise OptionError(
-            format_problems(f"PyTorch refuses the {kind} {str(named)!r}", [str(error)])
+            format_problems(f"PyTorch refuses the {kind} {text!r}", [str(error)])
         ) from error

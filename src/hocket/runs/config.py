@@ -78,7 +78,8 @@ class RunConfig(CommonOptions):
     """Weights that the optimizer's weight_decay acts on: all, or matrices only, which leaves
     out biases and norms."""
     scheduler: str = "none"
-    """Scheduler of torch.optim.lr_scheduler, such as MultiStepLR:milestones=[150,225]."""
+    """Scheduler of torch.optim.lr_scheduler, such as MultiStepLR:milestones=[150,225]; several,
+    joined by +, act together, as in ConstantLR:factor=0.1,total_iters=3+StepLR:step_size=9."""
     label_smoothing: float = 0.0
     """Share of each target that all classes divide equally, in training; evaluations report
     the loss without it."""
@@ -114,8 +115,6 @@ class RunConfig(CommonOptions):
     """Number of newest checkpoints to keep."""
     on_checkpoint_error: Literal["warn", "stop"] = "warn"
     """Reaction to a checkpoint that cannot be written."""
-    timeline: Path | None = None
-    """File to write a timeline to, for Perfetto and `hocket draw --timeline`."""
     tensorboard: bool = False
     """Write event files for TensorBoard."""
     log_to: str = "none"
@@ -161,9 +160,9 @@ _OF_A_MACHINE = ("data_dir", "device", "run_dir", "threads")
 MAY_CHANGE = frozenset([
     "stages", "plan", "replicas", "epochs", "updates", "evaluate_every", "early_stopping",
     "data_dir", "workers", "device", "streams", "threads", "timeout_s", "slow_timeout_s",
-    "checksum", "run_dir", "log_every", "gradient_error_every", "timeline", "tensorboard",
-    "log_to", "weights_format", "checkpoint_every", "checkpoint_keep", "on_checkpoint_error",
-    "on_nan", "check_every",
+    "checksum", "run_dir", "log_every", "gradient_error_every", "record_timeline",
+    "tensorboard", "log_to", "weights_format", "checkpoint_every", "checkpoint_keep",
+    "on_checkpoint_error", "on_nan", "check_every",
 ])  # fmt: skip
 """Choices that may differ in a resumed run."""
 
@@ -215,8 +214,11 @@ def parse_config(values: dict[str, Any], where: str) -> RunConfig:
         f"{k} is {v!r}; write it without a NUL" for k, v in values.items() if "\0" in str(v)
     ]
     if problems:
-        raise OptionError(format_problems(f"cannot use {where}", problems))
-    paths = {"data_dir", "run_dir", "timeline"}
+        # Options come and go between versions, and a run keeps those of its own.
+        known = values.keys() <= hints.keys()
+        title = f"cannot use {where}" + ("" if known else " (of another version of Hocket?)")
+        raise OptionError(format_problems(title, problems))
+    paths = {"data_dir", "run_dir"}
     checked: dict[str, Any] = {
         k: Path(v).expanduser() if k in paths and v is not None else v
         for k, v in values.items()

@@ -19,8 +19,12 @@ _CIFAR = {
 RECIPES: Mapping[str, Mapping[str, Any]] = {
     # FDG, arXiv 1906.09108, section 4.
     "fdg-cifar": _CIFAR,
-    # The same, for ResNet-110, and for ResNet-56 on 3 and 4 stages.
-    "fdg-cifar-warmup": {**_CIFAR, "network": "resnet56", "warmup_epochs": 3},
+    # The same, for ResNet-110, and for ResNet-56 on 3 and 4 stages: 3 epochs at a tenth first.
+    "fdg-cifar-warmup": {
+        **_CIFAR,
+        "network": "resnet56",
+        "scheduler": f"ConstantLR:factor=0.1,total_iters=3+{_CIFAR['scheduler']}",
+    },
     # DGL compared with DDG, arXiv 1901.08164: ResNet-110 on 2 stages at a tenth of the rate.
     "dgl-cifar": {
         **_CIFAR,

@@ -26,7 +26,7 @@ from hocket.runs.build import (
     parse_stage_speeds,
     require_data,
 )
-from hocket.runs.config import RunConfig, require_writable
+from hocket.runs.config import RunConfig
 from hocket.runs.metrics_log import tensorboard_writer
 from hocket.runs.trackers import BuildTracker, parse_trackers
 from hocket.signals.losses import Loss, cross_entropy
@@ -96,8 +96,6 @@ class ResolvedRun:
             problems.attempt(import_safetensors)
         if config.tensorboard:
             problems.attempt(tensorboard_writer)
-        if config.timeline is not None:
-            problems.attempt(require_writable, "timeline", config.timeline)
         problems.raise_together("this run is impossible")
         # Options that a run has in common with a trainer are passed on as they are.
         smoothed = partial(cross_entropy, label_smoothing=config.label_smoothing)
@@ -109,7 +107,6 @@ class ResolvedRun:
             codec=codec,
             stage_speeds=stage_speeds,
             evaluation_loss=cross_entropy,
-            record_timeline=config.timeline is not None,
             resumable=config.checkpoint_every > 0,
         )
         return ResolvedRun(

@@ -16,6 +16,8 @@ from hocket.options import Named
 from hocket.remedies.registry import split_remedies
 from hocket.runs.config import RunConfig
 
+TIMELINE = "timeline.json"
+"""File of a run folder with the time span of every action, if they are recorded."""
 LOCK = ".lock"
 """File of a run folder that the process that trains in it holds a lock on."""
 LOCK_LENGTH = 300

@@ -33,6 +33,7 @@ from hocket.runs.metrics_log import (
 )
 from hocket.runs.resolve import ResolvedRun
 from hocket.runs.run_dir import (
+    TIMELINE,
     cannot_write,
     checkpoint_dir,
     create_run_dir,
@@ -267,10 +268,9 @@ def _resume(trainer: Trainer, run: ResolvedRun, run_dir: Path) -> ResumePoint | 
 
 def _read_timeline(config: RunConfig, point: ResumePoint | None) -> Timeline:
     """Read the timeline that a resumed run wrote before its checkpoint; else an empty one."""
-    file = config.timeline
-    if point is None or config.run_dir is None or file is None or not file.exists():
+    if point is None or config.run_dir is None or not config.record_timeline:
         return Timeline(())
-    if RunConfig.read(config.run_dir / "run.json").timeline != file:
+    if not (file := config.run_dir / TIMELINE).exists():
         return Timeline(())
     try:
         return Timeline.read(file).before_tick(point.tick)

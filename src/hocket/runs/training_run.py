@@ -23,7 +23,7 @@ from hocket.runs.config import write_json
 from hocket.runs.metrics_log import MetricsLog
 from hocket.runs.peak_memory import peak_mib
 from hocket.runs.resolve import ResolvedRun
-from hocket.runs.run_dir import cannot_write, checkpoint_dir
+from hocket.runs.run_dir import TIMELINE, cannot_write, checkpoint_dir
 from hocket.runs.summary import (
     SUMMARY,
     StageSummary,
@@ -304,12 +304,11 @@ class TrainingRun:
         return "" if is_spent or self._early_stopping is None else self._early_stopping.reason
 
     def _write_timeline(self) -> None:
-        file = self._config.timeline
-        if file is not None:
+        if self._config.record_timeline:
             timeline = self._trainer.timeline()
             if self._trainer.is_main_process:
                 try:
-                    self._timeline_before.concatenate(timeline).write(file)
+                    self._timeline_before.concatenate(timeline).write(self._run_dir / TIMELINE)
                 except OptionError as error:  # the results are worth more
                     warn(str(error))
 

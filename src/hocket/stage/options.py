@@ -30,8 +30,6 @@ class TrainingOptions(CommonOptions):
     with none, weights that differ are refused."""
     evaluation_loss: Loss | None = None
     """Loss that evaluations report; the loss of the training if not given."""
-    record_timeline: bool = False
-    """Keep the time span of every action, for the method timeline."""
     resumable: bool = False
     """Keep what a checkpoint needs of batches in flight: with stash and live the weights and
     statistics of each of their forwards."""

@@ -142,16 +142,13 @@ class Setup(TrainingOptions):
         skips = self.on_nan == "skip" or self.precision == "fp16"
         return 1 if skips or self.device.type == "cpu" else 50
 
-    def warmup_lr_factor(self, epoch: int, update: int) -> float:
+    def warmup_lr_factor(self, update: int) -> float:
         """Return the factor of the warm-up on the learning rates of an update.
 
         Args:
-            epoch: Epoch of the update.
             update: Number of updates before it.
         """
-        if update < self.warmup_updates:
-            return (update + 1) / (self.warmup_updates + 1)
-        return self.warmup_factor if epoch < self.warmup_epochs else 1.0
+        return min(1.0, (update + 1) / (self.warmup_updates + 1))
 
     def autocast(self) -> torch.autocast:
         """Return the context manager of the precision to compute in."""

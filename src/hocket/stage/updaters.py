@@ -65,7 +65,7 @@ def build_updaters(
             scheduler_unit=setup.scheduler_unit,
             scheduler_start=setup.warmup_updates,
             reduce=reduce,
-            lr_factor=lambda *when: setup.warmup_lr_factor(*when) * lr_factor,
+            lr_factor=lambda update: setup.warmup_lr_factor(update) * lr_factor,
             build_reduction=parts.reduction,
             clip=as_clipping(setup.clip),
             remedies=attached,

@@ -64,11 +64,6 @@ class Budget:
         if on_evaluation is not None and not self.evaluate_every:
             raise OptionError("on_evaluation is never called without evaluate_every; give both")
 
-    @property
-    def counts_updates(self) -> bool:
-        """True if the training depends on a common number of updates."""
-        return self.updates is not None or self.evaluate_every > 0
-
     def is_spent(self, epochs: int, updates: int) -> bool:
         """Return True after these numbers of epochs and updates.
 

@@ -70,6 +70,8 @@ class EncodedPort(Generic[Sent, Received]):
         if packet.skipped:
             self._port.send(packet)
             return
+
+        # Choose what is encoded, each position by its encoder.
         values = tensors(packet.values)
         flags = packet.exact or (False,) * len(values)
         pairs = zip(values, flags, strict=True)
@@ -78,6 +80,8 @@ class EncodedPort(Generic[Sent, Received]):
         while len(self._encoders) < len(plain):
             self._encoders.append(self._build_encoder())
             self._local_decoders.append(self._send_codec.decoder())
+
+        # Encode, and measure what is saved and lost.
         try:
             encoded = [
                 tensor if exact else _encode(encoder, tensor)
@@ -87,6 +91,8 @@ class EncodedPort(Generic[Sent, Received]):
             raise OptionError(f"cannot encode what {self._edge} sends: {error}") from error
         if self._stats is not None:
             self._update_stats(self._stats, packet.batch, plain, encoded)
+
+        # Send the codes instead of the values.
         # An empty tensor keeps the position of one that is encoded.
         structure = map_tensors(_placeholder, packet.values)
         content: Any = (structure, encoded)

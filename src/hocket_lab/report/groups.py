@@ -13,7 +13,7 @@ Line: TypeAlias = Mapping[float, tuple[float, float]]
 """Points (x, y) of a line by the place that tells which points of other runs are alike: the
 updates of an evaluation, or the number of a stage or of an interval of batches."""
 NOT_COMPARED = WITHOUT_EFFECT_ON_RESULTS | {
-    "seed", "timeline", "log_every", "gradient_error_every",
+    "seed", "record_timeline", "log_every", "gradient_error_every",
 }  # fmt: skip
 """Options in which the runs of a group may differ."""
 

@@ -1,7 +1,6 @@
 """Sections of a report with pictures: programs of methods, and timelines of runs."""
 
 import math
-from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -10,6 +9,7 @@ from hocket.files import JSON_LIMIT
 from hocket.program import unroll
 from hocket.runs.config import RunConfig
 from hocket.runs.plot import program_panel
+from hocket.runs.run_dir import TIMELINE
 from hocket.timeline import Timeline
 from hocket_lab.report.groups import Group
 from hocket_lab.report.markup import Markup, element
@@ -48,14 +48,12 @@ def _program_title(config: RunConfig) -> str:
 def timeline_pictures(runs: Sequence[ReportedRun]) -> list[Markup]:
     """Draw the timelines that runs have recorded, or say why one is not shown."""
     pictures: list[Markup] = []
-    owners = Counter(run.config.timeline.resolve() for run in runs if run.config.timeline)
     for run in runs:
-        if (file := run.config.timeline) is None:
+        if not run.config.record_timeline:
             continue
         pictures.append(element("h3", run.name))
         try:
-            timeline = _read_timeline(file, run.config.stages, owners[file.resolve()])
-            timeline, note = first_spans(timeline)
+            timeline, note = first_spans(_read_timeline(run.folder / TIMELINE))
         except HocketError as error:
             pictures.append(element("p", str(error), class_="note"))
             continue
@@ -85,26 +83,16 @@ def _draw_program(config: RunConfig, title: str) -> Markup:
     return span_picture(panel.timeline, name, measured=False, labels=panel.labels)
 
 
-def _read_timeline(file: Path, stages: int, owners: int) -> Timeline:
-    """Read a timeline that a run file names.
-
-    Args:
-        file: The timeline.
-        stages: Stages of the run.
-        owners: Runs of the report that name it.
+def _read_timeline(file: Path) -> Timeline:
+    """Read the timeline of a run.
 
     Raises:
-        DataError: It is missing, too long, damaged, or empty.
-        OptionError: It has no batches, or is another run's.
+        DataError: It is missing, too long or damaged.
+        OptionError: It has no batches.
     """
-    if owners > 1:
-        raise OptionError(
-            f"the timeline {str(file)!r} is named by {owners} runs, and only the last one's is "
-            "there; give each run a file of its own"
-        )
     # A run folder of unknown origin may name a pipe or a device.
     if not file.is_file():
-        raise DataError(f"there is no timeline {str(file)!r}; report from the run's own folder")
+        raise DataError(f"there is no timeline {str(file)!r}; a run that ends well has one")
     if (size := file.stat().st_size) > JSON_LIMIT:
         raise DataError(
             f"the timeline {str(file)!r} has {size} bytes, and at most {JSON_LIMIT} are read; "
@@ -113,9 +101,4 @@ def _read_timeline(file: Path, stages: int, owners: int) -> Timeline:
     timeline = Timeline.read(file)
     if not timeline.batches:
         raise OptionError(f"the timeline {str(file)!r} has no batches; record it again")
-    if (found := len(timeline.stages)) != stages:
-        raise OptionError(
-            f"the timeline {str(file)!r} has {found} stages and the run has {stages}: another "
-            "run has written it; give each run a file of its own"
-        )
     return timeline

@@ -19,7 +19,6 @@ MOST_RUNS = 10_000
 REFUSED: Mapping[str, str] = {
     "seed": "list seeds under the key 'seeds'",
     "run_dir": "each run gets a folder of its own",
-    "timeline": "all runs would write the same file; resume a single run for a timeline",
 }
 """Options that a study does not take, and the advice."""
 
@@ -257,6 +256,8 @@ def _config_problems(config: RunConfig) -> list[str]:
     """Return the problems of a configuration: what it names does not exist, or not here."""
     problems = Problems()
     problems.attempt(ResolvedRun.from_config, config)
+    if config.data_dir is not None and not config.data_dir.exists():
+        problems.append(f"data_dir is {str(config.data_dir)!r}, which does not exist")
     if config.replicas > 1:
         problems.append(
             f"replicas is {config.replicas}, and each run of a study has one process; use 1"

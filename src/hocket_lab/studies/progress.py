@@ -9,7 +9,7 @@ from typing import Self
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
 from hocket.methods import parse_method
-from hocket.training.results.standard_stream import plain_console
+from hocket.training.results.plain_console import plain_console
 from hocket_lab.studies.curve import epoch_length
 from hocket_lab.studies.pool import RunningRun
 from hocket_lab.studies.results import RunOutcome

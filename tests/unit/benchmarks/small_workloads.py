@@ -8,16 +8,23 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor, nn, optim
 
 from benchmarks.harness.workload import Workload
 from benchmarks.peers import PreparedTraining
+from hocket.runs.build import build_optimizer_factory
+from hocket.runs.config import RunConfig
 from hocket.zoo.layer import Layer
 
 
 @dataclass(frozen=True, kw_only=True)
 class Exact(Workload):
     """A workload in double precision without BatchNorm: all ways to split a batch are equal."""
+
+    rule: str = "SGD:lr=0.01,momentum=0.9"
+
+    def optimizer(self, parameters: list[nn.Parameter]) -> optim.Optimizer:
+        return build_optimizer_factory(RunConfig(optimizer=self.rule))(parameters)
 
     def example_batch(self) -> tuple[Tensor, Tensor]:
         inputs, targets = super().example_batch()

@@ -24,10 +24,10 @@ def test_a_setting_out_of_range_is_refused(capsys: pytest.CaptureFixture[str]) -
 
 
 def test_a_measurement_is_run_and_rendered(tmp_path: Path) -> None:
-    words = "startup --runs 1"
-    assert main([*words.split(), "--rows", "hocket --version", "--out", str(tmp_path)]) == 0
+    small = "--every 1 --pairs 1 --steps 1 --network mlp --shape 64 --batch 8"
+    assert main(["checkpoint", *small.split(), "--out", str(tmp_path)]) == 0
     record = Record.read(tmp_path)
-    assert record.settings["rows"] == ["hocket --version"]
-    assert record.command.startswith("python -m benchmarks startup ")
+    assert record.settings["every"] == [1]
+    assert record.command.startswith("python -m benchmarks checkpoint ")
     assert main(["render", str(tmp_path)]) == 0
     assert (tmp_path / "README.md").is_file()

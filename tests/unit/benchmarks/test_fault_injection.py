@@ -13,6 +13,7 @@ from benchmarks.faults.trial import TrialOutcome
 from benchmarks.harness.record import Record
 from benchmarks.report.render import render
 from hocket.errors import OptionError
+from hocket.runs.environment import source_digest
 
 CHOSEN = {"methods": ("fdg",), "stages": 2, "count": 3, "seed": 4}
 FILES = {"flips": 40, "truncations": 10, "packets": 200}
@@ -62,9 +63,7 @@ def test_a_measurement_that_was_interrupted_goes_on(tries, tmp_path):
 def test_trials_of_other_settings_are_not_mixed(tries, tmp_path):
     with pytest.raises(KeyboardInterrupt):
         measure_fault_injection(FaultInjectionSettings(out=tmp_path, **CHOSEN, **FILES))
-    with pytest.raises(
-        OptionError, match="has trials with other settings or other code; choose"
-    ):
+    with pytest.raises(OptionError, match=r"other settings \(seed 4 != 5\); choose another"):
         measure_fault_injection(
             FaultInjectionSettings(out=tmp_path, **CHOSEN | {"seed": 5}, **FILES)
         )
@@ -101,5 +100,5 @@ def test_what_cannot_be_tried_is_refused(chosen, said, tmp_path):
 def test_the_settings_of_a_call_are_plain(tries, tmp_path):
     with pytest.raises(KeyboardInterrupt):
         measure_fault_injection(FaultInjectionSettings(out=tmp_path, **CHOSEN, **FILES))
-    begun = json.loads(Path(tmp_path, "runs/begun.json").read_text())
-    assert begun["settings"] == json.loads(json.dumps({**CHOSEN, **FILES}))
+    begun = json.loads(Path(tmp_path, "runs/settings.json").read_text())["found"]
+    assert begun == json.loads(json.dumps({**CHOSEN, **FILES, "source": source_digest()}))

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import link as module
+from benchmarks.harness import nodes
 from benchmarks.harness.nodes import NodesError, two_nodes
 from benchmarks.harness.record import Record
 from benchmarks.link import LinkSettings, measure_link
@@ -23,7 +23,7 @@ def possible() -> None:
 def measure(out: Path, **options: object) -> Record:
     settings = LinkSettings(  # type: ignore[arg-type]
         **{"out": out, "network": "mlp:hidden=[64,64,64]", "shape": (16,), "batch": 8}
-        | {"repetitions": 2, "seconds": 0.05, "retries": 0, "channels_last": False}
+        | {"repetitions": 2, "seconds": 0.05, "channels_last": False}
         | options
     )
     measure_link(settings)
@@ -84,8 +84,8 @@ def test_what_was_sent_is_counted_on_the_link_only(
     counts = tmp_path / "dev"
     heads = "Inter-| Receive | Transmit\n face |bytes packets ...\n"
     counts.write_text(heads + "    lo: 1 0 0 0 0 0 0 0 2 0 0 0 0 0 0 0\n")
-    monkeypatch.setattr(module, "COUNTS", counts)
-    assert module.read_sent_bytes() == 0
+    monkeypatch.setattr(nodes, "COUNTS", counts)
+    assert nodes.read_sent_bytes() == 0
     with counts.open("a") as file:
         file.write("hocket0: 3 0 0 0 0 0 0 0 4567 0 0 0 0 0 0 0\n")
-    assert module.read_sent_bytes() == 4567
+    assert nodes.read_sent_bytes() == 4567

@@ -53,7 +53,7 @@ def require_close(network: nn.Module, wanted: list[Tensor]) -> None:
     ids=["local SGD", "DiLoCo", "each step"],
 )
 def test_replicas_of_one_process_train_as_in_the_paper(settings: LocalUpdates) -> None:
-    work = dataclasses.replace(exact(stages=3), optimizer_rule=ADAM)
+    work = dataclasses.replace(exact(stages=3), rule=ADAM)
     replicas = LocalReplicas(work.build_network(), settings, work.optimizer)
     for _ in range(STEPS):
         replicas.step(*work.example_batch())
@@ -63,7 +63,7 @@ def test_replicas_of_one_process_train_as_in_the_paper(settings: LocalUpdates) -
 
 
 def test_local_sgd_with_an_outer_step_after_each_inner_one_is_data_parallelism() -> None:
-    work = dataclasses.replace(exact(), optimizer_rule="SGD:lr=0.1")
+    work = dataclasses.replace(exact(), rule="SGD:lr=0.1")
     plain = work.build_network()
     step = work.loop_step(plain, work.batches())
     replicas = LocalReplicas(work.build_network(), LocalUpdates(2, 1, 1), work.optimizer)
@@ -76,7 +76,7 @@ def test_local_sgd_with_an_outer_step_after_each_inner_one_is_data_parallelism()
 
 def test_replicas_keep_their_buffers_and_inner_states() -> None:
     network = nn.Sequential(nn.BatchNorm2d(3), nn.Flatten(), nn.Linear(60, 10)).double()
-    work = dataclasses.replace(exact(), optimizer_rule=ADAM)
+    work = dataclasses.replace(exact(), rule=ADAM)
     replicas = LocalReplicas(network, LocalUpdates(2, 1, 1), work.optimizer)
     replicas.step(*work.example_batch())
     first, second = replicas.networks

@@ -15,8 +15,8 @@ from benchmarks.harness.memory import (
     measure_peak_mib,
     predicted_memory,
 )
-from benchmarks.harness.pairs import PairedTimes, time_pairs
 from benchmarks.harness.record import Record
+from benchmarks.harness.rounds import PairedTimes, time_pairs
 from benchmarks.harness.workload import PLAIN, Workload
 from benchmarks.overhead import ROWS, OverheadSettings, measure_overhead, time_row
 from benchmarks.peers.by_hand import step_by_hand

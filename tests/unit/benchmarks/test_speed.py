@@ -1,6 +1,7 @@
 """Rows take turns; ratios are to the base in the same round."""
 
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -9,24 +10,24 @@ from torch import nn
 
 from benchmarks import speed as module
 from benchmarks.harness.record import Record
-from benchmarks.harness.repetition import Repetition
-from benchmarks.harness.rounds import (
+from benchmarks.harness.repetition import (
     NoisePolicy,
     Repeat,
+    Repetition,
     Turn,
-    run_rounds,
     summarize_turns,
     take_turn,
 )
+from benchmarks.harness.rounds import run_rounds
 from benchmarks.peers import PreparedTraining
 from benchmarks.speed import SpeedSettings, count_parameters, measure_speed
-from hocket.errors import HocketError, OptionError
+from hocket.errors import OptionError
 
 QUIET = NoisePolicy(foreign=0.04, retries=2, patience_s=0)
 
 
 def took(wall_s: float, foreign: float | None = 0.0) -> Repetition:
-    return Repetition(wall_s=wall_s, cpu_s=2 * wall_s, foreign=foreign, other_cpu_s=wall_s / 2)
+    return Repetition(1, wall_s, cpu_s=2 * wall_s, foreign=foreign, other_cpu_s=wall_s / 2)
 
 
 def replayed(*shares: float | None) -> Repeat:
@@ -52,17 +53,15 @@ def test_a_disturbed_turn_is_repeated_but_not_for_ever(
 
 def test_rows_take_turns_there_and_back() -> None:
     order: list[str] = []
-
-    def row(name: str) -> Repeat:
-        def repeat() -> Repetition:
-            order.append(name)
-            return took(1.0)
-
-        return repeat
-
-    turns = run_rounds([row("a"), row("b"), row("c")], 3, QUIET)
+    turns = run_rounds([partial(order.append, name) for name in "abc"], 3)
     assert "".join(order) == "abccbaabc"
     assert [len(mine) for mine in turns] == [3, 3, 3]
+
+
+@pytest.fixture(autouse=True)
+def hurry(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the measurement repeat no turn, and wait for nobody."""
+    monkeypatch.setattr(module, "QUIET", NoisePolicy(foreign=0.04, retries=0, patience_s=0))
 
 
 def test_ratios_are_taken_round_by_round() -> None:
@@ -81,7 +80,7 @@ def test_ratios_are_taken_round_by_round() -> None:
 def measure(out: Path, **options: object) -> Record:
     settings = SpeedSettings(  # type: ignore[arg-type]
         **{"out": out, "network": "mlp", "shape": (8,), "channels_last": False, "batch": 8}
-        | {"repetitions": 2, "steps": 1, "retries": 0}
+        | {"repetitions": 2, "steps": 1}
         | options
     )
     measure_speed(settings)
@@ -133,29 +132,12 @@ def test_the_base_alone_can_be_measured(tmp_path: Path) -> None:
 def test_all_numbers_out_of_range_are_told_at_once(tmp_path: Path) -> None:
     with pytest.raises(
         OptionError,
-        match=r"(?s)steps is 0.*at_once is 0.*retries is -1.*rows is empty.*foreign is 2.0;",
+        match=r"(?s)steps is 0.*at_once is 0.*rows is empty",
     ):
-        measure(tmp_path, rows=(), steps=0, at_once=0, foreign=2.0, retries=-1)
+        measure(tmp_path, rows=(), steps=0, at_once=0)
     with pytest.raises(OptionError, match="unknown row 'dpd'"):
         measure(tmp_path, rows=["dpd"])
     assert list(tmp_path.iterdir()) == []
-
-
-def test_short_memory_is_told_before_the_system_acts(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    memory = tmp_path / "meminfo"
-    memory.write_text("MemTotal: 10240000 kB\nMemFree: 5 kB\nMemAvailable: 1000000 kB\n")
-    monkeypatch.setattr(module, "MEMORY", memory)
-    with pytest.raises(HocketError, match="row 'bp' only 976 MiB of 10000 MiB are left"):
-        measure(tmp_path, rows=["bp"])
-
-
-def test_where_the_system_does_not_tell_its_memory_it_is_not_asked(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(module, "MEMORY", tmp_path / "meminfo")
-    module._require_memory("bp")
 
 
 def test_a_weight_with_two_names_counts_once_and_a_buffer_never() -> None:

@@ -12,7 +12,7 @@ from benchmarks.harness import updates_to_target
 from benchmarks.harness.balance import Balancer
 from benchmarks.harness.link_times import TimedRow
 from benchmarks.harness.record import Record
-from benchmarks.harness.target_rows import shorten_text
+from benchmarks.harness.updates_to_target import shorten_text
 from benchmarks.peers import build_baseline
 from benchmarks.report.render import render
 from benchmarks.target import TargetMeasurement, TargetSettings, measure_target

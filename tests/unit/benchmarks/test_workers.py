@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.harness.balance import Balancer
-from benchmarks.harness.repetition import run_repetition
+from benchmarks.harness.repetition import TimedSteps, run_repetition
 from benchmarks.harness.workers import RowProcesses
 from benchmarks.peers import build_baseline
 from hocket.errors import HocketError
@@ -22,7 +22,7 @@ def world(row: str) -> RowProcesses:
 
 def test_processes_sleep_between_queries() -> None:
     with world("ddp") as two:
-        run_repetition(two, steps=1)
+        run_repetition(two, TimedSteps(1))
         before = two.query(processor_s)
         time.sleep(0.5)
         after = two.query(processor_s)
@@ -43,13 +43,13 @@ def test_nothing_is_left_when_they_end() -> None:
 def test_training_continues_between_queries() -> None:
     with world("bp") as one:
         (begun,) = one.query(weights)
-        run_repetition(one, steps=1)
+        run_repetition(one, TimedSteps(1))
         assert one.query(weights) != [begun]
 
 
 def test_memory_is_counted_for_each_process() -> None:
     with world("independent") as two:
-        run_repetition(two, steps=1)
+        run_repetition(two, TimedSteps(1))
         peaks = two.peak_mib()
     assert len(peaks) == 2
     assert all(0 <= peak < 1000 for peak in peaks)
@@ -78,8 +78,8 @@ def test_a_query_that_fails_ends_the_processes() -> None:
 
 def test_a_repetition_counts_what_all_processes_worked() -> None:
     with world("independent") as two:
-        run_repetition(two, steps=1)
-        found = run_repetition(two, steps=30)
+        run_repetition(two, TimedSteps(1))
+        found = run_repetition(two, TimedSteps(30))
     assert found.wall_s > 0
     assert 0 < found.cpu_s < 2.5 * found.wall_s
     assert found.foreign is None or 0 <= found.foreign <= 1

@@ -371,7 +371,6 @@ BAD = {
     "epochs in words": ("--epochs many", "Invalid value for --epochs: wanted a whole number"),
     "endless patience": ("--timeout-s inf", "timeout_s is inf; wanted a finite number"),
     "seed of many digits": ("--seed 1000000000000000000000", "use a number in [0, 92233"),
-    "warm-up at no rate": ("--warmup-factor 0", "use a number in (0, 1]"),
     "unknown precision": ("--precision fp8", '"fp32", "bf16", "fp16"'),
     "two lengths": ("--updates 3 --epochs 3", "a training ends after one of the two"),
     "unknown flag": ("--epoch 3", "Unknown option: --epoch. Did you mean --epochs?"),

@@ -14,7 +14,6 @@ from hocket.cli.main import main
 from hocket.runs import metrics_log, training_run
 from hocket.runs.metrics_log import MetricsLog
 from hocket.runs.run_dir import lock_run_dir
-from hocket.timeline import Timeline
 
 QUICK = ("--network", "mlp:hidden=[16,16]", "--epochs", "1", "--run-dir", "mine")
 
@@ -45,7 +44,7 @@ def full(monkeypatch):
 @pytest.mark.filterwarnings("default")
 def test_on_a_full_disk_a_training_ends_well_if_its_weights_still_fit(call, full):
     full((metrics_log, "_append_whole"), (training_run, "write_json"), (Path, "write_text"))
-    code, _, told = call("train", *QUICK, "--timeline", "t.json")
+    code, _, told = call("train", *QUICK, "--record-timeline")
     assert code == 0
     assert told.count("warning: ") == 3
     for words in ("cannot write metrics", "cannot write 'mine/summary.json'", "the timeline"):
@@ -142,27 +141,6 @@ def test_a_network_that_the_user_names_too_is_run(call):
     assert call("train", "--resume", "mine", "--epochs", 2, *named)[0] == 0
 
 
-@pytest.mark.parametrize("way", ["--config", "--resume"])
-def test_a_file_writes_no_timeline_outside_of_its_folder_alone(call, way):
-    Path("victim").write_text("mine")
-    Path("mine").mkdir()
-    Path("mine/run.json").write_text(json.dumps({"timeline": "mine/../victim"}))
-    code, _, told = call("train", way, "mine" if way == "--resume" else "mine/run.json")
-    assert code == 2
-    assert "it writes a timeline to 'mine/../victim', outside of its folder" in told
-    assert "give --timeline mine/../victim as well" in told
-    assert Path("victim").read_text() == "mine"
-
-
-def test_a_timeline_inside_of_the_run_folder_goes_on_by_itself(call):
-    words = (*QUICK, "--checkpoint-every", 10, "--timeline", "mine/t.json")
-    Path("mine").mkdir()
-    assert call("train", *words)[0] == 0
-    assert call("train", "--resume", "mine", "--epochs", 2)[0] == 0
-    batches = {span.batch for span in Timeline.read(Path("mine/t.json")).spans}
-    assert batches == set(range(46))
-
-
 # What no checkpoint knows.
 
 
@@ -182,12 +160,6 @@ def test_metrics_of_processes_that_are_no_more_stay_up_to_the_checkpoint(call):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (
-            "--timeline /nope/t.json",
-            "timeline is '/nope/t.json', and there is no folder '/nope'",
-        ),
-        ("--timeline .", "timeline is '.', and it is not a regular file; name another file"),
-        ("--timeline /dev/null", "timeline is '/dev/null', and it is not a regular file"),
         ("--network mlpp --data cifar10 --data-dir none", "unknown network 'mlpp'"),
         ("--network own.py:net --data cifar10 --data-dir none", "cannot import 'own.py'"),
         ("--extra-delay 1000000", "extra_delay is 1000000; use numbers of ticks in [0, 1000]"),

@@ -93,7 +93,7 @@ def test_a_run_file_tells_the_connections_that_it_makes(tmp_path, capsys):
         ({"seed": 10**400}, "seed is 1"),
         ({"method": "fdg:shrink=" + "[" * 99999}, "nested too deeply"),
         ({"method": "fdg:shrink=" + "9" * 5000}, "shrink"),
-        ({"timeline": "a\0b"}, "without a NUL"),
+        ({"data_dir": "a\0b"}, "without a NUL"),
         ({"stages": 10**9}, "stages is 1000000000"),
     ],
     ids=["float", "seed", "deep", "long", "NUL", "stages"],
@@ -103,11 +103,3 @@ def test_strange_values_of_a_run_file_end_in_a_sentence(choices, words, tmp_path
     file.write_text(json.dumps(choices))
     assert main(["train", "--config", str(file)]) == 2
     assert words in capsys.readouterr().err
-
-
-def test_a_timeline_that_links_to_itself_is_refused(tmp_path, capsys):
-    (tmp_path / "loop").symlink_to(tmp_path / "loop")
-    file = tmp_path / "run.json"
-    file.write_text(json.dumps({"timeline": str(tmp_path / "loop")}))
-    assert main(["train", "--resume", str(tmp_path)]) == 2
-    assert "it has no checkpoint" in capsys.readouterr().err

@@ -141,12 +141,12 @@ def test_the_bar_of_a_resumed_run_begins_where_it_stopped(call, monkeypatch, len
 
 
 def test_a_timeline_goes_on_with_every_action_once(call, monkeypatch):
-    words = (*QUICK, "--timeline", "trace.json", "--run-dir", "stopped")
+    words = (*QUICK, "--record-timeline", "--run-dir", "stopped")
     stop_at(monkeypatch, 17, signal.SIGINT)
     assert call("train", *words)[0] == 130
-    before = Timeline.read(Path("trace.json"))
-    assert call("train", "--resume", "stopped", "--timeline", "trace.json")[0] == 0
-    whole = Timeline.read(Path("trace.json"))
+    before = Timeline.read(Path("stopped/timeline.json"))
+    assert call("train", "--resume", "stopped")[0] == 0
+    whole = Timeline.read(Path("stopped/timeline.json"))
     assert whole.before_tick(18).spans == before.spans
     done = [(s.stage, s.kind, s.batch) for s in whole.spans if s.kind in "FBU"]
     assert sorted(done) == sorted(
@@ -158,13 +158,13 @@ def test_a_timeline_goes_on_with_every_action_once(call, monkeypatch):
 @pytest.mark.filterwarnings("default")
 def test_a_timeline_that_is_damaged_begins_again(call, monkeypatch):
     stop_at(monkeypatch, 17, signal.SIGINT)
-    assert call("train", *QUICK, "--timeline", "t.json", "--run-dir", "stopped")[0] == 130
-    Path("t.json").write_text("{")
-    code, _, told = call("train", "--resume", "stopped", "--timeline", "t.json")
+    assert call("train", *QUICK, "--record-timeline", "--run-dir", "stopped")[0] == 130
+    Path("stopped/timeline.json").write_text("{")
+    code, _, told = call("train", "--resume", "stopped")
     assert code == 0
     assert "it is not JSON" in told
     assert "; the timeline begins here" in told
-    assert Timeline.read(Path("t.json")).spans[0].tick == 18
+    assert Timeline.read(Path("stopped/timeline.json")).spans[0].tick == 18
 
 
 def test_a_run_may_be_given_more_epochs(call, whole):

@@ -136,7 +136,7 @@ def folder(tmp_path_factory):
     (folder / "study.toml").write_text(STUDY)
     for name in ("NAME", "mine"):
         run = ("--run-dir", str(folder / "runs" / name))
-        assert main([*small, *run, "--timeline", str(folder / "t.json")]) == 0
+        assert main([*small, *run, "--record-timeline"]) == 0
         (folder / "runs" / name / "run.json").write_text('{"checkpoint_every": 500}')
     return folder
 
@@ -147,7 +147,7 @@ def test_a_documented_command_runs(command, folder, tmp_path, monkeypatch, capsy
     for file in folder.iterdir():
         (tmp_path / file.name).symlink_to(file)
     words = make_small(command)
-    if not {"--resume", "--config", "report"} & set(words):
+    if not {"--resume", "--config", "report", "--timeline"} & set(words):
         (tmp_path / "runs").unlink()
     if "--plan-out" in words:
         (tmp_path / "plan.json").unlink()

@@ -196,7 +196,7 @@ def test_wrong_schedulers_are_refused():
     )
 
 
-WARM = {"warmup_epochs": 3, "warmup_factor": 0.1, "scheduler": "MultiStepLR:milestones=[6,8]"}
+WARM = {"scheduler": "ConstantLR:factor=1e-1,total_iters=3+MultiStepLR:milestones=[6,8]"}
 WARM_RATES = [0.01] * 3 + [0.1] * 3 + [0.01] * 2 + [0.001]
 
 
@@ -214,8 +214,6 @@ def test_every_stage_updates_at_the_rate_of_its_batch_s_epoch():
         method=FDG(),
         optimizer=build_optimizer_factory(run),
         scheduler=build_scheduler_factory(run),
-        warmup_epochs=run.warmup_epochs,
-        warmup_factor=run.warmup_factor,
         watchers=[watch],
     )
     batches = [(torch.ones(1, 3), torch.tensor([0]))] * 3

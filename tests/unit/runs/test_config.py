@@ -56,8 +56,7 @@ def test_as_a_dict_it_is_plain_json():
             optimizer="Adam",
             scheduler="StepLR:step_size=2",
             scheduler_unit="update",
-            warmup_epochs=1,
-            warmup_factor=0.5,
+            warmup_updates=1,
             seed=9,
             device="cuda:0",
             precision="bf16",
@@ -83,7 +82,7 @@ def test_what_a_file_leaves_out_has_its_default(tmp_path):
 
 def test_an_unknown_key_is_named_with_what_was_probably_meant():
     said = message({"epoch": 3})
-    assert said.startswith("cannot use run.json:")
+    assert said.startswith("cannot use run.json")
     assert "'epoch'" in said
     assert "did you mean 'epochs'" in said
 
@@ -101,8 +100,8 @@ def test_an_unknown_key_like_no_other_is_named_alone():
         ("stages", 2.0, "a whole number"),
         ("stages", True, "a whole number"),
         ("method", 3, "text"),
-        ("warmup_factor", "0.1", "a finite number"),
-        ("warmup_factor", True, "a finite number"),
+        ("timeout_s", "0.1", "a finite number"),
+        ("timeout_s", True, "a finite number"),
         ("channels_last", 1, "true or false"),
         ("data_dir", 3, "a path or null"),
         ("precision", "fp8", "'fp32' or 'bf16' or 'fp16'"),
@@ -126,12 +125,11 @@ def test_all_numbers_out_of_range_are_told_at_once():
         "stages": 0,
         "epochs": 0,
         "batch_size": -1,
-        "warmup_epochs": -2,
+        "warmup_updates": -2,
         "seed": -1,
         "threads": -1,
         "log_every": 0,
         "gradient_error_every": -1,
-        "warmup_factor": 0,
     }
     said = message(wrong)
     for key, value in wrong.items():
@@ -139,10 +137,9 @@ def test_all_numbers_out_of_range_are_told_at_once():
     assert said.startswith("this run is impossible:")
 
 
-@pytest.mark.parametrize("rate", [0, -0.1, 1.1])
-def test_the_warm_up_factor_is_in_0_to_1(rate):
-    with pytest.raises(OptionError, match=r"warmup_factor is .*; use a number in \(0, 1\]"):
-        RunConfig(warmup_factor=rate)
+def test_a_file_with_options_of_another_version_says_so():
+    assert "another version of Hocket" in message({"warmup_epochs": 1})
+    assert "another version of Hocket" not in message({"stages": "x"})
 
 
 @pytest.mark.parametrize(

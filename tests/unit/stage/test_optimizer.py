@@ -405,21 +405,16 @@ def rates_of_updates(scheduler, method, unit="epoch", **options):
 
 @pytest.mark.parametrize("unit", ["epoch", "update"])
 @pytest.mark.parametrize("scheduler", SCHEDULERS.values(), ids=SCHEDULERS.keys())
-def test_a_warm_up_and_a_first_rate_scale_the_rates_of_every_scheduler(scheduler, unit):
-    """Bit-equal: they are factors on the rates that the scheduler gives by itself."""
+def test_a_first_rate_scales_the_rates_of_every_scheduler(scheduler, unit):
+    """Bit-equal: it is a factor on the rates that the scheduler gives by itself."""
     plain = rates_of_updates(scheduler, FR(), unit)[1]
-    method = FR(first_stage_rate=3.0)
-    used = rates_of_updates(scheduler, method, unit, warmup_epochs=3, warmup_factor=0.1)
-    warm = len(plain) * 3 // 8
-    factors = [0.1] * warm + [1.0] * (len(plain) - warm)
+    used = rates_of_updates(scheduler, FR(first_stage_rate=3.0), unit)
     assert len(set(plain)) > 1
-    assert used[1] == [rate * factor for rate, factor in zip(plain, factors, strict=True)]
-    first = [rate * (f * 3.0) for rate, f in zip(plain, factors, strict=True)]
-    assert used[0] == first
+    assert used == [[rate * 3.0 for rate in plain], plain]
 
 
-@pytest.mark.parametrize("scheduler", ["one cycle", "cosine"])
-def test_a_warm_up_goes_on_after_a_checkpoint(scheduler, tmp_path):
+@pytest.mark.parametrize("scheduler", ["one cycle", "cosine", "chained", "sequential"])
+def test_a_first_rate_goes_on_after_a_checkpoint(scheduler, tmp_path):
     """Bit-equal to a training without a stop."""
     batches, weights = data(mlp, 3), []
 
@@ -429,7 +424,6 @@ def test_a_warm_up_goes_on_after_a_checkpoint(scheduler, tmp_path):
             method=FR(first_stage_rate=2.0),
             optimizer=sgd,
             scheduler=SCHEDULERS[scheduler],
-            warmup_epochs=3,
             resumable=True,
         )
 
@@ -448,11 +442,6 @@ def test_a_warm_up_goes_on_after_a_checkpoint(scheduler, tmp_path):
         trainer.finish()
         weights.append([p for module in modules for p in module.parameters()])
     assert not different(*weights)
-
-
-def test_a_warm_up_needs_no_scheduler():
-    used = rates_of_updates(None, FDG(), warmup_epochs=2, warmup_factor=0.5)
-    assert used == [[0.05] * 4 + [0.1] * 12] * 2
 
 
 @pytest.mark.parametrize("name", ["cosine", "steps", "one cycle"])
@@ -507,19 +496,12 @@ def test_a_warm_up_in_updates_goes_on_after_a_checkpoint(at, stages, tmp_path):
     assert set(rates[0]) == set(rates[1])
 
 
-def test_a_warm_up_is_in_epochs_or_in_updates():
-    with pytest.raises(
-        OptionError, match="warmup_updates is 3 and warmup_epochs is 1; warm up"
-    ):
-        Trainer(mlp(2), optimizer=sgd, warmup_updates=3, warmup_epochs=1)
-
-
 def test_groups_keep_their_rates_between_updates():
     """Also rates that are tensors, as those of capturable optimizers."""
     p, q = parameter(1.0), parameter(1.0)
     rate = torch.tensor(0.4)
     optimizer = torch.optim.SGD([{"params": [p], "lr": rate}, {"params": [q], "lr": 0.2}])
-    updater = Updater([p, q], optimizer, lr_factor=lambda epoch, update: 0.5)
+    updater = Updater([p, q], optimizer, lr_factor=lambda update: 0.5)
     for weight in (p, q):
         backward(weight, 1.0)
     updater.accumulate()

@@ -74,6 +74,7 @@ class FailureDetector:
         *,
         is_silent: Callable[[int], bool] = lambda rank: True,
     ) -> None:
+        # The processes, and what they share.
         self.limits = TimeLimits(timeout_s, slow_timeout_s)
         self.store = StoreClient(store)
         self.record = FailureRecord(self.store, names[rank])
@@ -89,6 +90,8 @@ class FailureDetector:
             self._clock, Status(Phase.STARTING, limit="slow_timeout_s", idle=True)
         )
         self.operations = 0
+
+        # A thread answers requests and passes failures on.
         self._closed = threading.Event()
         self._silent_since_s: float | None = None  # when the store did not answer
         self._listeners: list[Callable[[HocketError], None]] = []
@@ -261,12 +264,15 @@ class FailureDetector:
             PeerFailedError: A process has failed.
             HangError: A process hangs, or does not answer.
         """
+        # Ask the others what they do, and whether one has failed.
         statuses = self._statuses.request()
         if (first := self.store.get(FAILURE_KEY)) is not None:
             raise PeerFailedError(first)
         if statuses is None and self._silence_of_store_s() < self.limits.timeout_s:
             return self._poll_s  # the others may well have answered
         self._silent_since_s, statuses = None, statuses or {}
+
+        # Find the process at the end of the chain of waits, and judge it.
         verdict = judge(self._rank, waiting, statuses, self.limits)
         name, status = self._names[verdict.rank], verdict.status
         limit: LimitName = "timeout_s"

@@ -4,26 +4,21 @@ import gc
 import io
 import os
 import stat
-import sys
 from contextlib import suppress
 
 from hocket.errors import escape_controls
-
-_UNREAD = (AttributeError, OSError, ValueError)
-"""Errors of a stream that is None, broken or closed."""
+from hocket.standard_stream import StandardStream
 
 
 def write_last_words(text: str) -> None:
     """Write to standard error in one piece, as other processes write at the same time."""
-    with suppress(*_UNREAD):
-        sys.stderr.write(escape_controls(text))
+    StandardStream("stderr").write(escape_controls(text))
 
 
 def flush_streams() -> None:
     """Write what standard output and error have buffered."""
-    for stream in (sys.stdout, sys.stderr):
-        with suppress(*_UNREAD):
-            stream.flush()
+    StandardStream("stdout").flush()
+    StandardStream("stderr").flush()
 
 
 def flush_files() -> None:
@@ -34,6 +29,6 @@ def flush_files() -> None:
     for each in gc.get_objects():
         # By its type: others may answer a question about their class with a warning.
         if type(each) in (io.TextIOWrapper, io.BufferedWriter):
-            with suppress(*_UNREAD):
+            with suppress(OSError, ValueError):  # it is broken or closed
                 if stat.S_ISREG(os.fstat(each.fileno()).st_mode):
                     each.flush()

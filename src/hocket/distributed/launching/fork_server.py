@@ -27,6 +27,7 @@ from typing import NoReturn
 from hocket.distributed.launching.deferred_compiler import defer_compiler
 from hocket.distributed.launching.worker_main import STOP_SIGNALS, WorkerSpec, worker_main
 from hocket.errors import PeerLostError
+from hocket.standard_stream import fill_standard_streams
 
 IMPORT_TIMEOUT_S = 300.0
 """Seconds in which the server must have imported its modules."""
@@ -45,7 +46,7 @@ class ForkServer:
     """
 
     def __init__(self, environment: Mapping[str, str], modules: Sequence[str]) -> None:
-        _fill_standard_streams()  # otherwise a pipe could get the number of one
+        fill_standard_streams()
         self._launcher = os.getpid()
         self._is_ready = False
         self._control, theirs = socket.socketpair()
@@ -120,7 +121,7 @@ class ForkServer:
         status, theirs = os.pipe()
         try:
             size = _NUMBER.pack(len(request))
-            _fill_standard_streams()
+            fill_standard_streams()
             socket.send_fds(self._control, [size], [theirs, 1, 2])
             self._control.sendall(request)
             os.close(theirs)
@@ -307,13 +308,6 @@ def _kill_group(pid: int) -> None:
     for send in (os.killpg, os.kill):
         with suppress(ProcessLookupError, PermissionError):
             send(pid, signal.SIGKILL)
-
-
-def _fill_standard_streams() -> None:
-    """Open ``/dev/null`` in the place of standard streams that are closed."""
-    while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
-        pass  # it takes the lowest number that is free
-    os.close(descriptor)
 
 
 def _receive(connected: socket.socket, size: int) -> bytes:

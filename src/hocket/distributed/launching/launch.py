@@ -71,6 +71,7 @@ def launch(
     Raises:
         OptionError: The processes cannot be started; all reasons are listed.
     """
+    # Check what the processes need.
     _check_options(processes, threads, grace_s, timeout_s)
     cores = usable_cores()
     if threads > 1 and threads * processes > cores:
@@ -82,6 +83,8 @@ def launch(
     interface = loopback_interface()
     # Threads that spin while they wait take the core that another process needs.
     environment = {"OMP_WAIT_POLICY": "passive"} | os.environ
+
+    # Start a server that forks the processes, and supervise them to their end.
     try:
         with _signal_pipe() as signal_pipe:
             server = _running_server(environment)
@@ -210,6 +213,8 @@ def _check_options(processes: int, threads: int, grace_s: float, timeout_s: floa
         problems.append(f"grace_s is {grace_s}; use 0 or a number of seconds")
     if not 0 < timeout_s < math.inf:
         problems.append(f"timeout_s is {timeout_s}; use a number of seconds")
+
+    # What the system allows.
     needed_files = FILES + FILES_PER_PROCESS * processes
     files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if files != resource.RLIM_INFINITY and files < needed_files:

@@ -8,9 +8,7 @@ could print itself.
 import math
 import os
 import signal
-import sys
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing import connection
 from pathlib import Path
@@ -30,6 +28,7 @@ from hocket.distributed.folder.restart import (
 from hocket.distributed.launching.fork_server import ForkedProcess
 from hocket.distributed.launching.worker_main import PEER_FAILED, STOP_SIGNALS
 from hocket.errors import HangError, PeerLostError
+from hocket.standard_stream import StandardStream
 
 START_TIMEOUT_S = 60.0
 """Seconds in which all processes must be connected to each other; they need about one."""
@@ -108,6 +107,7 @@ class Supervisor:
             signal_pipe: File descriptor from which the numbers of arriving signals are read.
         """
         while self._running:
+            # Wait for the end of a process, a signal or a deadline.
             deadline = min(self._deadline, self._start_deadline)
             left_s = max(0.0, deadline - self._clock.seconds)
             ready = connection.wait([*self._running, signal_pipe], min(left_s, POLL_S))
@@ -121,10 +121,14 @@ class Supervisor:
             # Deaths by signal have negative codes. They come first: no process caused them.
             for rank in sorted(codes, key=lambda rank: codes[rank] >= 0):
                 self._handle_exit(rank, codes[rank])
+
+            # Those that outlive a failure, or the folder of the launch, are killed.
             if self._running:
                 self._kill_late()
             if self._running and not self._failure_code:
                 self._kill_without_rendezvous()
+
+        # All have ended: say why, and choose the exit code.
         if self._failure_code and connection.wait([signal_pipe], 0):  # of its last moment
             self._read_signals(signal_pipe)
         self._explain_failure()
@@ -280,8 +284,7 @@ class Supervisor:
 
 def print_message(message: str) -> None:
     """Print a message of the launcher on standard error."""
-    with suppress(OSError, ValueError):  # the terminal is gone, or the stream is closed
-        print(f"hocket: {message}", file=sys.stderr, flush=True)
+    print(f"hocket: {message}", file=StandardStream("stderr"), flush=True)
 
 
 def _precedence(code: int) -> int:

@@ -88,6 +88,8 @@ def _run_work(spec: WorkerSpec) -> tuple[int, bool]:
         handles = spec.rank == 0
         signal.signal(signal.SIGINT, _interrupt_once if handles else signal.SIG_IGN)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
+
+        # Meet the other processes.
         _set_up(spec)
         folder = LaunchFolder(spec.folder)
         folder.mark_started(spec.rank)
@@ -102,6 +104,8 @@ def _run_work(spec: WorkerSpec) -> tuple[int, bool]:
                 )
             return PeerLostError.exit_code, False
         folder.mark_joined(spec.rank)
+
+        # Work, and leave in good order.
         work, arguments = pickle.loads(spec.work)
         code = work(*arguments)
         if not code:
@@ -158,6 +162,7 @@ def _join(spec: WorkerSpec, folder: LaunchFolder) -> None:
     Raises:
         RuntimeError: The store or another process cannot be reached.
     """
+    # The identity, with which the process can also rejoin.
     shared = identity.open_store(folder)
     markers = RejoinMarkers(spec.folder, spec.processes) if spec.can_rejoin else None
     identity.set_identity(

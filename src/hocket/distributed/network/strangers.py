@@ -48,12 +48,15 @@ def form_without_strangers(
         PeerLostError: A stranger has sent data, and may have taken the place of a process.
         HangError: A process has not formed its groups in time.
     """
+    # Form the groups, and tell all processes which connections are theirs.
     before = {each.inode for each in own_sockets()}
     groups = form()
     formed = _opened_since(before)
     ends = [(each.local, each.remote) for each in formed if each.connected]
     everywhere = chain(*_exchange(ends, store, "connected", rank, size, timeout_s))
     members = {(local, remote) for local, remote in everywhere}
+
+    # Refuse further connections, and end those of strangers.
     for each in formed:
         if each.listening:
             each.refuse_connections()

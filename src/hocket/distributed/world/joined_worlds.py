@@ -71,6 +71,7 @@ def join_world(
     Raises:
         WorldError: There are not K times R processes, or they cannot meet.
     """
+    # Form a default group, unless a launcher or the caller has.
     if current_identity() is None:
         if environment_number("WORLD_SIZE", 1) == 1:
             return SoloWorld()
@@ -90,6 +91,8 @@ def join_world(
             size=size,
             timeout_s=default_pg_timeout.total_seconds(),
         )
+
+    # Prepare the way out, once.
     identity = current_identity()
     if identity is None or identity.size == 1:
         return SoloWorld()
@@ -98,6 +101,8 @@ def join_world(
         sys.excepthook = _report_uncaught
         name = "hocket-closer"
         threading.Thread(target=close_abandoned_worlds, name=name, daemon=True).start()
+
+    # Join.
     store = connect_again(_next_store(identity))  # torch waits in its own while groups form
     _joined.count += 1
     try:

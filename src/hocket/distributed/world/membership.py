@@ -138,6 +138,7 @@ class Membership:
             HangError: The same, a little later.
             PeerLostError: A stranger has connected.
         """
+        # Name the group by both processes and their restarts.
         low, high = sorted((self._identity.rank, rank))
         incarnations = self.incarnation(low), self.incarnation(high)
         name = f"pair/{low}-{high}/{incarnations[0]}-{incarnations[1]}"

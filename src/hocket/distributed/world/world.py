@@ -96,6 +96,8 @@ class World:
         identity = identity or ProcessIdentity(
             distributed.get_rank(), distributed.get_world_size(), store
         )
+
+        # The place of this process, and the names of all.
         self.rank, self.size = identity.rank, identity.size
         self.stages = stages
         self.replicas = replicas
@@ -119,6 +121,8 @@ class World:
                 f"one stage with {replicas} replicas is data parallelism; use "
                 "torch.nn.parallel.DistributedDataParallel for that"
             )
+
+        # What the processes tell each other through the store.
         self._store = store
         self._agreements = 0
         self.failures = FailureDetector(
@@ -132,6 +136,8 @@ class World:
         flags = PrefixStore("flags", store)
         self.flags = StoreFlags(flags, self.failures, self.rank, self.size)
         self.membership = Membership(identity, store, self.failures, self.name)
+
+        # Operations in process groups, and connections to the neighbours.
         self.operations = Operations(self.failures)
         self._links: list[NeighbourLink] = []
         self._closing = threading.Lock()

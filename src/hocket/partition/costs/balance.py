@@ -79,6 +79,7 @@ def balance(
             f"no cut into {parts} stages fits into {capacity:.4g}{unit}: the smallest limit "
             f"that one fits into is {_round_up(least)}{unit}; allow that, or use more stages"
         )
+    # Among splits of that cost, the fewest parts without weights.
     bounds = pairwise((0, *cuts, count))
     if trains is None or all(any(trains[first:end]) for first, end in bounds):
         return cuts

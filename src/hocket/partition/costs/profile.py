@@ -132,6 +132,8 @@ def _run_pass(
     """
     now = synchronized_clock(sample)
     passed: list[tuple[_Measurements, Tree, Tree]] = []
+
+    # Forward, layer by layer.
     value = sample
     for name, layer in layers.items():
         inputs = map_tensors(as_leaf, value)
@@ -152,6 +154,8 @@ def _run_pass(
             value = layer(entered)
         results.forward_s.append(now() - start.at_s)
         passed.append((results, inputs, value))
+
+    # Backward, from the last layer to the first.
     gradients: list[Tensor | None] = [torch.ones_like(output) for output in tensors(value)]
     while passed:
         # Popped, so that a layer's graph is freed after its backward, as in training.

@@ -24,6 +24,7 @@ def warn_if_uneven(graph: CutGraph, work: Sequence[float], positions: Sequence[i
         work: Work of each layer between cut points, counted or measured.
         positions: Positions in ``graph.cut_points`` at which it is cut.
     """
+    # The longest stage, and the places in it at which no cut is possible.
     bounds = [0, *(position + 1 for position in positions), len(work)]
     longest, ratio = _find_longest(work, bounds)
     excluded: Counter[str] = Counter()
@@ -36,6 +37,8 @@ def warn_if_uneven(graph: CutGraph, work: Sequence[float], positions: Sequence[i
     even_bounds = [0, *balance(work, len(positions) + 1), len(work)]
     if min(ratio, _find_longest(work, even_bounds)[1]) <= TOLERATED or not excluded:
         return
+
+    # Tell the most frequent reasons.
     reasons = [
         format_refusal(reason, first_names[reason], count)
         for reason, count in excluded.most_common(LISTED)

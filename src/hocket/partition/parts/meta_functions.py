@@ -58,12 +58,16 @@ class MetaFunctions:
         """
         leaves, spec = flatten((args, kwargs))
         sized = function_name(function) in _SIZED
+
+        # Look the result up, by all that decides its shapes.
         try:
             described = [_describe(leaf, sized) for leaf in leaves]
             signature = (function, torch.get_default_dtype(), spec, *described)
             known = self._known.get(signature)
         except (_Unknown, TypeError):  # or something that has no hash
             return run_on_meta(function, args, kwargs, operands)
+
+        # Run an unknown function, and remember the shapes of new tensors.
         if known is None:
             output, mutated = run_on_meta(function, args, kwargs, operands)
             results, output_spec = flatten(output)
@@ -71,6 +75,8 @@ class MetaFunctions:
                 forms = [(r.shape, r.stride(), r.dtype) for r in results]
                 self._known[signature] = forms, output_spec
             return output, mutated
+
+        # Make tensors of the known shapes.
         forms, output_spec = known
         results = [
             torch.empty_strided(shape, stride, dtype=dtype, device=META)
@@ -96,6 +102,7 @@ def run_on_meta(
     Raises:
         RuntimeError: The function needs numbers.
     """
+    # Operands without numbers, but for sizes.
     name = function_name(function)
     sizes = {id(t) for t in operands if not t.dim() and name in _SIZED}
     meta = {id(t): t if t.is_meta or id(t) in sizes else t.to(META) for t in operands}
@@ -113,6 +120,7 @@ def run_on_meta(
         with torch.no_grad(), device:
             return function(*replaced_args, **replaced_kwargs)
 
+    # Run on them; without a kernel for that, on zeros.
     try:
         output = run(META, meta)
     except RuntimeError as error:  # no kernel for meta tensors, or for this type of them

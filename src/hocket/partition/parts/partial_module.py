@@ -54,6 +54,8 @@ class PartialModule(nn.Module):
         meta_modules: MetaModules,
     ) -> None:
         super().__init__()
+
+        # The network's forward, of which this is a part.
         network = graph.network
         self._span = span
         self._repeated = graph.repeated
@@ -67,6 +69,8 @@ class PartialModule(nn.Module):
         self._meta_modules = meta_modules
         self._whole = tuple(modules.values())
         self.on_begin: Callable[[], None] | None = None  # called when the stage begins
+
+        # The layers and weights of this part, under their names in the network.
         for name, module in modules.items():
             path, _, last = name.rpartition(".")
             _get_container(self, path).add_module(last, module)

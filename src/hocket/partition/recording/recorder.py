@@ -142,6 +142,7 @@ class ForwardRecorder:
             args: Positional arguments of the call.
             kwargs: Keyword arguments of the call.
         """
+        # Begin the call, which is a step of its caller's path.
         caller = self._frames[-1] if self._frames else None
         self._notice_draws()
         self._event += 1
@@ -155,11 +156,15 @@ class ForwardRecorder:
             # Its functions are not intercepted: it may use all that it is given or has.
             given = [*tensor_leaves(args, kwargs), *module.parameters(), *module.buffers()]
             self._use(given, unknown=self._has_unknown(given))
+
+        # Run the module.
         try:
             output = call_intercepted(module, args, kwargs)
             self._notice_draws()
         finally:
             self._frames.pop()
+
+        # End the call, and register its output.
         self._event += 1
         self._calls[position] = replace(self._calls[position], end=self._event)
         if caller is not None:
@@ -192,12 +197,16 @@ class ForwardRecorder:
         """
         if not self._frames:
             return function(*args, **kwargs)
+
+        # Run the function.
         frame = self._frames[-1]
         self._event += 1
         operands = tensor_leaves(args, kwargs)
         versions = [(tensor, tensor._version) for tensor in operands]
         unknown = self._has_unknown(operands)  # before a change in place gives it a graph
         output = function(*args, **kwargs)
+
+        # Record what it used and made.
         results, mutated = tensor_leaves(output), mutated_tensors(versions)
         name = function_name(function)
         varies = any(id(t) in self._values or id(t) in self._weights for t in operands)
@@ -223,6 +232,8 @@ class ForwardRecorder:
                     if (value := self._values.get(id(tensor))) is not None:
                         value.mutations.append(self._event)
                         value.origin = origin
+
+        # Record a question about a tensor.
         if varies and (reads or not (results or mutated or name in METADATA_FUNCTIONS)):
             self._record_query(frame, name, operands, reads_elements=reads)
         return output

@@ -42,8 +42,8 @@ class Updater:
         scheduler_unit: ``epoch`` or ``update``: when the scheduler makes a step.
         scheduler_start: Updates before a scheduler that counts updates begins.
         reduce: ``mean`` or ``sum``: reduction of the gradients of several batches.
-        lr_factor: Returns the factor on the scheduler's learning rates in an epoch and after a
-            number of updates.
+        lr_factor: Returns the factor on the scheduler's learning rates after a number of
+            updates.
         build_reduction: Builds the reduction over the stage's replicas; None without replicas.
         clip: Limit of the norm of the gradient.
         remedies: Remedies for late gradients; None for none.
@@ -58,7 +58,7 @@ class Updater:
         scheduler_unit: SchedulerUnit = "epoch",
         scheduler_start: int = 0,
         reduce: Reduce = "mean",
-        lr_factor: Callable[[int, int], float] = lambda epoch, update: 1.0,
+        lr_factor: Callable[[int], float] = lambda update: 1.0,
         build_reduction: BuildReduction | None = None,
         clip: Clipping = Clipping(),  # noqa: B008  # it is frozen
         remedies: StageRemedies | None = None,
@@ -154,7 +154,7 @@ class Updater:
         self._accumulator.reduce(self._clip.of_update)
         lr = 0.0
         if self.optimizer is not None:
-            lr = self._step(self.optimizer, epoch)
+            lr = self._step(self.optimizer)
         self.zero_grad()  # of all weights: the optimizer may have been built without some
 
         # Count the update.
@@ -199,16 +199,11 @@ class Updater:
             )
         scheduler.step(self._losses.pop(epoch))
 
-    def _step(self, optimizer: Optimizer, epoch: int) -> float:
-        """Do one step, and return its first learning rate.
-
-        Args:
-            optimizer: The optimizer.
-            epoch: Epoch of the update.
-        """
+    def _step(self, optimizer: Optimizer) -> float:
+        """Do one step, and return its first learning rate."""
         # Without remedies there is nothing but the step.
         remedies = self.remedies
-        factor = self._lr_factor(epoch, self.version)
+        factor = self._lr_factor(self.version)
         if not remedies:
             return _step_scaled(optimizer, factor)[0]
         factor *= remedies.lr_factor(self.version)

@@ -253,10 +253,8 @@ def resume_from(session: Session, folder: Path) -> tuple[FitState, ResumePoint]:
     require_same_setup(manifest, session.setup)
     session.prepare(first["sample"], whole=True, resumes=True)
     engine = session.engine
-    exact = (manifest.stages, manifest.replicas) == (
-        session.cut.parameter_names,
-        world.replicas,
-    )
+    here = session.cut.parameter_names, world.replicas
+    exact = (manifest.stages, manifest.replicas) == here
     # Load the states of the same stages, or reshard other stages.
     if exact:
         states = [snapshot.parts[name] for name in local_parts]

@@ -198,11 +198,6 @@ def _require_form(where: str, manifest: Manifest, part: Tree) -> None:
         )
 
 
-def count_in_flight(snapshot: Snapshot) -> int:
-    """Return the number of batches that had entered and had not left."""
-    return len(next(iter(snapshot.parts.values()))["schedule"]["entered"])
-
-
 def warn_of_changes(snapshot: Snapshot, exact: bool, newer: Sequence[str]) -> None:
     """Warn of all that may make the training differ from one without a restart.
 
@@ -215,10 +210,11 @@ def warn_of_changes(snapshot: Snapshot, exact: bool, newer: Sequence[str]) -> No
     manifest = snapshot.manifest
     words = [f"a newer checkpoint is not used: {why}" for why in newer]
     if not exact:
+        in_flight = len(next(iter(snapshot.parts.values()))["schedule"]["entered"])
         words.append(
             f"the {len(manifest.stages)} stages of the checkpoint are not those of this "
             "training: weights and optimizers continue under their names, and "
-            f"{count_in_flight(snapshot)} batches that were in flight are dropped"
+            f"{in_flight} batches that were in flight are dropped"
         )
     words += [
         f"the {what} was {was} and is {now}: the training continues from the same state, but "

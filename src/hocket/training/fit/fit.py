@@ -235,13 +235,15 @@ class Fit(ABC):
         Raises:
             OptionError: Each stage counts its own epochs and updates.
         """
-        method = self.session.setup.method
-        if method.free_running and self.request.length is None:
+        method, budget = self.session.setup.method, self.request.budget
+        if not method.free_running:
+            return
+        if self.request.length is None:
             raise OptionError(
                 "each stage counts its own epochs, and the training data do not say how many "
                 "batches they have; pass a list or a DataLoader"
             )
-        if method.free_running and self.request.budget.counts_updates:
+        if budget.updates is not None or budget.evaluate_every:
             raise OptionError(
                 f"the stages of method {method.name!r} run freely, and each "
                 f"{COUNTS_OWN_UPDATES}"

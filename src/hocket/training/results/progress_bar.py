@@ -17,8 +17,9 @@ from rich.progress import (
 )
 from rich.progress import Progress as RichProgress
 
+from hocket.standard_stream import StandardStream
 from hocket.training.results.metrics import EvaluationResult
-from hocket.training.results.standard_stream import StandardStream, plain_console
+from hocket.training.results.plain_console import plain_console
 
 
 @dataclass(frozen=True)

@@ -134,11 +134,8 @@ class CutNetwork:
         """
         for stage, module in enumerate(self.modules):
             world.copy_weights(module, source=stage * world.replicas)
-        self._warn_of_replaced_weights()
         self.collected = True
-
-    def _warn_of_replaced_weights(self) -> None:
-        """Warn of weights that came into the network after its stages were built."""
+        # Warn of weights that came into the network after its stages were built.
         named = self.network.named_parameters()
         names = [repr(name) for name, weight in named if id(weight) not in self._trained]
         if names and self._trained:

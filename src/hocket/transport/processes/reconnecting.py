@@ -168,6 +168,7 @@ class ReconnectingLink:
         failures, membership = self._world.failures, self._world.membership
         start_s = failures.running_s
         while self._detached:
+            # Form a group of two, and connect through it.
             group = None
             with suppress(RuntimeError, HangError):  # it was killed once more, or too slow
                 group = membership.pair_group(self.rank)
@@ -179,6 +180,8 @@ class ReconnectingLink:
                     if self._closing:  # meanwhile: the neighbour waits to hear of the end
                         made.begin_close()
                 return
+
+            # Give up if the neighbour cannot come back, or takes too long.
             if not membership.may_rejoin:
                 raise failures.peer_lost(self.rank, "no process comes back in its place")
             waited_s = failures.running_s - start_s

@@ -197,9 +197,12 @@ class SharedMemoryBackend(Backend):
             PacketError: This process may not have so much memory.
             RuntimeError: The process has ended.
         """
+        # Read the note; without a block, the tensor follows it.
         number, file, capacity = note().tolist()
         if number == _NO_BLOCK:
             return self._host.post(spec, Lane.AFTER_NOTE)()
+
+        # Map the block when it is used for the first time, or has grown.
         block = self._of_neighbour.get(number)
         if block is None or block.capacity < capacity:
             path = _path(self._process, file)

@@ -89,8 +89,8 @@ def make_study(folder, rates=(0.01, 0.1, 1.0)):
     return folder
 
 
-def make_timeline(file, batches=40):
-    """Write a timeline of two stages in which a batch takes 10 ms."""
+def record_timeline(folder, batches=40):
+    """Write the timeline of a run of two stages in which a batch takes 10 ms."""
     spans = []
     for batch in range(batches):
         for stage in range(2):
@@ -99,5 +99,5 @@ def make_timeline(file, batches=40):
                 Span(stage, "F", batch, batch, start_s, start_s + 0.002),
                 Span(stage, "B", batch, batch, start_s + 0.002, start_s + 0.006),
             ]
-    Timeline(tuple(spans)).write(file)
-    return file
+    Timeline(tuple(spans)).write(folder / "timeline.json")
+    return folder

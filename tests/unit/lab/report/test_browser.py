@@ -5,7 +5,7 @@ import pytest
 from hocket_lab.report.find_runs import find_runs
 from hocket_lab.report.page import write_report
 from unit.lab.report.browser import CHROMIUM, Browser
-from unit.lab.report.made_runs import make_run, make_study, make_timeline
+from unit.lab.report.made_runs import make_run, make_study, record_timeline
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium here")
 
@@ -14,10 +14,9 @@ pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium h
 def report(tmp_path_factory):
     """The report of a few runs with curves, a program and a timeline."""
     folder = tmp_path_factory.mktemp("runs")
-    timeline = make_timeline(folder / "t.json")
     runs = [
         make_run(folder / "bp", method="bp", error=0.6),
-        make_run(folder / "fdg-0", error=0.9, timeline=timeline),
+        record_timeline(make_run(folder / "fdg-0", error=0.9, record_timeline=True)),
         make_run(folder / "fdg-1", error=0.8, seed=1),
         make_run(folder / "ddg", method="ddg", epochs=2, error=0.35, state=None),
     ]

@@ -20,7 +20,7 @@ from hocket_lab.report.line_chart import Curve, axis_ticks, line_chart
 from hocket_lab.report.markup import VOID, element
 from hocket_lab.report.page import build_fitting_page, build_page, write_report
 from hocket_lab.report.summaries import stages_table
-from unit.lab.report.made_runs import make_run, make_timeline
+from unit.lab.report.made_runs import make_run, record_timeline
 
 STUDY = Path(__file__).parents[4] / "records/gpt-characters-500"
 BAD = '<script>alert("1")</script>'
@@ -71,7 +71,7 @@ def test_a_page_has_a_section_for_everything_that_runs_have_left(tmp_path):
                 "times": [times, times], "staleness": [1, 0]}  # fmt: skip
     Plan(("hidden1",)).write(plan, forecasts=[forecast])
     runs = [
-        make_run(tmp_path / "fdg", plan=str(plan), timeline=make_timeline(tmp_path / "t.json")),
+        record_timeline(make_run(tmp_path / "fdg", plan=str(plan), record_timeline=True)),
         make_run(tmp_path / "bp", method="bp"),
     ]
     text = page_of(*runs)
@@ -243,18 +243,12 @@ def test_losses_of_batches_are_those_of_the_last_stage_however_many_there_were(t
     assert find_runs([folder]).runs[0].metrics.loss == [(0, 3.0), (1, 2.0)]
 
 
-def test_a_timeline_of_another_run_is_not_shown(tmp_path):
-    file = make_timeline(tmp_path / "t.json")
-    three = make_run(tmp_path / "a", stages=3, timeline=file)
-    text = Page(page_of(three)).text
-    assert "has 2 stages and the run has 3: another run has written it; give each" in text
-    two = [make_run(tmp_path / name, timeline=file) for name in "bc"]
-    text = page_of(*two)
-    assert (
-        Page(text).text.count("is named by 2 runs, and only the last one's is there; give") == 2
-    )
-    assert "timeline of" not in text
-    assert "timeline of b" in page_of(two[0])
+def test_a_timeline_of_no_batch_or_that_is_a_device_is_not_shown(tmp_path):
+    empty = record_timeline(make_run(tmp_path / "a", record_timeline=True), batches=0)
+    assert "has no batches; record it again" in page_of(empty)
+    device = make_run(tmp_path / "b", record_timeline=True)
+    (device / "timeline.json").symlink_to("/dev/zero")
+    assert "there is no timeline" in page_of(device)
 
 
 @pytest.mark.parametrize("epochs", [0, 2])
@@ -346,7 +340,7 @@ def test_a_folder_of_runs_stands_for_them_and_each_run_is_shown_once(tmp_path):
         ("metrics.jsonl", '{"kind": "epoch"}\n', r"cannot read the run in .*number"),
         ("environment.json", "{", r"cannot read the run in"),
         ("run.json", '{"stages": 1000000000}', r"stages is 1000000000; use .*1024"),
-        ("run.json", '{"timeline": "a\\u0000b"}', r"timeline is .* without a NUL"),
+        ("run.json", '{"data_dir": "a\\u0000b"}', r"data_dir is .* without a NUL"),
         ("run.json", '{"method": "fdg:shrink=' + "[" * 9999 + '"}', r"nested too deeply"),
         ("metrics.jsonl", '{"kind": "epoch", "x": ' + "[" * 99999 + "\n", r"recursion"),
         ("metrics.jsonl", '{"kind": "backward", "batch": 1, "stage": 1024}\n', "1025 stages"),
@@ -413,17 +407,15 @@ def test_without_any_run_the_reasons_are_the_error(tmp_path):
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
-        ({"timeline": Path("/dev/zero")}, "there is no timeline"),
-        ({"timeline": Path("t.json")}, "has no batches; record it again"),
+        ({"record_timeline": True}, "there is no timeline"),
         ({"plan": "gone.json"}, "cannot read the plan"),
         ({"plan": "plan.json"}, "has the cuts layer2, and the run has hidden1"),
         ({"plan": "same.json"}, "has no forecast of"),
     ],
-    ids=["device", "empty timeline", "no plan", "other plan", "no forecast"],
+    ids=["no timeline", "no plan", "other plan", "no forecast"],
 )
 def test_files_that_a_run_names_are_used_if_they_fit_it(options, reason, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    make_timeline(tmp_path / "t.json", batches=0)
     Plan(("layer2",)).write(tmp_path / "plan.json")
     Plan(("hidden1",)).write(tmp_path / "same.json")
     assert reason in Page(page_of(make_run(tmp_path / "run", **options))).text
@@ -437,8 +429,7 @@ def test_of_long_runs_every_nth_evaluation_is_drawn(tmp_path, monkeypatch):
 
 
 def test_a_timeline_that_is_too_long_is_not_read(tmp_path, monkeypatch):
-    timeline = make_timeline(tmp_path / "t.json")
-    run = make_run(tmp_path / "run", timeline=timeline)
+    run = record_timeline(make_run(tmp_path / "run", record_timeline=True))
     monkeypatch.setattr("hocket_lab.report.span_picture.MOST_SPANS", 80)
     assert "These are the first 20 of 40 batches" in page_of(run)
     monkeypatch.setattr("hocket_lab.report.programs.JSON_LIMIT", 10)

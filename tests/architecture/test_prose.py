@@ -1,0 +1,94 @@
+"""The prose rule: phrases that English-speaking engineers do not use are rare, or do not occur.
+
+``python tests/architecture/test_prose.py src/hocket/stage`` lists those that it finds there.
+"""
+
+import ast
+import io
+import re
+import sys
+import tokenize
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+NEVER = 0.0
+# Most of each per 1,000 words of docstrings and comments.
+LIMITS = {
+    r"(that|those) of": 0.3,
+    r"of (my|our|your|his|its|their) own": 0.1,
+    r"in the place of": NEVER,
+    r"in words": NEVER,
+    r"(take|takes|taking|took) note": NEVER,
+    r"vain": NEVER,
+    r"be it by": NEVER,
+    r"nobody": 0.1,
+    r"(stand|stands|stood|standing) for": 0.1,
+    r"(is|are|was|were|be) asked": 0.1,
+    r"(whoever|whatever)": 0.05,
+    r"beside": 0.05,
+}
+
+
+@cache
+def prose(file: Path) -> list[tuple[int, str]]:
+    """Docstrings and comments of a file, with their lines."""
+    return list(read_prose(file.read_text()))
+
+
+def read_prose(source: str) -> Iterator[tuple[int, str]]:
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
+            yield node.lineno, str(node.value.value)
+    comment, line, before = "", 0, 0
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type == tokenize.COMMENT:
+            if comment and token.start[0] != before + 1:
+                yield line, comment
+                comment = ""
+            line = line if comment else token.start[0]
+            comment, before = f"{comment} {token.string.lstrip('# ')}", token.start[0]
+    yield line, comment
+
+
+def found(phrase: str, *places: Path) -> list[str]:
+    """Places in which a phrase occurs, also across two lines."""
+    pattern = re.compile(rf"\b{phrase}\b", re.IGNORECASE)
+    return [
+        f"{file}:{line}: {match[0]}"
+        for place in places
+        for file in sorted(place.rglob("*.py"))
+        for line, text in prose(file)
+        for match in pattern.finditer(" ".join(text.split()))
+    ]
+
+
+def count_words(place: Path) -> int:
+    return sum(len(text.split()) for file in place.rglob("*.py") for _, text in prose(file))
+
+
+@pytest.mark.parametrize("phrase", LIMITS)
+def test_docstrings_and_comments_are_plain(phrase):
+    places = found(phrase, ROOT / "src")
+    allowed = LIMITS[phrase] * count_words(ROOT / "src") / 1000
+    assert len(places) <= allowed, "\n".join(places)
+
+
+def test_phrases_are_found_across_lines_and_in_comments(tmp_path):
+    text = '"""Sum of weights and those\nof heads."""\nx = 1  # in\n# words\n"""In words."""\n'
+    (tmp_path / "a.py").write_text(text)
+    (tmp_path / "b.py").write_text('text = "in words"\ny = 1  # in\n\n# words\n')
+    assert len(found("(that|those) of", tmp_path)) == 1
+    assert [place.partition("a.py:")[2] for place in found("in words", tmp_path)] == [
+        "5: In words",
+        "3: in words",
+    ]
+    assert count_words(tmp_path) == 13
+
+
+if __name__ == "__main__":
+    asked = [Path(word) for word in sys.argv[1:]]
+    print(*(place for phrase in LIMITS for place in found(phrase, *asked)), sep="\n")
