@@ -14,23 +14,11 @@ from hocket.distributed.folder import identity
 from hocket.distributed.folder.restart import environment_number
 from hocket.engine.event import Event
 from hocket.engine.gradient_error import GradientError
-from hocket.errors import (
-    DataError,
-    HocketError,
-    OptionError,
-    RunFolderError,
-    SampleError,
-    warn,
-)
+from hocket.errors import DataError, HocketError, OptionError, RunFolderError, SampleError, warn
 from hocket.runs.build import KEPT_PLAN
 from hocket.runs.config import RunConfig, write_json
 from hocket.runs.environment import environment
-from hocket.runs.metrics_log import (
-    MetricsLog,
-    cut_logs,
-    cut_unknown_logs,
-    remove_logs,
-)
+from hocket.runs.metrics_log import MetricsLog, cut_logs, cut_unknown_logs, remove_logs
 from hocket.runs.resolve import ResolvedRun
 from hocket.runs.run_dir import (
     TIMELINE,

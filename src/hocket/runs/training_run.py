@@ -24,12 +24,7 @@ from hocket.runs.metrics_log import MetricsLog
 from hocket.runs.peak_memory import peak_mib
 from hocket.runs.resolve import ResolvedRun
 from hocket.runs.run_dir import TIMELINE, cannot_write, checkpoint_dir
-from hocket.runs.summary import (
-    SUMMARY,
-    StageSummary,
-    Summary,
-    parse_stage_summary,
-)
+from hocket.runs.summary import SUMMARY, StageSummary, Summary, parse_stage_summary
 from hocket.timeline import Timeline
 from hocket.timeline.span import Totals
 from hocket.training.fit.interrupt import Interrupt, heard, stop_signals
