@@ -132,7 +132,7 @@ class ProcessPace:
         return self.finished
 
     def _look_at_neighbours(self) -> None:
-        """Raise an error if a neighbour that has not finished hangs: nobody waits for it."""
+        """Raise an error if a neighbour that has not finished hangs: nothing waits for it."""
         for link, wait in zip(self._links, self._waits, strict=True):
             finished = self._world.flags.all_set(self._flag("finished"), ranks=[link.rank])
             if finished or link.connection is None:  # it is being started again
@@ -253,7 +253,7 @@ class AsyncProcess:
     def _wait_for_packet(self) -> bool:
         """Wait for a packet to draw or, after the goal, to pass on; return True if it came.
 
-        Whoever is to send it may have been stopped, so the wait ends when all are.
+        The sender may have been stopped, so the wait ends when all are.
         """
         assert self._buffer is not None
         assert self._previous is not None
