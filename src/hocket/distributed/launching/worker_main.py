@@ -140,7 +140,7 @@ def _interrupt_once(number: int, frame: FrameType | None) -> NoReturn:
 
 
 def _set_up(spec: WorkerSpec) -> None:
-    """Make this process like one that was started directly, without a launcher."""
+    """Give this process the folder, paths, arguments and environment of the launcher."""
     os.chdir(spec.directory)
     sys.path[:] = spec.module_path
     sys.argv[:] = spec.arguments
