@@ -63,7 +63,7 @@ class ProcessPace:
             self._waits.append(Wait(world.failures, status, f"{link.peer_name} to finish"))
 
     def set_goal(self, epochs: int, length: int | None, *, epoch: int, again: bool) -> None:
-        """Let the stage train for a number of epochs of its own.
+        """Let the stage train for a number of epochs.
 
         See the protocol.
 

@@ -39,7 +39,7 @@ class SimulatedPace:
         return all(stage.finished for stage in self._stages)
 
     def set_goal(self, epochs: int, length: int | None, *, epoch: int, again: bool) -> None:
-        """Let each stage train for a number of epochs of its own.
+        """Let each stage train for a number of epochs.
 
         See the protocol.
         """
