@@ -37,8 +37,6 @@ def setup_choices(setup: Setup) -> dict[str, str]:
             "precision",
             "batchnorm",
             "scheduler_unit",
-            "warmup_epochs",
-            "warmup_factor",
             "warmup_updates",
             "clip",
             "stage_speeds",
