@@ -3,7 +3,7 @@
 A process that it forks is like one that ``python`` has started: it is no child of
 `multiprocessing`, so the workers of a `DataLoader` start in it as they do elsewhere. It leads a
 process group, and what is left of the group is killed when it ends. When the launcher ends, the
-server kills all groups and deletes the folder of the launch, whatever code they are running.
+server kills all groups, also those in code of C, and deletes the folder of the launch.
 The kernel kills the processes if the server itself is killed.
 """
 
@@ -166,7 +166,7 @@ class ForkedProcess:
 
         Returns:
             The exit code, -n for a death by signal n, or None if the server was killed, so
-            that nobody knows it and the process perhaps still runs.
+            that it is not known, and the process perhaps still runs.
         """
         code = _read_number(self.sentinel)
         if code is None:
@@ -232,7 +232,7 @@ class _Server:
                 self._control.sendall(b"!")
                 while self._answer():
                     pass
-        except Exception:  # no request may leave processes behind that nobody waits for
+        except Exception:  # no request may leave processes behind
             traceback.print_exc()
         for pid in self._statuses:
             _kill_group(pid)
@@ -286,7 +286,7 @@ class _Server:
                 ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
             if os.getppid() != server:  # which has ended already
                 os._exit(1)
-            # A session of its own: Ctrl-C in the terminal reaches the launcher only.
+            # A new session: Ctrl-C in the terminal reaches the launcher only.
             os.setsid()
             signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
@@ -310,7 +310,7 @@ def _kill_group(pid: int) -> None:
 
 
 def _fill_standard_streams() -> None:
-    """Open ``/dev/null`` in the place of standard streams that are closed."""
+    """Open ``/dev/null`` for standard streams that are closed."""
     while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
         pass  # it takes the lowest number that is free
     os.close(descriptor)

@@ -1,7 +1,7 @@
 """Process groups of a training, which the next training of the same processes uses again.
 
-A group of torch has threads and connections of its own, and ends neither by itself nor without
-the other processes. A training that ends in good order therefore gives its groups back, and
+A group of torch has threads and connections, and ends neither by itself nor without the other
+processes. A training that ends in good order therefore gives its groups back, and
 the next one takes them if every process has them.
 """
 

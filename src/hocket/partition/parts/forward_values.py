@@ -153,8 +153,8 @@ class ForwardValues:
     def without_received(self, tree: Any) -> Any:
         """Return the same structure with placeholders in place of received values.
 
-        Steps before the stage compute with the sizes of the sample, and received values have
-        those of the batch.
+        Steps before the stage compute with sizes of the sample, and received values have sizes
+        of the batch.
         """
         if not self._placeholder_of:
             return tree
@@ -190,7 +190,7 @@ class ForwardValues:
         return self._network.get_parameter(name).clone()
 
     def _path_error(self, what: str, frame: str) -> CutError:
-        """Return the error for a forward whose steps are not those of the sample.
+        """Return the error for a forward with other steps than on the sample.
 
         Args:
             what: Predicate about the stage.

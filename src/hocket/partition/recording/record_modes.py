@@ -17,8 +17,8 @@ def record_modes(
 
     Args:
         network: The network, which is set to training mode unless it is in it.
-        samples: Inputs for each mode. Those for evaluation become those for training if the
-            network takes no other number of rows, as those of graphs and of time steps.
+        samples: Inputs for each mode. Evaluation gets those for training if the network
+            takes no other number of rows, such as rows of graphs and of time steps.
         repeated: Modules in which every stage repeats what depends on discrete inputs only.
     """
     recordings = {}

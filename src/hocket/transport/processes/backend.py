@@ -16,8 +16,8 @@ Arrival: TypeAlias = Callable[[], Tensor]
 class Lane(IntEnum):
     """Part of a connection in which tensors keep their order.
 
-    Those of one lane may overtake those of another: a receive that is posted late must not take
-    a tensor whose receive was posted before.
+    Tensors of one lane may overtake tensors of another: a receive that is posted late must not
+    take a tensor whose receive was posted before.
     """
 
     HEADER = 0
