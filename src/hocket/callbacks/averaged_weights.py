@@ -21,7 +21,7 @@ class AveragedWeights(Callback):
 
     After each update of a stage its average becomes ``decay`` times itself plus ``1 - decay``
     times the weights; it begins with the weights after the first update that counts. Each
-    process averages the weights of its own stage, and checkpoints keep the averages.
+    process averages the weights of its stage, and checkpoints keep the averages.
 
     Args:
         decay: Share of the average that an update leaves, in [0, 1).

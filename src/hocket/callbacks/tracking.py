@@ -15,7 +15,7 @@ from hocket.training.view import TrainerView
 class Tracking(Callback):
     """Passes rows of metrics on to trackers, such as ``WandB`` or ``MLflow``.
 
-    Each process passes on the rows of its own stages, and the main one also the rows of epochs
+    Each process passes on the rows of its stages, and the main one also the rows of epochs
     and evaluations. The trackers stay open after the ``fit``.
 
     Args:

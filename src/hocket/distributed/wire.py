@@ -1,7 +1,7 @@
 """Wire format of a packet: a header in JSON, and the memory of the tensors unchanged.
 
 Strides are kept, so that a channels_last tensor arrives as one. Nothing is pickled: a message
-is data only, whoever wrote it. Checksums detect damage in transit, not forgery.
+is data only. Checksums detect damage in transit, not forgery.
 """
 
 import json
@@ -299,7 +299,7 @@ def spec_bytes(spec: Any) -> int:
     """Return the size of the tensor of a ``tensor_spec``.
 
     Raises:
-        PacketError: It is not that of a dense tensor.
+        PacketError: It does not describe a dense tensor.
     """
     match spec:
         case [str(name), list(shape), list(strides)] if (

@@ -63,7 +63,7 @@ class ProcessPace:
             self._waits.append(Wait(world.failures, status, f"{link.peer_name} to finish"))
 
     def set_goal(self, epochs: int, length: int | None, *, epoch: int, again: bool) -> None:
-        """Let the stage train for a number of epochs of its own.
+        """Let the stage train for a number of epochs.
 
         See the protocol.
 
@@ -132,7 +132,7 @@ class ProcessPace:
         return self.finished
 
     def _look_at_neighbours(self) -> None:
-        """Raise an error if a neighbour that has not finished hangs: nobody waits for it."""
+        """Raise an error if a neighbour that has not finished hangs: nothing waits for it."""
         for link, wait in zip(self._links, self._waits, strict=True):
             finished = self._world.flags.all_set(self._flag("finished"), ranks=[link.rank])
             if finished or link.connection is None:  # it is being started again
@@ -253,7 +253,7 @@ class AsyncProcess:
     def _wait_for_packet(self) -> bool:
         """Wait for a packet to draw or, after the goal, to pass on; return True if it came.
 
-        Whoever is to send it may have been stopped, so the wait ends when all are.
+        The sender may have been stopped, so the wait ends when all are.
         """
         assert self._buffer is not None
         assert self._previous is not None

@@ -1,7 +1,7 @@
 """The engine that simulates, in one process, stages that run at their own pace.
 
 Equal seeds give equal turns and equal bits. At equal speeds every stage draws what the one
-before it has just sent, and the training is that of stages that keep step.
+before it has just sent, and the training is as with stages that keep step.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -19,7 +19,7 @@ from hocket.tree import Tree
 
 
 class SimulatedPace:
-    """Pace of stages that take their turns in simulated time, each to a goal of its own.
+    """Pace of stages that take their turns in simulated time, each to its goal.
 
     Args:
         stages: All stages, in order.
@@ -39,7 +39,7 @@ class SimulatedPace:
         return all(stage.finished for stage in self._stages)
 
     def set_goal(self, epochs: int, length: int | None, *, epoch: int, again: bool) -> None:
-        """Let each stage train for a number of epochs of its own.
+        """Let each stage train for a number of epochs.
 
         See the protocol.
         """
@@ -116,7 +116,7 @@ class AsyncSimulation:
         ]
 
     def state_dict(self) -> list[Tree]:
-        """Return the state of each stage; that of the first one has the clock of all."""
+        """Return the state of each stage; the first one's has the clock of all."""
         parts = [stage.state_dict() for stage in self._stages]
         parts[0]["clock"] = self._clock.state_dict()
         return parts

@@ -49,7 +49,7 @@ class AsyncStage:
 
     @property
     def epoch(self) -> int:
-        """Epoch that the stage is in: its own, or that of the data in a loop of the user."""
+        """Epoch that the stage is in: its own, or the data's in a loop of the user."""
         if not self._length:
             return self.data_epoch
         return self._first_epoch + (self._trained - self._first_trained) // self._length
@@ -77,7 +77,7 @@ class AsyncStage:
         self._goal = None
 
     def enter(self, epoch: int) -> None:
-        """Take note of the epoch of a batch that enters; without a goal it is the stage's."""
+        """Keep the epoch of a batch that enters; without a goal it is the stage's."""
         self.data_epoch = epoch
         if self._goal is None:
             self._length = None

@@ -50,7 +50,7 @@ from hocket.transport.stats import SendStats
 from hocket.tree import Tree
 
 SPARE_CAPACITY = 4
-"""Places of an inbox beside activations: for an opening, and the messages of an evaluation."""
+"""Places of an inbox for an opening and the messages of an evaluation."""
 
 
 @dataclass(frozen=True)

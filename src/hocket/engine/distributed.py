@@ -51,7 +51,7 @@ class AnnouncedPace(LockstepPace):
 
 
 class DistributedEngine:
-    """Executes the schedule of one stage, while other processes execute those of the others.
+    """Executes the schedule of one stage, while other processes execute the others'.
 
     Args:
         method: The method.
@@ -135,7 +135,7 @@ class DistributedEngine:
         self._lookahead.tick = ticks - 1
 
     def state_dict(self) -> list[Tree]:
-        """Return the state of the stage, with that of its schedule."""
+        """Return the states of the stage and its schedule."""
         return [self.stages[0].state_dict() | {"schedule": self._schedule.state_dict()}]
 
     def load_state_dict(self, parts: Sequence[Tree]) -> None:
@@ -148,8 +148,8 @@ class DistributedEngine:
     def _share(self, batch: Batch) -> tuple[float, Batch]:
         """Return this replica's fraction of a batch, and that part of it.
 
-        The losses of the parts, weighted with their fractions, add up to that of the batch: the
-        fraction is that of the class indices that are not ignored, or else of the samples.
+        The losses of the parts, weighted with their fractions, add up to the loss of the batch:
+        the fraction counts class indices that are not ignored, or else samples.
 
         Raises:
             DataError: The batch has fewer samples than there are replicas, or its targets

@@ -1,6 +1,6 @@
 """The error of delayed gradients: their angle to the true ones, batch by batch.
 
-The true gradient of a batch is that of the whole network's loss at the weights that all stages
+The true gradient of a batch belongs to the whole network's loss at the weights that all stages
 have at the beginning of the tick in which a stage uses its late gradient (compare the error
 tracking of PETRA, ICLR 2025). Where a group of batches leaves the pipeline before the next one
 enters, it is that at the weights of the whole group, before the first stage updates.
@@ -130,7 +130,7 @@ class GradientErrorMeter:
     def _compare(self, stage: Stage, batch: int, true: Tensor) -> None:
         """Compare the gradient that the stage has just computed."""
         trained = _trained(stage)
-        late = _flat(stage.gradients[: len(trained)], trained)  # without those of a head
+        late = _flat(stage.gradients[: len(trained)], trained)  # without a head's
         product = late.norm() * true.norm()
         self._listener(
             GradientError(

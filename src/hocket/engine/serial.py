@@ -88,7 +88,7 @@ class SerialEngine:
             schedule.start_at(ticks, batches, updates)
 
     def state_dict(self) -> list[Tree]:
-        """Return the state of each stage, with that of its schedule."""
+        """Return the states of each stage and its schedule."""
         pairs = zip(self.stages, self.program.schedules, strict=True)
         parts = [
             stage.state_dict() | {"schedule": schedule.state_dict()}

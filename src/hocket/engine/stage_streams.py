@@ -1,4 +1,4 @@
-"""Streams of a GPU on which the stages of one process compute beside each other."""
+"""Streams of a GPU on which the stages of one process compute at the same time."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -112,7 +112,7 @@ def on_streams(
 
     Args:
         to_previous: Port of each stage to the one before; of the first one to the source.
-        to_next: Port of each stage to the next one; of the last one to nobody.
+        to_next: Port of each stage to the next one; the last one's leads nowhere.
     """
     edges = [EdgeEvents() for _ in to_previous[1:]]
     previous: list[ToPrevious] = [

@@ -65,7 +65,7 @@ class CutGraph:
 
     @property
     def layer_names(self) -> tuple[str, ...]:
-        """Name of the first module of each layer; that of the first layer is ``(start)``."""
+        """Name of the first module of each layer; the first layer's is ``(start)``."""
         return ("(start)", *(point.name for point in self.cut_points))
 
 

@@ -340,7 +340,7 @@ class _GraphBuilder:
 
 
 def _starts(accepted: Sequence[Candidate], mode: ForwardMode) -> list[int]:
-    """Return the events of these calls; one that is not made has that of the next one."""
+    """Return the events of these calls; a call that is not made has the next one's."""
     starts = [sys.maxsize]
     for calls in reversed(accepted):
         starts.append(calls[mode].start if mode in calls else starts[-1])

@@ -166,7 +166,7 @@ def fastest_cut(
         layers = costs[first:end]
         return sum(3 * cost.weight_bytes + cost.kept_bytes for cost in layers) / 2**20
 
-    # The latency of a packet that nobody waits for is nobody's time.
+    # Nothing waits for these packets, so their latency costs nothing.
     packets = [0.0] + [
         cost.output_bytes / link.bytes_per_s
         if overlapping
@@ -240,7 +240,7 @@ def _warn_of_untrained(network: nn.Module, plan: Plan, modules: Sequence[nn.Modu
     """Warn of stages with nothing to train.
 
     Args:
-        network: The network. If it has tied weights, a stage may use those of another one.
+        network: The network. If it has tied weights, a stage may use another one's.
         plan: The cuts, which the network's user has not chosen.
         modules: The stages.
     """

@@ -1,4 +1,4 @@
-"""Inputs of a network as a tree of tensors, or refused in words."""
+"""Inputs of a network as a tree of tensors, or refused with an explanation."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -56,7 +56,7 @@ def _unpacked_leaves(inputs: Tree) -> list[Any]:
 
 
 def describe_value(value: object) -> str:
-    """Return the type of a value in words, with its shape, its size or its keys."""
+    """Return a text with the type of a value, and its shape, its size or its keys."""
     kind = type(value).__name__
     if isinstance(value, Tensor):
         return f"a tensor of shape {tuple(value.shape)}"

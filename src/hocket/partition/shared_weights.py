@@ -72,7 +72,7 @@ def find_crossing_weights(recording: Recording, call: Call) -> list[str]:
 
 @contextmanager
 def replace_weights(network: nn.Module, weights: Mapping[str, Tensor]) -> Iterator[None]:
-    """Context manager that puts tensors in the place of parameters, under all of their names.
+    """Context manager that replaces parameters by tensors, under all of their names.
 
     Args:
         network: The network.
@@ -96,7 +96,7 @@ def replace_weights(network: nn.Module, weights: Mapping[str, Tensor]) -> Iterat
 
 
 def untie(network: nn.Module) -> list[str]:
-    """Give each module that shares a parameter a copy of its own.
+    """Give each module that shares a parameter its own copy.
 
     The copies are equal at first and trained apart.
 
@@ -114,7 +114,7 @@ def untie(network: nn.Module) -> list[str]:
     """
     seen: set[int] = set()
     untied = []
-    for path, module in network.named_modules():  # each once, whatever its names
+    for path, module in network.named_modules():  # each once, under any name
         for last, parameter in list(module._parameters.items()):
             if parameter is not None and id(parameter) in seen:
                 copy = nn.Parameter(parameter.detach().clone(), parameter.requires_grad)

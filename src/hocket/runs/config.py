@@ -214,7 +214,7 @@ def parse_config(values: dict[str, Any], where: str) -> RunConfig:
         f"{k} is {v!r}; write it without a NUL" for k, v in values.items() if "\0" in str(v)
     ]
     if problems:
-        # Options come and go between versions, and a run keeps those of its own.
+        # Options come and go between versions.
         known = values.keys() <= hints.keys()
         title = f"cannot use {where}" + ("" if known else " (of another version of Hocket?)")
         raise OptionError(format_problems(title, problems))

@@ -61,7 +61,7 @@ class Callback:
     def on_epoch(self, trainer: TrainerView, result: EpochResult) -> None:
         """Act after an epoch, before its checkpoint.
 
-        Where stages run freely in processes of their own, this comes for all epochs at the end.
+        Where stages run freely in separate processes, this comes for all epochs at the end.
 
         Args:
             trainer: The trainer.

@@ -43,7 +43,7 @@ class TrainerView(Protocol):
 
     @property
     def has_common_epochs(self) -> bool:
-        """True unless stages run freely in processes of their own."""
+        """True unless stages run freely in separate processes."""
 
     @property
     def is_main_process(self) -> bool:

@@ -56,7 +56,7 @@ class Activation:
         return replace(self, values=values, exact=())
 
     def header(self) -> dict[str, Any]:
-        """Return what a message says of the packet beside its number and its tensors."""
+        """Return what a message says of the packet, without its number and its tensors."""
         return {
             "epoch": self.epoch,
             "differentiable": self.differentiable,

@@ -12,7 +12,7 @@ _Received = TypeVar("_Received", Activation, Gradient, covariant=True)
 
 
 class Port(Protocol[_Sent, _Received]):
-    """One side of an edge: sends packets of one type and receives those of the other."""
+    """One side of an edge: sends packets of one type and receives packets of the other."""
 
     def send(self, packet: _Sent) -> None:
         """Send a packet.

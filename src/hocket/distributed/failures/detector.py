@@ -78,7 +78,7 @@ class FailureDetector:
         self.limits = TimeLimits(timeout_s, slow_timeout_s)
         self.store = StoreClient(store)
         self.record = FailureRecord(self.store, names[rank])
-        self._own_store = store  # for the thread that nobody waits for
+        self._own_store = store  # for the thread that is not waited for
         self._names = names
         self._rank = rank
         self._is_silent = is_silent
@@ -314,7 +314,7 @@ class FailureDetector:
         """Answer requests for the status of this process, and pass on the first failure."""
         while not self._closed.wait(self._poll_s):
             try:
-                # In this thread, without a limit of time: nobody waits for it.
+                # In this thread, without a limit of time: nothing waits for it.
                 requested = int(read_key(self._own_store, STATUS_REQUEST_KEY) or 0)
                 first = read_key(self._own_store, FAILURE_KEY)
             except RuntimeError:

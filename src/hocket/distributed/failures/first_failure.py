@@ -16,7 +16,7 @@ FAILURE_KEY = "failure"
 RECORD_TIMEOUT_S = 2.5
 """Seconds in which a failure must be recorded, also by a store that is slow at the moment.
 
-A process that gives up reports a failure of its own, which is seldom the cause; one that waits
+A process that gives up reports its own failure, which is seldom the cause; one that waits
 longer is killed by the launcher.
 """
 _MARKS = "_hocket_marks"
@@ -87,7 +87,7 @@ class FailureRecord:
         return is_marked(error, self._mark)
 
     def error(self, kind: type[HocketError], message: str) -> HocketError:
-        """Record a failure; return its error, or that of the first failure if another was.
+        """Record a failure; return its error, or the first failure's if another came before.
 
         Args:
             kind: Type of the error.

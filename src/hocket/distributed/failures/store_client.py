@@ -1,4 +1,4 @@
-"""Requests to a store with a time limit: a store has none of its own.
+"""Requests to a store with a time limit: a store has none.
 
 A connection that was cut reports nothing, and a process that is killed while it writes to a
 file blocks all readers.
@@ -105,7 +105,7 @@ class StoreClient:
         return self._pending is None or not self._pending.is_alive()
 
     def ask(self, request: Callable[[Store], T], timeout_s: float | None = None) -> T | None:
-        """Return the answer to a request, or None; nothing is asked while one is missing."""
+        """Return the answer to a request, or None; requests are sent one at a time."""
         if not self.reachable:
             return None
         answer, self._pending = ask_store(lambda: request(self._store), timeout_s)

@@ -59,7 +59,7 @@ class Examiner(Protocol):
         """Warn if the process waited for runs the code of its caller."""
 
     def timed_out(self, waited_s: float, awaited: str) -> HocketError:
-        """Return the error of a wait with a limit of its own."""
+        """Return the error of a wait that has its own limit."""
 
 
 class Wait:
@@ -111,7 +111,7 @@ class Wait:
             self._due_s = self._failures.running_s + left_s
 
     def until(self, attempt: Callable[[float], T]) -> T:
-        """Return the result of an attempt, which is repeated after each time-out of its own.
+        """Return the result of an attempt, which is repeated each time it times out.
 
         Args:
             attempt: Waits for the seconds that it is given, and raises TimeoutError then.

@@ -78,5 +78,5 @@ def current_identity() -> ProcessIdentity | None:
 
 
 def has_rejoined() -> bool:
-    """Return True if this process was started alone in the place of one that was killed."""
+    """Return True if this process was started alone to replace one that was killed."""
     return bool(_assigned) and _assigned[0].incarnation > 0

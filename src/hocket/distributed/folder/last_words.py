@@ -1,4 +1,4 @@
-"""Output of a process that ends, which must not change its exit code if nobody reads it."""
+"""Output of a process that ends, which must not change its exit code if it is not read."""
 
 import gc
 import io
@@ -22,9 +22,9 @@ def flush_streams() -> None:
 
 
 def flush_files() -> None:
-    """Write what open files have buffered, which Python does for those it can free.
+    """Write what open files have buffered, which Python does for files that it can free.
 
-    Files on a disk only: nobody may read the other end of a pipe.
+    Files on a disk only: the other end of a pipe may have no reader.
     """
     for each in gc.get_objects():
         # By its type: others may answer a question about their class with a warning.

@@ -19,7 +19,7 @@ NAME = "torch._dynamo"
 
 
 def defer_compiler() -> None:
-    """Put a stand-in in the place of ``torch._dynamo``, unless that is imported already."""
+    """Replace ``torch._dynamo`` by a stand-in, unless it is imported already."""
     import torch
 
     if NAME not in sys.modules:
@@ -61,7 +61,7 @@ class _StandIn(ModuleType):
         return _TraceRules(self)
 
     def load(self) -> Any:
-        """Import the compiler in the place of this stand-in, and return it."""
+        """Replace this stand-in by the compiler, and return it."""
         if sys.modules.get(NAME) is self:
             import torch
 
@@ -71,7 +71,7 @@ class _StandIn(ModuleType):
         return compiler
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):  # asked by whatever goes through all modules
+        if name.startswith("__"):  # code that goes through all modules reads it
             raise AttributeError(f"{NAME} is not imported yet, and has no attribute {name!r}")
         return getattr(self.load(), name)
 

@@ -3,7 +3,7 @@
 A process that it forks is like one that ``python`` has started: it is no child of
 `multiprocessing`, so the workers of a `DataLoader` start in it as they do elsewhere. It leads a
 process group, and what is left of the group is killed when it ends. When the launcher ends, the
-server kills all groups and deletes the folder of the launch, whatever code they are running.
+server kills all groups and deletes the folder of the launch, even if they hang.
 The kernel kills the processes if the server itself is killed.
 """
 
@@ -166,8 +166,8 @@ class ForkedProcess:
         """Wait for the end of the process, once.
 
         Returns:
-            The exit code, -n for a death by signal n, or None if the server was killed, so
-            that nobody knows it and the process perhaps still runs.
+            The exit code, -n for a death by signal n, or None if the server was killed, so that
+            it is not known and the process perhaps still runs.
         """
         code = _read_number(self.sentinel)
         if code is None:
@@ -233,7 +233,7 @@ class _Server:
                 self._control.sendall(b"!")
                 while self._answer():
                     pass
-        except Exception:  # no request may leave processes behind that nobody waits for
+        except Exception:  # no request may leave processes behind
             traceback.print_exc()
         for pid in self._statuses:
             _kill_group(pid)
@@ -287,7 +287,7 @@ class _Server:
                 ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
             if os.getppid() != server:  # which has ended already
                 os._exit(1)
-            # A session of its own: Ctrl-C in the terminal reaches the launcher only.
+            # A new session: Ctrl-C in the terminal reaches the launcher only.
             os.setsid()
             signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)

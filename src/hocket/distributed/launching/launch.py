@@ -1,7 +1,7 @@
 """Launch of the processes of one training on this machine, so that none is left behind.
 
-The processes share a private folder and talk over the loopback interface only, so that nobody
-on the network can reach them. They end on their own where they can; those that hang are killed.
+The processes share a private folder and talk over the loopback interface only, so that the
+network cannot reach them. They end on their own where they can; those that hang are killed.
 """
 
 import math
@@ -50,7 +50,7 @@ def launch(
     In each process torch.distributed is initialized with gloo, and RANK, WORLD_SIZE,
     LOCAL_RANK and LOCAL_WORLD_SIZE are set. The exit code of a process is the result of
     ``work``; after an exception it is the ``exit_code`` of its type, or 1. The exit code of the
-    launch is that of the first process that failed on its own, 128 + n for a death by signal n;
+    launch comes from the first process that failed by itself, 128 + n for a death by signal n;
     ``PEER_FAILED`` is the code of a process that ended because another one failed. If the
     folder of the launch is deleted, all processes are killed and the exit code is
     ``RENDEZVOUS_LOST``.
@@ -236,7 +236,7 @@ def _pickle_work(work: Callable[..., int], arguments: Sequence[Any]) -> bytes:
         if getattr(work, "__module__", None) == "__main__":
             raise ValueError("the program that runs is no module that they could import")
         return pickle.dumps((work, arguments))
-    except Exception as error:  # whatever the objects' own code raises
+    except Exception as error:  # the objects' own code may raise anything
         raise OptionError(
             f"cannot send {work!r} and its arguments to other processes: {error}; give a "
             "function of a module, and arguments that pickle can write"

@@ -187,7 +187,7 @@ class Supervisor:
         self._end_others(f"process {rank} ended with {cause}")
 
     def _try_restart(self, rank: int, code: int) -> bool:
-        """Start a process in the place of one that was killed, if the policy allows it."""
+        """Replace a process that was killed, if the policy allows it."""
         if (rejoin := self._rejoin) is None:
             return False
         ending = self._signal_code or self._failure_code or self._deadline < math.inf

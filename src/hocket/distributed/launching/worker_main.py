@@ -38,7 +38,7 @@ class WorkerSpec:
         rank: Rank of the process.
         processes: Number of processes.
         threads: Number of threads that PyTorch may use in it.
-        folder: Folder of the launch; nobody else may write there.
+        folder: Folder of the launch; no other user may write there.
         interface: Name of the network interface over which the processes talk.
         timeout_s: Seconds that an operation of the world's default group waits.
         environment: Environment variables.
@@ -140,7 +140,7 @@ def _interrupt_once(number: int, frame: FrameType | None) -> NoReturn:
 
 
 def _set_up(spec: WorkerSpec) -> None:
-    """Make this process like one that was started in the place of the launcher."""
+    """Give this process the folder, paths, arguments and environment of the launcher."""
     os.chdir(spec.directory)
     sys.path[:] = spec.module_path
     sys.argv[:] = spec.arguments

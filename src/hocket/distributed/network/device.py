@@ -24,13 +24,13 @@ def parse_device(device: torch.device | str) -> torch.device:
 
 
 def assign_device(device: torch.device, local_rank: int, gpu_count: int) -> torch.device:
-    """Return the device of a process; a GPU without a number becomes that of its local rank.
+    """Return the device of a process; a GPU without a number gets the number of its local rank.
 
     Several processes share a GPU if there are fewer GPUs than processes.
 
     Args:
         device: The device that the user asked for.
-        local_rank: Rank of the process among those of its machine.
+        local_rank: Rank of the process on its machine.
         gpu_count: Number of GPUs of the machine.
 
     >>> assign_device(torch.device("cuda"), local_rank=5, gpu_count=4)

@@ -44,7 +44,7 @@ def find_interface(environment: Mapping[str, str]) -> str | None:
         return None
     local_size = environment.get("LOCAL_WORLD_SIZE")
     if local_size == size:
-        return loopback_interface()  # one machine: nobody else needs to reach its processes
+        return loopback_interface()  # one machine: no other needs to reach its processes
     name = interface_towards(host)
     if local_size is not None and name == loopback_interface():
         raise WorldError(

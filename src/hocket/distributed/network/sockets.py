@@ -87,7 +87,7 @@ class TcpSocket:
     def _with_duplicate(self, use: Callable[[socket.socket], None]) -> None:
         """Call a function with another descriptor of the socket, unless it was closed."""
         with suppress(OSError), socket.socket(fileno=os.dup(self.descriptor)) as duplicate:
-            # By now the number may be that of another socket.
+            # By now the number may belong to another socket.
             if os.fstat(duplicate.fileno()).st_ino == self.inode:
                 use(duplicate)
 

@@ -1,6 +1,6 @@
 """Connections from outside to the ports of process groups are found, closed and kept out.
 
-While a group forms, gloo gives a connection to whoever first sends the number of a pair of
+While a group forms, gloo gives a connection to the first that sends the number of a pair of
 processes; any user of the machine can do that. Each process therefore tells the others, in a
 store that only they can write, the addresses of both ends of its connections. A stranger's is
 one whose other end no process has. The address of one end would not do: a stranger can connect
@@ -56,7 +56,7 @@ def form_without_strangers(
     everywhere = chain(*_exchange(ends, store, "connected", rank, size, timeout_s))
     members = {(local, remote) for local, remote in everywhere}
 
-    # Refuse further connections, and end those of strangers.
+    # Refuse further connections, and end strangers' connections.
     for each in formed:
         if each.listening:
             each.refuse_connections()
@@ -85,7 +85,7 @@ def _disconnect_strangers(
 
     Returns:
         Descriptions of the strangers that have sent data. One that has sent nothing, such as a
-        scan of ports, has taken nobody's place.
+        scan of ports, has taken no process's place.
     """
     suspects = []
     end_s = time.monotonic() + ACCEPT_S

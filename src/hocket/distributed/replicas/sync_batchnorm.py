@@ -1,7 +1,7 @@
 """BatchNorm with the statistics of the whole batch, over all replicas of a stage.
 
 torch.nn.SyncBatchNorm does this on GPUs only. Here two differentiable all-reduces make forward
-and backward equal to those of the whole batch on any device.
+and backward equal to the whole batch's on any device.
 """
 
 from collections.abc import Iterable
@@ -15,7 +15,7 @@ from hocket.distributed.world.world import World
 from hocket.errors import OptionError, list_names
 
 REPLACED_FORWARDS = (_BatchNorm.forward, nn.SyncBatchNorm.forward)
-"""Forwards that `SharedForward` computes; those of subclasses may compute something else."""
+"""Forwards that `SharedForward` computes; a subclass may compute something else."""
 
 # Shapes: B batch, C channels, and any number of further dimensions.
 
@@ -41,7 +41,7 @@ def _all_reduce(tensor: Tensor, world: World) -> Tensor:
 
 
 class SharedForward:
-    """Forward of a BatchNorm over all replicas, in the place of the layer's own.
+    """Forward of a BatchNorm over all replicas, instead of the layer's own.
 
     The layer stays, as a forward that is cut calls it by its name in the network.
 
@@ -62,7 +62,7 @@ class SharedForward:
 
         This process among the others cannot be copied, and the copy has no replicas.
         """
-        # While a copy is made it has no attributes yet, and its forward is that of its class.
+        # While a copy is made it has no attributes yet, and its forward is its class's.
         return getattr, (self._layer, "forward")
 
     def __call__(self, input: Tensor) -> Tensor:
@@ -123,7 +123,7 @@ def require_replaceable_forwards(layers: Iterable[tuple[str, nn.Module]]) -> Non
         layers: The layers, each with its name in the network.
 
     Raises:
-        OptionError: A BatchNorm has a forward of its own.
+        OptionError: A BatchNorm has its own forward.
     """
     names = [repr(name) for name, layer in layers if _has_own_forward(layer)]
     if names:

@@ -119,7 +119,7 @@ class Collectives:
         return wire.decode_tree(spec, tensors)
 
     def broadcast_(self, tensors: Iterable[Tensor], source: int) -> None:
-        """Overwrite dense CPU tensors in every process with those of one rank."""
+        """Overwrite dense CPU tensors in every process with one rank's tensors."""
         options = distributed.BroadcastOptions()
         options.rootRank = source
         with self._all("sharing tensors (collect, state_dict, predict)") as finish:
@@ -129,7 +129,7 @@ class Collectives:
 
     @torch.no_grad()
     def copy_weights(self, module: nn.Module, source: int) -> None:
-        """Overwrite the weights and statistics of a module with those of one rank."""
+        """Overwrite the weights and statistics of a module with one rank's."""
         tensors = [v for v in module.state_dict().values() if isinstance(v, Tensor)]
         dense = [wire.to_dense(tensor) for tensor in tensors]
         self.broadcast_(dense, source)
@@ -177,8 +177,8 @@ class SoloCollectives:
         return tree
 
     def copy_weights(self, module: nn.Module, source: int) -> None:
-        """Do nothing: the weights here are those of this process."""
+        """Do nothing: there is one process, with its weights."""
 
     def clock_offset(self) -> float:
-        """Return 0: the clock is that of this process."""
+        """Return 0: there is one process, with its clock."""
         return 0.0

@@ -9,7 +9,7 @@ from hocket.distributed.failures.store_client import STORE_TIMEOUT_S, ask_store
 
 
 class StoreFlags:
-    """Named flags; each process sets its own value and reads those of all processes.
+    """Named flags; each process sets its own value and reads all values.
 
     Args:
         store: Store that all processes read and write.
@@ -47,7 +47,7 @@ class StoreFlags:
         ask_store(lambda: self._store.delete_key(f"{name}/{self._rank}"))
 
     def all_set(self, name: str, ranks: Iterable[int] | None = None) -> bool:
-        """Return True if all processes, or those of the given ranks, have set the flag.
+        """Return True if all processes, or the given ranks, have set the flag.
 
         Raises:
             HangError: The store has not answered for too long.

@@ -141,7 +141,7 @@ def _meet() -> tuple[Store, int, int]:
     """Return the store that the environment names, and this process's rank among how many.
 
     Raises:
-        WorldError: The environment names none, or nobody answers there.
+        WorldError: The environment names none, or there is no answer.
     """
     try:
         store, rank, size = next(rendezvous("env://"))
@@ -195,7 +195,8 @@ def _tell_all(error: BaseException) -> bool:
     worlds = [
         world
         for _, world in sorted(_joined.worlds.items())
-        # Not those of a training that has ended before, in good order or by a caught error.
+        # Not the groups of a training that has ended before, in good order or by a caught
+        # error.
         if world.failures.record.has_ended_by(error)
         or not (world.left or world.failures.record.has_ended)
     ]

@@ -1,6 +1,6 @@
 """Process groups of a training, which the next training of the same processes uses again.
 
-A group of torch has threads and connections of its own, and ends neither by itself nor without
+A group of torch has threads and connections, and ends neither by itself nor without
 the other processes. A training that ends in good order therefore gives its groups back, and
 the next one takes them if every process has them.
 """
@@ -106,7 +106,7 @@ class ProcessGroups:
     def _form_replicas(self, backend: str) -> Group:
         if self.shape.replicas == 1:
             return None
-        # A wait for gloo asks the failure detector; NCCL has none that could be asked.
+        # A wait for gloo asks the failure detector; NCCL has no such wait.
         limited = timedelta(seconds=self.shape.timeout_s)
         timeout = NO_TIMEOUT if backend == "gloo" else limited
         groups = [

@@ -50,7 +50,7 @@ class NeighbourLink(Protocol):
 
 
 class World:
-    """This process among those of a training; the replicas of a stage have adjacent ranks.
+    """This process among all of a training; the replicas of a stage have adjacent ranks.
 
     Args:
         stages: Number of stages, K.
@@ -310,7 +310,7 @@ class World:
         return self.collectives.broadcast(tree, source)
 
     def copy_weights(self, module: nn.Module, source: int) -> None:
-        """Overwrite the weights of a module with those of one rank; see `Collectives`."""
+        """Overwrite the weights of a module with one rank's; see `Collectives`."""
         self.collectives.copy_weights(module, source)
 
     def clock_offset(self) -> float:

@@ -32,7 +32,7 @@ def balance(
         costs: Cost of each layer.
         parts: Number of parts.
         packets: Cost of a cut before each layer, for each of the two parts next to it; 0 if not
-            given. That of layer 0 is not used.
+            given. The cost before layer 0 is not used.
         overlapping: A part costs as much as the larger of its layers and each of its packets,
             instead of their sum.
         usage: Amount of a limited resource, such as memory, that a part needs.
@@ -106,7 +106,7 @@ def _minimize(
     Returns:
         The cost of all parts, and the first layer of parts 1, 2, ...
     """
-    # best[n] and cuts[n] are those of the first n layers.
+    # best[n] and cuts[n] are for the first n layers.
     best = [float("inf"), *(cost(0, 0, n) for n in range(1, count + 1))]
     cuts: list[list[int]] = [[] for _ in range(count + 1)]
     for part in range(1, parts):

@@ -67,7 +67,7 @@ def count_flops_between(graph: CutGraph) -> list[float]:
 def _encoder_layers_as_parts() -> Iterator[None]:
     """Context manager in which encoder layers and attention run as in training.
 
-    In evaluation mode without gradients they would be one kernel that nobody counts.
+    In evaluation mode without gradients they would be one kernel that is not counted.
     """
     before = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)

@@ -154,7 +154,7 @@ class ForwardValues:
         """Return the same structure with placeholders in place of received values.
 
         Steps before the stage compute with the sizes of the sample, and received values have
-        those of the batch.
+        the batch's.
         """
         if not self._placeholder_of:
             return tree
@@ -184,13 +184,13 @@ class ForwardValues:
         return values[0] if len(values) == 1 else tuple(values)
 
     def _weight_to_send(self, name: str) -> Tensor:
-        """Return the weights of this batch: those that were received, or a copy of our own."""
+        """Return the weights of this batch: those that were received, or our copy."""
         if name in self.received_weights:
             return self.received_weights[name]
         return self._network.get_parameter(name).clone()
 
     def _path_error(self, what: str, frame: str) -> CutError:
-        """Return the error for a forward whose steps are not those of the sample.
+        """Return the error for a forward whose steps differ from the sample's.
 
         Args:
             what: Predicate about the stage.

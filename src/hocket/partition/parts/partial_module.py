@@ -148,7 +148,7 @@ class PartialModule(nn.Module):
         return values.substitute(output)
 
     def _require_same_constants(self, inputs: Tree) -> None:
-        """Refuse inputs without tensors that are not those of the sample, as later stages have.
+        """Refuse inputs without tensors that differ from the sample's, which later stages have.
 
         Raises:
             CutError: One of them differs, or the inputs have another structure.

@@ -112,7 +112,7 @@ class _Interception:
     def suspend(self) -> bool:
         """Intercept nothing from now on; return False if that cannot be.
 
-        A forward may have entered a mode of its own, which has to be left first.
+        A forward may itself have entered a mode, which has to be left first.
         """
         if _get_current_function_mode() is not self.mode:
             return False
@@ -140,8 +140,8 @@ class _InterceptedCall:
 
     A hook would not be enough: modules that are left out must not run, nor their hooks. It is
     an attribute of the object: after a change of `nn.Module` itself, Python looks up anew all
-    that is read of any module, which takes longer than all the calls. It is the attribute of
-    a module that was compiled, as copies of a module have none of their own.
+    that is read of any module, which takes longer than all the calls. It is the attribute of a
+    module that was compiled, as copies of a module have none.
 
     Args:
         module: The module.
@@ -221,7 +221,7 @@ def call_intercepted(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str,
 def call_whole(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Call a module with its hooks; steps inside it are intercepted only if they must be.
 
-    They must be if the forward has entered a mode for functions of its own around the call. A
+    They must be if the forward itself has entered a mode for functions around the call. A
     handler that wants none of them has to let them pass.
 
     Args:

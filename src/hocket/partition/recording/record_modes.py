@@ -18,7 +18,7 @@ def record_modes(
     Args:
         network: The network, which is set to training mode unless it is in it.
         samples: Inputs for each mode. Those for evaluation become those for training if the
-            network takes no other number of rows, as those of graphs and of time steps.
+            network takes no other number of rows, as with graphs and time steps.
         repeated: Modules in which every stage repeats what depends on discrete inputs only.
     """
     recordings = {}

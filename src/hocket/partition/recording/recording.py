@@ -107,7 +107,7 @@ class Recording:
     """Recording of one forward.
 
     Attributes:
-        calls: Calls in the order of their starts; the first is that of the network.
+        calls: Calls in the order of their starts; the first is the network's.
         values: Values in the order of their creation.
         weights: First and last use of each parameter and buffer, by its first name.
         queries: Queries in order.

@@ -8,8 +8,8 @@ from torch import Tensor, nn
 class NetworkNames:
     """Names that parameters, buffers and layers have in the whole network.
 
-    Layers that are cut out of a sequence, or given as a list of stages, have other names of
-    their own. What the network does not have keeps its own name.
+    Layers that are cut out of a sequence, or given as a list of stages, have other names. What
+    the network does not have keeps its own name.
 
     Args:
         network: The network; without it all names are those within the stage.

@@ -90,7 +90,7 @@ def view_copies(
 
     Args:
         parameters: The parameters.
-        weights: Those of them with distinct memory.
+        weights: Parameters with distinct memory.
         copies: A copy of the memory of each.
     """
     pairs = zip(weights, copies, strict=True)

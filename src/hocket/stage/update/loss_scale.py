@@ -101,8 +101,8 @@ class DynamicScale:
     ) -> tuple[Tensor | None, ...]:
         """Divide the gradients of a backward by the scale; see the protocol.
 
-        Not in place: the gradients of a weight and of an input may share their memory. Those of
-        inputs have at least 32 bits.
+        Not in place: the gradients of a weight and of an input may share their memory.
+        Gradients of inputs have at least 32 bits.
         """
         inverse = 1.0 / self.factor  # exact, as is the product
         trained = [(each, each.grad) for each in weights if each.grad is not None]

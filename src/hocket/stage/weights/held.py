@@ -131,7 +131,7 @@ class HeldWeights(NewestWeights):
 
     @property
     def kept(self) -> list[int]:
-        """Versions that are kept, without the newest one and those of graphs in flight."""
+        """Versions that are kept, without the newest one and those in graphs in flight."""
         return list(self._kept)
 
     def at(self, action: Action) -> AbstractContextManager[None]:

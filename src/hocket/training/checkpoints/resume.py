@@ -76,7 +76,7 @@ def saving(
         )
     if session.world.is_main:
         warn_of_unsaved(session.setup.loss, session.cut.network)
-    # Choose folder and processes; a detached stage saves alone, after ticks of its own.
+    # Choose folder and processes; a detached stage saves alone, after its own ticks.
     world = session.world
     if session.detached:
         folder = Path(checkpoints.folder) / str(world.process_name)

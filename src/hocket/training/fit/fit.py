@@ -1,7 +1,7 @@
 """One ``fit`` under way: the loop over epochs, which end for all stages together or for each.
 
-Stages that keep step go through each epoch together. Stages that run freely in processes of
-their own are detached: each counts its epochs for itself, and they meet at the end only.
+Stages that keep step go through each epoch together. Stages that run freely in separate
+processes are detached: each counts its epochs for itself, and they meet at the end only.
 """
 
 import math
@@ -62,7 +62,7 @@ class Fit(ABC):
             OptionError: Stages count their own epochs, and there are data of unknown length, or
                 a number of updates.
             DataError: The training data have no batches.
-            KeyboardInterrupt: The training was asked to stop; a checkpoint is left, if any is.
+            KeyboardInterrupt: The training has to stop; a checkpoint is left, if any is.
         """
         session = self.session
         self._require_counts()
@@ -85,7 +85,7 @@ class Fit(ABC):
 
         Raises:
             DataError: The training data have no batches.
-            KeyboardInterrupt: This process was asked to stop before it had read a batch.
+            KeyboardInterrupt: This process had to stop before it had read a batch.
         """
         session, state, interrupt = self.session, self.state, self.interrupt
         # Read on where the epoch was left, until a signal comes.
@@ -175,19 +175,19 @@ class Fit(ABC):
         """Return the result of an evaluation; None without data for one.
 
         Raises:
-            KeyboardInterrupt: All processes were asked to stop, and drop the evaluation.
+            KeyboardInterrupt: All processes have to stop, and drop the evaluation.
             DataError: There are no batches.
         """
         validation = self.request.validation
         if validation is None:
             return None
-        with preserve_loader(validation):  # it may be that of the training
+        with preserve_loader(validation):  # it may be the training's
             counts = Evaluation(self.session).measure(self.interrupt.until_asked(validation))
         self.stop_if_asked()
         return counts.result()
 
     def stop_if_asked(self) -> None:
-        """Stop all processes, with a checkpoint, if one of them was asked to stop.
+        """Stop all processes, with a checkpoint, if one of them has to stop.
 
         Raises:
             KeyboardInterrupt: With the number of the signal.

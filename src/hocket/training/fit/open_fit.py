@@ -35,7 +35,7 @@ def open_fit(
         CheckpointError: One cannot be written, and the training is to stop for that.
         DataError: They are not the data that the current epoch began with.
         OptionError: Checkpoints are wanted, and the trainer is not resumable.
-        KeyboardInterrupt: A single process was asked to stop when all was done.
+        KeyboardInterrupt: A single process had to stop when all was done.
     """
     world, setup, length = session.world, session.setup, request.length
     # Compare the arguments of all processes.

@@ -14,8 +14,8 @@ class EvaluationResult:
         error: Share of wrong predictions, a fraction; None if targets are not class numbers.
             Predictions whose target is not one of the classes (such as -100) do not count.
         samples: Number of samples it was measured on.
-        exits: If stages have heads, the error of each head's predictions; the last one is that
-            of the network. Empty without heads or class numbers.
+        exits: If stages have heads, the error of each head's predictions; the last one is the
+            network's. Empty without heads or class numbers.
         ensemble: Error of all exits together, each counted twice the one before it; None
             without exits.
         metrics: Value of each metric of the user's own, by its name.

@@ -15,7 +15,7 @@ MetricFunction: TypeAlias = Callable[[Any, Any], float | Tensor]
 
 @runtime_checkable
 class MetricObject(Protocol):
-    """Metric that gathers batches, such as those of torchmetrics."""
+    """Metric that gathers batches, such as a metric of torchmetrics."""
 
     def reset(self) -> None:
         """Forget all batches."""

@@ -21,7 +21,7 @@ def plain_console(name: StreamName, width: int | None = None) -> Console:
 
     Args:
         name: Name of the stream in `sys`.
-        width: Number of letters in a line; None for that of the terminal.
+        width: Number of letters in a line; None for the terminal's.
     """
     stream = cast("IO[str]", StandardStream(name))
     return _PlainConsole(file=stream, width=width, markup=False, emoji=False)

@@ -109,7 +109,7 @@ class Evaluation:
             for loss in (session.setup.loss, session.setup.evaluation_loss)
             if isinstance(loss, nn.Module)
         ]
-        with preserve_loader(batches):  # it may be that of the training
+        with preserve_loader(batches):  # it may be the training's
             # Build the stages, if there are none yet: the network is cut in its current mode.
             with session.reporting_failures, preserve_rng([device]):
                 if session.world.reads_data:

@@ -16,7 +16,7 @@ Arrival: TypeAlias = Callable[[], Tensor]
 class Lane(IntEnum):
     """Part of a connection in which tensors keep their order.
 
-    Those of one lane may overtake those of another: a receive that is posted late must not take
+    Tensors of one lane may overtake another lane's: a receive that is posted late must not take
     a tensor whose receive was posted before.
     """
 

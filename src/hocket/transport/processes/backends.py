@@ -75,7 +75,7 @@ class DirectBackend(Backend):
         self._send_group, self._receive_group = send_group, receive_group
         self._peer = distributed.get_group_rank(send_group, rank)
         cuda = device.type == "cuda"
-        # Streams of their own: waiting for a transfer must not delay computations.
+        # Separate streams: waiting for a transfer must not delay computations.
         self._send_stream = torch.cuda.Stream(device) if cuda else None
         self._receive_stream = torch.cuda.Stream(device) if cuda else None
 
@@ -160,7 +160,7 @@ class Backends:
     def for_peer(self, rank: int) -> Backend:
         """Build the backend for the tensors of a neighbour's messages.
 
-        It is direct if both have a GPU of their own, and through shared memory if both can.
+        It is direct if each has its own GPU, and through shared memory if both can.
         """
         here = self._world.rank
         if (here, rank) in self._edges:

@@ -193,7 +193,7 @@ class Connection:
 
     @contextmanager
     def _waiting_for_peer(self, activity: str, wanted: str) -> Iterator[Wait]:
-        """Context manager that turns errors of its body into those of a failed neighbour.
+        """Context manager that turns errors of its body into errors of a failed neighbour.
 
         ``activity`` tells other processes what this one is doing, and ``wanted`` is the event
         that a time-out names.
@@ -209,7 +209,7 @@ class Connection:
         except (HocketError, torch.OutOfMemoryError):
             raise
         except RuntimeError as error:
-            # PyTorch raises this one in whatever line the process is when the worker ends.
+            # PyTorch raises this one in any line, when the worker ends.
             if str(error).startswith("DataLoader worker"):
                 raise
             raise self._lost_error(str(error)) from None

@@ -50,7 +50,7 @@ class Unacknowledged(Generic[Sent]):
         self._discard_taken(tick)
 
     def restore(self, packets: Sequence[Sent], tick: int) -> None:
-        """Replace all packets by those of a state.
+        """Replace all packets by a state's.
 
         One was sent in each of the ticks up to this one, for a training leaves out none.
         """

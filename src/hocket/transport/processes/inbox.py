@@ -7,7 +7,7 @@ from hocket.errors import TransitError
 
 P = TypeVar("P")
 PacketKey: TypeAlias = tuple[str, int]
-"""Kind of a packet, and its number among those of that kind."""
+"""Kind of a packet, and its number among packets of that kind."""
 
 
 class Inbox(Generic[P]):

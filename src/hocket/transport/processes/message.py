@@ -76,7 +76,7 @@ class Message:
             raise self.error(str(error)) from None
 
     def error(self, text: str) -> TransitError:
-        """Build the error for contents that are not those of such a message."""
+        """Build the error for contents that do not fit such a message."""
         return TransitError(
             f"{self.route}: {self.header['kind']} {self.header['number']}: {text}; {ADVICE}"
         )
@@ -88,7 +88,7 @@ class OutgoingMessage:
 
     Attributes:
         kind: Kind of the message, such as ``activation``.
-        number: Its number among the messages of that kind, such as that of the batch.
+        number: Its number among the messages of that kind, such as the batch's number.
         parts: All that is sent, in order: the header, the rest of it if it is long, what fills
             the posted receives, and tensors that were not expected.
     """

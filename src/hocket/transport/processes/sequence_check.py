@@ -14,7 +14,7 @@ from hocket.errors import TransitError
 from hocket.transport.packet import Activation, Gradient
 
 ASCENDING = (Activation.kind, Gradient.kind)
-"""Kinds of packets whose numbers, those of batches, must ascend; gaps are allowed."""
+"""Kinds of packets whose numbers, the batches', must ascend; gaps are allowed."""
 ADVICE = (
     "resume from the last checkpoint; if it happens again, suspect the memory or the network"
 )
