@@ -23,7 +23,7 @@ from hocket.methods import FDG, as_method
 from hocket.methods.method import Method
 from hocket.methods.simulated.stage_speeds import build_stage_speeds
 from hocket.optim.factory import OptimizerFactory
-from hocket.options import require_list
+from hocket.options.require import require_list
 from hocket.options.texts import describe_options
 from hocket.partition import Plan
 from hocket.partition.inputs import as_tree
