@@ -6,6 +6,7 @@ and links to the source, which is not on the site, become plain text.
 """
 
 import ast
+import inspect
 import posixpath
 import re
 from html import unescape
@@ -20,7 +21,7 @@ from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
-from hocket import draw_program, format_program, unroll
+from hocket import Trainer, draw_program, format_program, unroll
 from hocket.methods import METHODS, build_method
 
 ROOT = Path(__file__).parents[1]
@@ -147,6 +148,8 @@ class PlainDocstrings(griffe.Extension):
 
     def on_object(self, *, obj: griffe.Object, **_: Any) -> None:
         """Rewrite the docstring of an object."""
+        if obj.name == "Trainer" and obj.docstring is not None:
+            obj.docstring.value = inspect.getdoc(Trainer) or ""  # with the texts of options
         if obj.docstring is not None:
             text = re.sub(r":\w+:(`[^`]+`)", r"\1", obj.docstring.value)
             session = r"((?:^ *>>> .*\n?(?:^ *\S.*\n?)*)+)"

@@ -11,10 +11,10 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from threading import Thread
 
 from hocket.errors import HocketError
 
@@ -152,21 +152,8 @@ def create_namespace() -> int:
 
 def run_in_thread(function: Callable[[], int]) -> int:
     """Return the result of a function that is called in a new thread."""
-    results: list[int] = []
-    errors: list[Exception] = []
-
-    def run() -> None:
-        try:
-            results.append(function())
-        except Exception as error:
-            errors.append(error)
-
-    thread = Thread(target=run)
-    thread.start()
-    thread.join()
-    if errors:
-        raise errors[0]
-    return results[0]
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(function).result()
 
 
 def _call_libc(call: str, *arguments: int) -> None:

@@ -71,7 +71,10 @@ def draw_link(record: Record) -> Figure:
     axes.minorticks_off()
     axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
     axes.set_yticks(_log_ticks([row["ms_per_sample"] for row in record.rows]))
-    _label_axes(axes, "link, Mbit/s each way", "ms for a sample")
+    axes.set_xlabel("link, Mbit/s each way")
+    axes.set_ylabel("ms for a sample")
+    axes.grid(alpha=0.3)
+    axes.legend(fontsize="small")
     return figure
 
 
@@ -134,14 +137,6 @@ def _new_figure(width: float = 6, height: float = 4.2) -> tuple[Figure, Axes]:
     """Return an empty figure, whose sides are in inches, and its axes."""
     figure = Figure(figsize=(width, height), layout="constrained")
     return figure, figure.add_subplot()
-
-
-def _label_axes(axes: Axes, across: str, up: str) -> None:
-    """Add labels to both axes, a grid and a legend."""
-    axes.set_xlabel(across)
-    axes.set_ylabel(up)
-    axes.grid(alpha=0.3)
-    axes.legend(fontsize="small")
 
 
 def _label_rows(axes: Axes, names: Sequence[str]) -> None:

@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from hocket.program import unroll as unroll
     from hocket.runs.plot import draw_program as draw_program
     from hocket.signals.losses import cross_entropy as cross_entropy
+    from hocket.stage.options import TrainingOptions as TrainingOptions
     from hocket.training.results.metrics import EpochResult as EpochResult
     from hocket.training.results.metrics import EvaluationResult as EvaluationResult
     from hocket.training.trainer import Trainer as Trainer
@@ -60,6 +61,7 @@ _MODULES = {
     "Method": "hocket.methods.method",
     "Plan": "hocket.partition",
     "Trainer": "hocket.training.trainer",
+    "TrainingOptions": "hocket.stage.options",
     "cross_entropy": "hocket.signals.losses",
     "cut": "hocket.partition",
     "draw_program": "hocket.runs.plot",
@@ -74,9 +76,9 @@ _PACKAGES = (
 __all__ = [
     "ADL", "BP", "DDG", "DGL", "DNI", "DSP", "FDG", "FR", "PACI", "Checkpoints", "DGLAsync",
     "EpochResult", "EvaluationResult", "GPipe", "HocketError", "Method", "OneFOneB",
-    "PipeDream", "PipeDream2BW", "Plan", "Trainer", "callbacks", "codecs", "cross_entropy",
-    "cut", "data", "draw_program", "errors", "format_program", "methods", "optim",
-    "remedies", "signals", "unroll", "untie", "zoo",
+    "PipeDream", "PipeDream2BW", "Plan", "Trainer", "TrainingOptions", "callbacks", "codecs",
+    "cross_entropy", "cut", "data", "draw_program", "errors", "format_program", "methods",
+    "optim", "remedies", "signals", "unroll", "untie", "zoo",
 ]  # fmt: skip
 
 

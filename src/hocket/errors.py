@@ -6,10 +6,14 @@ remedy.
 
 import sys
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from importlib import import_module
 from types import FrameType, ModuleType
+from typing import ParamSpec, TypeVar, cast
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 MOST_NAMES = 8
 """Number of names in a message."""
@@ -20,7 +24,13 @@ class HocketError(Exception):
 
 
 class OptionError(HocketError, ValueError):
-    """An option is unknown, out of range, or contradicts another."""
+    """An option is unknown, out of range, or contradicts another.
+
+    Attributes:
+        problems: All problems, where one error tells of several.
+    """
+
+    problems: Sequence[str] = ()
 
 
 class CutError(HocketError, ValueError):
@@ -107,7 +117,53 @@ def format_problems(title: str, problems: Sequence[str]) -> str:
       - it has 2 layers
       - layer 'fc' is shared
     """
-    return "\n".join([f"{title}:", *(f"  - {problem}" for problem in problems)])
+    listed = (problem.replace("\n", "\n    ") for problem in problems)
+    return "\n".join([f"{title}:", *(f"  - {problem}" for problem in listed)])
+
+
+class Problems(list[str]):
+    """Problems of one input, which are raised together.
+
+    >>> def require_positive(number):
+    ...     if number < 1:
+    ...         raise OptionError(f"it is {number}")
+    ...     return number
+    >>> problems = Problems()
+    >>> problems.attempt(require_positive, 1), problems.attempt(require_positive, -1)
+    (1, None)
+    >>> problems
+    ['it is -1']
+    """
+
+    def attempt(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Return the result of a function, or add the problems of its error and return None.
+
+        Use the result once `raise_together` has returned: then it is the function's.
+
+        Args:
+            function: Function that may raise an error of an option.
+            *args: Its arguments.
+            **kwargs: Its arguments by name.
+        """
+        try:
+            return function(*args, **kwargs)
+        except OptionError as error:
+            self.extend(text for text in error.problems or [str(error)] if text not in self)
+            return cast(T, None)
+
+    def raise_together(self, title: str) -> None:
+        """Raise one error of all problems, if there are any.
+
+        Args:
+            title: Line above them; a single problem needs none.
+
+        Raises:
+            OptionError: There are some.
+        """
+        if self:
+            error = OptionError(self[0] if len(self) == 1 else format_problems(title, self))
+            error.problems = tuple(self)
+            raise error
 
 
 def list_names(names: Sequence[str]) -> str:

@@ -281,7 +281,7 @@ def test_what_cannot_be_skipped_is_refused():
         skipping("dgl-async", marked(3, {}), trainer={"skip_batches": [1]})
     with pytest.raises(OptionError, match="on_nan is 'ignore'; wanted 'stop' or 'skip'"):
         skipping("bp", marked(3, {}), trainer={"on_nan": "ignore"})
-    with pytest.raises(OptionError, match="2 replicas share each batch"):
+    with pytest.raises(OptionError, match="2 replicas that share each batch"):
         skipping("bp", marked(3, {}), trainer={"replicas": 2})
 
 

@@ -31,6 +31,7 @@ from hocket.runs import trackers
 from hocket.runs import train as runs_train
 from hocket.runs.config import RunConfig
 from hocket.runs.train import train
+from hocket.stage.options import TrainingOptions
 
 TESTS = Path(__file__).parents[1]
 
@@ -214,7 +215,7 @@ def test_every_option_of_a_trainer_has_an_effect(name, tmp_path):
 
 
 def test_every_option_of_a_trainer_has_a_row():
-    given = set(inspect.signature(Trainer).parameters) - {"network"}
+    given = set(inspect.signature(Trainer).parameters) - {"network", "options"}
     assert given == TRAINER.keys() | ELSEWHERE.keys()
     assert not TRAINER.keys() & ELSEWHERE.keys()
     for place in ELSEWHERE.values():
@@ -300,12 +301,12 @@ def given_to_trainer(monkeypatch, **choices: Any) -> dict[str, Any]:
     given: dict[str, Any] = {}
 
     class Recorder(Trainer):
-        def __init__(self, network: nn.Module, **options: Any) -> None:
-            given.update(options)
+        def __init__(
+            self, network: nn.Module, *, options: TrainingOptions, **main: Any
+        ) -> None:
+            given.update(vars(options) | main)
             raise Reached
 
-    # The options of the trainer that have the name of one of the run are read from it.
-    Recorder.__signature__ = inspect.signature(Trainer)
     monkeypatch.setattr(runs_train, "Trainer", Recorder)
     with pytest.raises(Reached):
         train(small(**choices))

@@ -1,14 +1,10 @@
 """``hocket draw``: the program of a method or a measured timeline, as text or as a picture."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from hocket.cli.output import messages, print_result, print_tables
 from hocket.errors import OptionError
 from hocket.runs.config import require_writable
-
-if TYPE_CHECKING:
-    from hocket.timeline import Timeline
 
 BATCHES_SHOWN = 6
 
@@ -40,6 +36,7 @@ def draw_command(
         OptionError: There is no batch to draw, the staleness is none of the method on so many
             stages, or an option has no effect with or without a timeline.
     """
+    # Check the options, and leave a timeline to its own function.
     if batches is not None and batches < 1:
         raise OptionError(f"batches is {batches}; use at least 1")
     if out is not None:
@@ -58,6 +55,7 @@ def draw_command(
     from hocket.methods.simulated.staleness_profile import parse_staleness, with_staleness
     from hocket.program import format_program, unroll
 
+    # Unroll the program of the method.
     parsed = parse_method(method := method or "fdg")
     profile = None if staleness is None else parse_staleness(staleness)
     if stages is None:
@@ -65,6 +63,7 @@ def draw_command(
     if profile is not None:
         parsed = with_staleness(parsed, profile)
     ticks = list(unroll(parsed, stages, batches or BATCHES_SHOWN))
+    # Draw it and print it.
     if out is not None:
         from hocket.runs.plot import draw_program
 
@@ -91,51 +90,43 @@ def _show_timeline(
         OptionError: The timeline has another number of stages, or a method is given without a
             picture.
     """
+    from hocket.methods import parse_method
+    from hocket.program import unroll
     from hocket.runs.tables import timeline_table
     from hocket.timeline import Timeline
 
+    # Read the timeline.
     timeline = Timeline.read(file)
     stage_count = len(timeline.stages)
     if stages not in (None, stage_count):
         raise OptionError(
             f"stages is {stages}, but {str(file)!r} has {stage_count}; drop --stages"
         )
-    if out is not None:
-        _draw_timeline(timeline, file.name, method, first, batches or BATCHES_SHOWN, out)
-        messages.print(f"drawn to {out}", soft_wrap=True)
+    # Print its times.
+    if out is None:
+        if method is not None:
+            raise OptionError(
+                f"method is {method!r}, but a program is shown with a timeline only in a "
+                "picture; add --out or drop --method"
+            )
+        window_given = (first, batches) != (None, None)
+        shown = timeline.window(first, batches) if window_given else timeline
+        print_tables(timeline_table(shown))
         return 0
-    if method is not None:
-        raise OptionError(
-            f"method is {method!r}, but a program is shown with a timeline only in a picture; "
-            "add --out or drop --method"
-        )
-    window_given = (first, batches) != (None, None)
-    print_tables(timeline_table(timeline.window(first, batches) if window_given else timeline))
-    return 0
-
-
-def _draw_timeline(
-    timeline: "Timeline",
-    name: str,
-    method: str | None,
-    first: int | None,
-    batches: int,
-    out: Path,
-) -> None:
-    """Draw a window of a timeline, below the program of a method if one is given."""
-    from hocket.methods import parse_method
-    from hocket.program import unroll
+    # Draw some batches of it, below as many of the program.
     from hocket.runs.plot import draw_panels, program_panel, timeline_panel
 
-    panels = [timeline_panel(timeline.window(first, batches), f"measured: {name}")]
+    count = batches or BATCHES_SHOWN
+    panels = [timeline_panel(timeline.window(first, count), f"measured: {file.name}")]
     if method is not None:
         program_method = parse_method(method)
-        stages = len(timeline.stages)
         first = timeline.batches[0] if first is None else first
         # As many batches as enter before the last one shown has left.
-        entering = first + batches + program_method.delay(0, stages)
+        entering = first + count + program_method.delay(0, stage_count)
         entering = min(timeline.batches[-1] + 1, entering)
-        ticks = list(unroll(program_method, stages, entering))
-        title = f"{method} on {stages} stages"
-        panels.insert(0, program_panel(ticks, stages, title, first, batches))
+        ticks = list(unroll(program_method, stage_count, entering))
+        title = f"{method} on {stage_count} stages"
+        panels.insert(0, program_panel(ticks, stage_count, title, first, count))
     draw_panels(panels, out)
+    messages.print(f"drawn to {out}", soft_wrap=True)
+    return 0

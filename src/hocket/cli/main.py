@@ -190,6 +190,7 @@ def _defaults(words: Sequence[str]) -> cyclopts.config.Dict:
     Raises:
         OptionError: A file is wrong, or names what it must not choose alone.
     """
+    # Start from a recipe or a file; a run that is resumed has one.
     values: dict[str, Any] = {}
     if (name := _value_of("--recipe", words)) is not None:
         values |= recipe(name)
@@ -208,6 +209,7 @@ def _defaults(words: Sequence[str]) -> cyclopts.config.Dict:
             )
     if file is not None:
         values |= _choices_of(file, words)
+    # Turn the choices into defaults of options.
     for length, other in (("--updates", "epochs"), ("--epochs", "updates")):
         if _value_of(length, words) not in (None, "0"):  # the length that is stored gives way
             values.pop(other, None)
@@ -225,6 +227,7 @@ def _choices_of(file: str, words: Sequence[str]) -> dict[str, Any]:
     Raises:
         OptionError: The file is wrong, or names what it must not choose alone.
     """
+    # Read and check all choices.
     stored = read_values(Path(file))
     parse_config(stored, str(file))
     chosen = {key: value for key, value in stored.items() if key != "run_dir"}
@@ -232,6 +235,7 @@ def _choices_of(file: str, words: Sequence[str]) -> dict[str, Any]:
     def given(key: str) -> bool:
         return _value_of(f"--{key.replace('_', '-')}", words) is not None
 
+    # Refuse what a file must not choose alone, and tell of connections.
     problems = [
         f"{text}; if you want that, give --{key} {shlex.quote(str(chosen[key]))} as well"
         for key, text in _strange_choices(chosen).items()

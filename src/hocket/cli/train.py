@@ -49,6 +49,7 @@ def train_command(
     Raises:
         OptionError: A resumed run is given another folder or other choices to start from.
     """
+    # A resumed run starts from its own choices.
     if resume is not None:
         given = (("--config", base), ("--recipe", from_recipe), ("--run-dir", config.run_dir))
         if conflicts := [name for name, value in given if value is not None]:
@@ -60,6 +61,7 @@ def train_command(
     from hocket.runs.build import note_on_plan
     from hocket.runs.start import start_training
 
+    # Tell of what the plan recommends, and train.
     defer_compiler()
     if resume is None and environment_number("RANK", 0) == 0 and (note := note_on_plan(config)):
         print_note(f"note: {note}")
@@ -80,7 +82,7 @@ class PrintedReport:
         warnings.showwarning = print_warning
 
     def __call__(self, config: RunConfig, result: "Summary | HocketError", /) -> int:
-        """Print what a training in this process ended with, and return the exit code."""
+        """Print the end of a training in this process, and return the exit code."""
         if isinstance(result, HocketError):
             return end_with_error(result)
         from hocket.distributed.folder.restart import environment_number
@@ -88,11 +90,12 @@ class PrintedReport:
         from hocket.runs.own_code import named_code
         from hocket.runs.tables import summary_tables
 
+        # Print the result in the main process.
         if joined_worlds.is_main():
             print_tables(*summary_tables(result))
             if config.hold_out:
                 print_note(
-                    f"note: test loss and test error are those of {config.hold_out:.3g} of the "
+                    f"note: test loss and test error are of {config.hold_out:.3g} of the "
                     "training examples, which were held out"
                 )
             if result.early_stop:
@@ -101,7 +104,8 @@ class PrintedReport:
                 )
                 print_note(f"stopped early, after {count} epochs: {result.early_stop}")
         if result.state != "interrupted":
-            return 1 if result.message else 0  # of the weights, of which a warning has told
+            return 1 if result.message else 0  # a warning has told of unsaved weights
+        # Tell how to go on after an interrupt.
         if joined_worlds.is_main():
             messages.print(f"interrupted: {result.message}; the weights reached are saved")
             if config.checkpoint_every:

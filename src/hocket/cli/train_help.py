@@ -1,27 +1,30 @@
-"""The help of ``hocket train``, whose options stand in groups."""
+"""The help of ``hocket train``, in groups of options."""
 
 from typing import Any
 
 from cyclopts.help import DefaultFormatter, HelpEntry, HelpPanel
 
-FIRST_OF_GROUP = {
+from hocket.options.common import COMMON_GROUPS
+from hocket.options.texts import in_groups
+
+FIRST_OF_GROUP = COMMON_GROUPS | {
     "method": "Method and stages",
     "network": "Network and data",
     "epochs": "Length",
     "optimizer": "Optimization",
-    "seed": "Computation",
-    "extra-delay": "Delays, packets and speeds",
-    "replicas": "Replicas and waits",
-    "log-every": "Records",
-    "checkpoint-every": "Checkpoints and NaN",
-    "record-timeline": "Files",
+    "device": "Computation",
+    "extra_delay": "Delays, packets and speeds",
+    "threads": "Replicas and waits",
+    "log_every": "Records",
+    "checkpoint_every": "Checkpoints and NaN",
+    "tensorboard": "Files",
     "config": "Runs and processes",
 }
-"""Title of each group, by the option that it begins with; the next options belong to it."""
+"""Title of each group, by the options that it begins with."""
 
 
 def split_into_groups(entries: list[HelpEntry]) -> list[tuple[str, list[HelpEntry]]]:
-    """Return the options of each group with its title, in the order of the command.
+    """Return the options of each group with its title; inherited options last.
 
     Args:
         entries: All options of the command, in its order.
@@ -29,13 +32,9 @@ def split_into_groups(entries: list[HelpEntry]) -> list[tuple[str, list[HelpEntr
     Raises:
         KeyError: The first option begins no group.
     """
-    groups: list[tuple[str, list[HelpEntry]]] = []
-    for entry in entries:
-        name = entry.positive_names[0].removeprefix("--")
-        if name in FIRST_OF_GROUP or not groups:
-            groups.append((FIRST_OF_GROUP[name], []))
-        groups[-1][1].append(entry)
-    return groups
+    by_name = {e.positive_names[0].removeprefix("--").replace("-", "_"): e for e in entries}
+    groups = in_groups(by_name, FIRST_OF_GROUP)
+    return [(title, [by_name[name] for name in names]) for title, names in groups.items()]
 
 
 class GroupedFormatter(DefaultFormatter):

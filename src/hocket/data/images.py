@@ -110,12 +110,15 @@ def folder(
     """
     if image_size < 1:
         raise OptionError(f"image_size is {image_size}; give 1 or more pixels")
+    # Read both splits; the training decides how many classes there are.
     (train_images, train_N), (test_images, test_N) = (
         _select_columns(rows, image, label) for rows in _read_splits(data_dir)
     )
     classes = int(train_N.max()) + 1
     for targets_N in (train_N, test_N):
         check_targets(targets_N, classes)
+
+    # Augment training images only.
     crop = Chain((Crop(padding=image_size // 8), Flip(), NORMALISE))
     train = StoredImages(train_images, train_N, image_size, crop if augment else NORMALISE)
     test = StoredImages(test_images, test_N, image_size, NORMALISE)
@@ -138,6 +141,8 @@ def _read_splits(data_dir: Path) -> tuple[Any, Any]:
     """
     datasets: Any = import_extra("datasets", "hf", "data set 'folder'")
     import_extra("PIL", "hf", "data set 'folder'")
+
+    # Let the package read the folder.
     try:
         if any((data_dir / name).is_file() for name in SAVED):
             splits = datasets.load_from_disk(data_dir)
@@ -148,6 +153,8 @@ def _read_splits(data_dir: Path) -> tuple[Any, Any]:
             f"cannot read images in {data_dir}: {error}; put them into "
             f"{data_dir / 'train'}/<class>/ and {data_dir / 'test'}/<class>/"
         ) from error
+
+    # Find a split for the training and one for the test.
     names = list(splits) if isinstance(splits, dict) else []
     tests = [name for name in TEST_SPLITS if name in names]
     if "train" not in names or not tests:

@@ -7,8 +7,6 @@ from hocket.options.named import Named as Named
 from hocket.options.named import split_at_commas as split_at_commas
 from hocket.options.ranges import MAX_SEED as MAX_SEED
 from hocket.options.ranges import MAX_TIMEOUT_S as MAX_TIMEOUT_S
-from hocket.options.ranges import NEEDED as NEEDED
-from hocket.options.ranges import RANGES as RANGES
 from hocket.options.ranges import Range as Range
 from hocket.options.ranges import check_choice as check_choice
 from hocket.options.ranges import out_of_range as out_of_range

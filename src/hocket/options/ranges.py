@@ -45,20 +45,6 @@ MAX_SEED = 2**63 - 1
 """Largest seed of a generator of PyTorch that leaves room for the numbers of replicas."""
 MAX_TIMEOUT_S = 10**6
 """Some 11 days; much longer ones overflow in PyTorch's counters of nanoseconds."""
-RANGES = {
-    "seed": Range(least=0, most=MAX_SEED),
-    "replicas": Range(least=1),
-    "check_every": Range(least=1),
-    "timeout_s": Range(above=0, most=MAX_TIMEOUT_S),
-    "slow_timeout_s": Range(above=0, most=MAX_TIMEOUT_S),
-    "warmup_updates": Range(least=0),
-}
-"""Ranges of the options that a trainer and a run file have in common."""
-NEEDED = {
-    "scheduler_unit": "scheduler",
-    "batchnorm": "replicas",
-}
-"""Options that both have and that have no effect without another one."""
 
 
 def out_of_range(value: Any, ranges: Mapping[str, Range]) -> list[str]:

@@ -4,7 +4,6 @@ import inspect
 import re
 import shlex
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -28,19 +27,18 @@ from hocket.options import Named, wrong_options
 from hocket.options.own_function import load_own
 from hocket.partition import Plan
 from hocket.runs.config import RunConfig
-from hocket.signals.losses import Loss, cross_entropy
-from hocket.training.budget import Budget
 
 T = TypeVar("T")
 
 
-def build_budget(config: RunConfig) -> Budget:
-    """Return the length of the training of a configuration."""
-    return Budget(
-        epochs=None if config.updates else config.epochs,
-        updates=config.updates or None,
-        evaluate_every=config.evaluate_every,
-    )
+def require_data(config: RunConfig) -> None:
+    """Check the data set of a configuration and its options, without reading it.
+
+    Raises:
+        OptionError: The data set or one of its options does not exist.
+    """
+    named = Named.parse(config.data)
+    datasets.check_data(named.name, config.data_dir, **named.options)
 
 
 def load_data(config: RunConfig) -> Data:
@@ -50,9 +48,8 @@ def load_data(config: RunConfig) -> Data:
         OptionError: The data set or one of its options does not exist.
         DataError: Its files are missing or damaged.
     """
+    require_data(config)  # before its options stand next to the options of the training
     named = Named.parse(config.data)
-    # Before its options stand beside those of the training.
-    datasets.check_data(named.name, config.data_dir, **named.options)
     return datasets.load(
         named.name,
         data_dir=config.data_dir,
@@ -117,6 +114,7 @@ def build_plan(config: RunConfig, previous_dir: Path | None = None) -> int | Pla
     Raises:
         OptionError: The plan has another number of stages, or its file cannot be read.
     """
+    # Balanced and published cuts.
     if config.plan == "balanced":
         if previous_dir is not None and (kept := previous_dir / KEPT_PLAN).exists():
             plan = Plan.read(kept)
@@ -127,6 +125,7 @@ def build_plan(config: RunConfig, previous_dir: Path | None = None) -> int | Pla
         if config.stages == 1:
             return Plan(())
         return Plan(zoo.paper_plan(Named.parse(config.network).title, config.stages))
+    # Cuts in a file, or by the names of layers.
     if config.plan.endswith(".json"):
         plan = Plan.read(Path(config.plan))
         advice = f"give --stages {plan.stages}, or plan for {config.stages}"
@@ -199,24 +198,6 @@ def _with_profile(method: Method, config: RunConfig) -> Method:
     return with_staleness(method, profile)
 
 
-def require_device(device: str) -> None:
-    """Refuse a device that PyTorch does not have here.
-
-    Raises:
-        OptionError: It does not exist, or has another form.
-    """
-    available: dict[str, Callable[[], bool]] = {
-        "cpu": lambda: True,
-        "cuda": torch.cuda.is_available,
-        "mps": torch.backends.mps.is_available,
-    }
-    kind, _, index = device.partition(":")
-    if kind not in available or not (index.isdecimal() or device == kind):
-        raise OptionError(f"device is {device!r}; use one of {', '.join(available)}, or cuda:1")
-    if not available[kind]():
-        raise OptionError(f"device is {device!r}, but PyTorch finds none here; use cpu")
-
-
 def parse_stage_speeds(config: RunConfig) -> tuple[float, ...] | None:
     """Return the speed of each stage; None if all are equal.
 
@@ -240,12 +221,22 @@ def build_optimizer_factory(
 
     Args:
         config: Choices of the training.
-        network: The network, whose hidden matrices Muon trains or RotatedAdam rotates; None to
-            check the choices only.
+        network: The network, whose hidden matrices Muon trains or RotatedAdam rotates; None
+            for an optimizer that needs none.
 
     Raises:
         OptionError: There is no such optimizer, or it refuses the options or the network.
     """
+    return find_optimizer(config)(network)
+
+
+def find_optimizer(config: RunConfig) -> Callable[[nn.Module | None], OptimizerFactory]:
+    """Check the optimizer of a configuration; return its factory as a function of the network.
+
+    Raises:
+        OptionError: There is no such optimizer, or it refuses the options.
+    """
+    # Try the options on a single weight.
     named, found = _find_optimizer(config)
     trial = _trial_optimizer(named, found)
     if named.name == "SGD" and "lr" not in named.options:
@@ -253,16 +244,21 @@ def build_optimizer_factory(
             f"the optimizer {config.optimizer!r} has no rate, and PyTorch's is 0.001; give it "
             f"as {named.with_option('lr', 0.05)}"
         )
+    # Leave biases and norms without decay if the configuration says so.
     group = list if config.weight_decay_on == "all" else decay_groups
     if group is decay_groups and not trial.param_groups[-1].get("weight_decay"):
         raise OptionError(
             f"weight_decay_on is {config.weight_decay_on!r}, and the optimizer {str(named)!r} "
             "has no weight_decay; give it one, or leave weight_decay_on out"
         )
-    if network is not None and found in (optim.Muon, RotatedAdam):
-        of_network = muon if found is optim.Muon else rotated_adam
-        return of_network(network, group, **named.options)
-    return lambda parameters: found(group(parameters), **named.options)
+
+    def factory_for(network: nn.Module | None) -> OptimizerFactory:
+        if network is not None and found in (optim.Muon, RotatedAdam):
+            of_network = muon if found is optim.Muon else rotated_adam
+            return of_network(network, group, **named.options)
+        return lambda parameters: found(group(parameters), **named.options)
+
+    return factory_for
 
 
 def _find_optimizer(config: RunConfig) -> tuple[Named, Callable[..., Any]]:
@@ -299,23 +295,16 @@ def _trial_optimizer(named: Named, found: Callable[..., Any]) -> optim.Optimizer
 
 
 def decay_groups(parameters: Sequence[nn.Parameter]) -> list[dict[str, Any]]:
-    """Return groups for an optimizer, of which only that of the matrices is decayed.
+    """Split parameters into optimizer groups; only matrices get weight decay.
 
     Args:
-        parameters: Weights of a stage. Those of two dimensions or more are matrices: also
+        parameters: Weights of a stage. Weights of two dimensions or more are matrices: also
             embeddings, and the kernels of convolutions.
     """
     matrices = [parameter for parameter in parameters if parameter.dim() > 1]
     others = [parameter for parameter in parameters if parameter.dim() <= 1]
     groups: list[dict[str, Any]] = [{"params": matrices}] if matrices else []
     return groups + ([{"params": others, "weight_decay": 0.0}] if others else [])
-
-
-def build_loss(config: RunConfig) -> Loss:
-    """Return the loss to train with."""
-    if not config.label_smoothing:
-        return cross_entropy
-    return partial(cross_entropy, label_smoothing=config.label_smoothing)
 
 
 def build_scheduler_factory(config: RunConfig) -> SchedulerFactory | None:
@@ -357,6 +346,7 @@ def _find_class(
     Raises:
         OptionError: There is none, or a switch of it is neither true nor false.
     """
+    # Find the class by its name.
     known = {
         name: member
         for name, member in members.items()
@@ -365,6 +355,7 @@ def _find_class(
     }
     if named.name not in known:
         raise OptionError(unknown_name(kind, named.name, sorted(known)))
+    # Check its switches.
     found = known[named.name]
     switches = {
         name: bool

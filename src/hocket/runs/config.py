@@ -9,13 +9,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from hocket.errors import OptionError, format_problems, without_effect
+from hocket.errors import OptionError, Problems, format_problems
 from hocket.files import read_json, write_text_atomically
-from hocket.options import NEEDED, RANGES, Range, out_of_range, wrong_fields, wrong_options
+from hocket.options import Range, wrong_options
+from hocket.options.common import NEEDED, RANGES, CommonOptions
 
 _COUNTS = ("epochs", "batch_size", "log_every", "checkpoint_keep")
 _COUNTS_OR_NONE = (
-    "extra_delay", "threads", "gradient_error_every", "checkpoint_every",
+    "extra_delay", "threads", "checkpoint_every",
     "updates", "evaluate_every", "early_stopping", "workers",
 )  # fmt: skip
 RUN_RANGES = {
@@ -34,8 +35,11 @@ _NEEDED_BY_RUNS = dict.fromkeys(("checkpoint_keep", "on_checkpoint_error"), "che
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunConfig:
-    """Choices of one training; those written ``name:option=value`` take options."""
+class RunConfig(CommonOptions):
+    """Choices of one training; those written ``name:option=value`` take options.
+
+    Options that a trainer has as well are inherited, with their texts.
+    """
 
     method: str = "fdg"
     """Training method, for example fdg:shrink=0.5 (`hocket methods` lists all), or
@@ -54,11 +58,11 @@ class RunConfig:
     workers: int = 0
     """Threads that prepare batches ahead; 0 to prepare each when it is needed."""
     hold_out: float = 0.0
-    """Share of the training examples to evaluate with in the place of the test; 0 for none."""
+    """Share of the training examples to evaluate with instead of the test data; 0 for none."""
     epochs: int = 20
     """Number of passes through the training data."""
     updates: int = 0
-    """Number of updates of each stage to end after, in the place of epochs; 0 for epochs."""
+    """Number of updates of each stage to end after, instead of epochs; 0 for epochs."""
     evaluate_every: int = 0
     """Updates between evaluations within epochs; 0 for none."""
     early_stopping: int = 0
@@ -76,11 +80,6 @@ class RunConfig:
     scheduler: str = "none"
     """Scheduler of torch.optim.lr_scheduler, such as MultiStepLR:milestones=[150,225]; several,
     joined by +, act together, as in ConstantLR:factor=0.1,total_iters=3+StepLR:step_size=9."""
-    scheduler_unit: Literal["epoch", "update"] = "epoch"
-    """Unit that the scheduler counts."""
-    warmup_updates: int = 0
-    """Number of first updates in which the learning rate rises; a scheduler that counts updates
-    begins after them."""
     label_smoothing: float = 0.0
     """Share of each target that all classes divide equally, in training; evaluations report
     the loss without it."""
@@ -89,65 +88,33 @@ class RunConfig:
     cutmix: float = 0.0
     """Alpha of CutMix, which trains on images with a part of another; 0 for none."""
     clip: str = "none"
-    """Largest norm of a stage's gradient: 1.0 for that of each update, batch:1.0 for that of
-    each batch before it is accumulated."""
     average_weights: float = 0.0
     """Decay of a moving average of the weights, such as 0.999, which is kept as
     network-averaged.pt and evaluated at the end; 0 for none."""
-    seed: int = 0
-    """Seed of initial weights, order of data, augmentation and dropout."""
     device: str = "cpu"
     """Device to compute on: cpu, cuda or mps."""
-    precision: Literal["fp32", "bf16", "fp16"] = "fp32"
-    """Precision to compute in; bf16 and fp16 mean autocast, the latter with a loss scale."""
-    channels_last: bool = False
-    """Keep images in the channels-last memory format, in which convolutions are faster."""
     compile: bool = False
-    """Compile the layers of each stage with torch.compile."""
-    streams: bool = False
-    """Let the stages of one process compute on streams of their own, on a GPU."""
     extra_delay: int | str = 0
     """Additional ticks that packets may take over every edge, or over each: 1,0,2. They hide a
     slow link (`hocket plan` chooses them) and add to the delays."""
     staleness: str = "none"
-    """Staleness of each stage in the place of the method's own: 6,4,2,0 for twice that of ddg
+    """Staleness of each stage instead of the method's: 6,4,2,0 for twice the staleness of ddg
     on four stages."""
     codec: str = "none"
     """Compression of packets: none, bf16, fp16, int8, or vq:groups=16,codes=256."""
     stage_speeds: str = "equal"
     """Speeds of asynchronous stages: 1,1,0.5 if the last one is half as fast."""
-    stage_timing: Literal["regular", "random"] = "regular"
-    """Turns of asynchronous stages at regular intervals, or at random ones."""
-    replicas: int = 1
-    """Processes that share the work of each stage."""
-    batchnorm: Literal["local", "shared"] = "local"
-    """BatchNorm statistics over the inputs of each replica, or over those of all."""
-    timeout_s: float = 60.0
-    """Seconds without progress in an action of a training step before that is a hang."""
-    slow_timeout_s: float = 1800.0
-    """The same for all else: starting, reading data, evaluation, checkpoints, compilation."""
-    checksum: bool = True
-    """Send tensors to other processes with a checksum."""
     threads: int = 0
     """Threads of PyTorch in each process; 0 for its default, or with --processes for an equal
     share of the cores."""
     log_every: int = 10
     """Write metrics of every n-th batch."""
-    gradient_error_every: int = 0
-    """Compare the gradients of every n-th batch with the exact ones; 0 for none."""
     checkpoint_every: int = 0
     """Ticks between checkpoints; each epoch and each stop ends with one, too; 0 for none."""
     checkpoint_keep: int = 3
     """Number of newest checkpoints to keep."""
     on_checkpoint_error: Literal["warn", "stop"] = "warn"
     """Reaction to a checkpoint that cannot be written."""
-    on_nan: Literal["stop", "skip"] = "stop"
-    """Reaction to NaN and infinity: stop, or skip the batch."""
-    check_every: int | None = None
-    """Ticks after which a process looks for NaN and infinity; with more than 1 no tick waits
-    for the device, and a fault is found later. By default 1 on a CPU, and 50 on a GPU."""
-    record_timeline: bool = False
-    """Write timeline.json into the run folder, for Perfetto and `hocket draw --timeline`."""
     tensorboard: bool = False
     """Write event files for TensorBoard."""
     log_to: str = "none"
@@ -158,20 +125,13 @@ class RunConfig:
     """Run folder, new or empty; by default a new one under runs/."""
 
     def __post_init__(self) -> None:
-        problems = wrong_fields(self) + out_of_range(self, RUN_RANGES)
-        problems += without_effect(self, NEEDED | _NEEDED_BY_RUNS)
+        problems = Problems(self.find_problems(RUN_RANGES, NEEDED | _NEEDED_BY_RUNS))
         if self.updates and self.epochs != RunConfig.epochs:
             problems.append(
                 f"updates is {self.updates} and epochs is {self.epochs}; a training ends after "
                 "one of the two, so give one"
             )
-        if self.on_nan != "stop" and self.replicas > 1:
-            problems.append(
-                f"on_nan is {self.on_nan!r}, and {self.replicas} replicas that share "
-                "each batch do not agree on which to skip; use 'stop', or one replica"
-            )
-        if problems:
-            raise OptionError(format_problems("this run is impossible", problems))
+        problems.raise_together("this run is impossible")
 
     def as_dict(self) -> dict[str, Any]:
         """Return the choices as plain values."""
@@ -197,37 +157,13 @@ class RunConfig:
 
 
 _OF_A_MACHINE = ("data_dir", "device", "run_dir", "threads")
-MAY_CHANGE = frozenset(
-    [
-        "stages",
-        "plan",
-        "replicas",
-        "epochs",
-        "updates",
-        "evaluate_every",
-        "early_stopping",
-        "data_dir",
-        "workers",
-        "device",
-        "streams",
-        "threads",
-        "timeout_s",
-        "slow_timeout_s",
-        "checksum",
-        "run_dir",
-        "log_every",
-        "gradient_error_every",
-        "record_timeline",
-        "tensorboard",
-        "log_to",
-        "weights_format",
-        "checkpoint_every",
-        "checkpoint_keep",
-        "on_checkpoint_error",
-        "on_nan",
-        "check_every",
-    ]
-)
+MAY_CHANGE = frozenset([
+    "stages", "plan", "replicas", "epochs", "updates", "evaluate_every", "early_stopping",
+    "data_dir", "workers", "device", "streams", "threads", "timeout_s", "slow_timeout_s",
+    "checksum", "run_dir", "log_every", "gradient_error_every", "record_timeline",
+    "tensorboard", "log_to", "weights_format", "checkpoint_every", "checkpoint_keep",
+    "on_checkpoint_error", "on_nan", "check_every",
+])  # fmt: skip
 """Choices that may differ in a resumed run."""
 
 
@@ -278,7 +214,7 @@ def parse_config(values: dict[str, Any], where: str) -> RunConfig:
         f"{k} is {v!r}; write it without a NUL" for k, v in values.items() if "\0" in str(v)
     ]
     if problems:
-        # Options come and go between versions, and a run keeps those of its own.
+        # Options come and go between versions.
         known = values.keys() <= hints.keys()
         title = f"cannot use {where}" + ("" if known else " (of another version of Hocket?)")
         raise OptionError(format_problems(title, problems))

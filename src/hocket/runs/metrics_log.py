@@ -1,4 +1,4 @@
-"""Metrics of a training, written as JSON Lines while it runs, and for who else wants them."""
+"""Metrics of a training, written as JSON Lines while it runs, and sent to trackers."""
 
 import json
 import os
@@ -33,7 +33,7 @@ class MetricsLog:
         every: Log every n-th batch.
         tensorboard: Write event files into the folder, too.
         trackers: Others that get the same rows, and are closed with the log.
-        process: Name of this process among several, each of which writes a file of its own:
+        process: Name of this process among several, each of which writes its own file:
             ``metrics.stage1.jsonl``. Only one of them writes the rows of epochs.
 
     Raises:
@@ -200,7 +200,7 @@ def cut_logs(folder: Path, sizes: Mapping[str, int]) -> None:
 
 
 def cut_unknown_logs(folder: Path, known: Collection[str], tick: int, epoch: int) -> None:
-    """Cut files whose sizes no checkpoint holds, such as those of an earlier start.
+    """Cut files whose sizes no checkpoint holds, such as the files of an earlier start.
 
     Event files for TensorBoard have no ticks, and stay as they are.
 

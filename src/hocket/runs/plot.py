@@ -92,10 +92,12 @@ def program_panel(
     Raises:
         OptionError: The program does not have the first batch.
     """
+    # Lay out the program, and note where ticks end.
     timeline = layout_program(ticks, stages)
     ends_s: dict[int, float] = {}
     for span in timeline.spans:
         ends_s[span.tick] = max(span.end_s, ends_s.get(span.tick, 0.0))
+    # Cut out the batches to show.
     if first is not None:
         timeline = timeline.window(first, batches)
     labels: dict[tuple[SpanKind, int, int], str] = {
@@ -122,6 +124,7 @@ def draw_panels(panels: Sequence[Panel], file: Path) -> None:
     from matplotlib.backends.backend_svg import FigureCanvasSVG
     from matplotlib.figure import Figure
 
+    # Size the figure after its panels.
     heights = [len(panel.stages) for panel in panels]
     width_in = min(max(map(_panel_width_in, panels)), WIDEST_IN - 2)
     height = sum(1.2 + ROW_IN * count for count in heights)
@@ -130,6 +133,7 @@ def draw_panels(panels: Sequence[Panel], file: Path) -> None:
     all_axes = figure.subplots(len(panels), squeeze=False, height_ratios=heights)[:, 0]
     for axes, panel in zip(all_axes, panels, strict=True):
         _draw_panel(axes, panel, width_in)
+    # Explain the colours, and write the file.
     drawn = {span.kind for panel in panels for span in panel.timeline.spans}
     shown = [kind for kind in COLOURS if kind in drawn]
     all_axes[0].legend(
@@ -179,6 +183,7 @@ def _draw_panel(axes: "Axes", panel: Panel, width_in: float) -> None:
     """Draw the boxes, numbers and ticks of one panel."""
     from matplotlib.ticker import EngFormatter
 
+    # Draw a box for each span.
     start_s = panel.timeline.spans[0].start_s if panel.timeline.spans else 0.0
     length_s = panel.timeline.length_s or 1.0
     rows = {stage: row for row, stage in enumerate(panel.stages)}
@@ -190,12 +195,14 @@ def _draw_panel(axes: "Axes", panel: Panel, width_in: float) -> None:
         key = (piece.kind, piece.stage, piece.batch)
         if key not in widest or piece_s > widest[key].end_s - widest[key].start_s:
             widest[key] = piece
+    # Number each action in its widest piece, if there is room.
     for (kind, stage, batch), piece in widest.items():
         middle_s = (piece.start_s + piece.end_s) / 2 - start_s
         piece_in = width_in * (piece.end_s - piece.start_s) / length_s
         label = panel.labels.get((kind, stage, batch), str(batch))
         if kind in ("F", "B") and len(label) * DIGIT_IN <= piece_in:
             axes.text(middle_s, rows[stage], label, ha="center", va="center", size=8)
+    # Draw ticks, rows and axis.
     for tick_end_s in panel.tick_ends_s:
         if start_s < tick_end_s <= start_s + length_s:
             axes.axvline(tick_end_s - start_s, color="#cccccc", linewidth=0.6, zorder=0)

@@ -15,7 +15,6 @@ from hocket.errors import RunFolderError
 from hocket.options import Named
 from hocket.remedies.registry import split_remedies
 from hocket.runs.config import RunConfig
-from hocket.training.weights_file import import_safetensors
 
 TIMELINE = "timeline.json"
 """File of a run folder with the time span of every action, if they are recorded."""
@@ -117,12 +116,14 @@ def lock_run_dir(
     Raises:
         RunFolderError: Another process trains there, or the lock cannot be created.
     """
+    # Open the file of the lock, never through a link.
     file = run_dir / LOCK
     try:
         number = os.open(file, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
     except OSError as error:
         raise RunFolderError(cannot_write(file, error)) from error
     with os.fdopen(number, "r+") as lock:
+        # Take the lock.
         try:
             how = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
             fcntl.flock(number, how if waits else how | fcntl.LOCK_NB)
@@ -131,7 +132,8 @@ def lock_run_dir(
                 f"the {noun} {str(run_dir)!r} is in use by {lock.read(LOCK_LENGTH)}; wait "
                 "until it has ended, or end it"
             ) from None
-        with suppress(OSError):  # on a full disk the lock holds without a name
+        # Leave a name for others' messages; on a full disk the lock holds without one.
+        with suppress(OSError):
             lock.truncate()
             # Of several that share it, the one that writes last may end first.
             holder = "a process that shares it" if shared else f"process {os.getpid()}"
@@ -158,13 +160,3 @@ def has_checkpoints(run_dir: Path, stages: int) -> bool:
     folder = checkpoint_dir(run_dir)
     by_stage = [folder / f"stage{k}" for k in range(stages)]
     return bool(newest_first(folder)) or all(map(newest_first, by_stage))
-
-
-def require_weights_format(weights_format: str) -> None:
-    """Refuse a format of weights whose package is missing, before the weights are trained.
-
-    Raises:
-        OptionError: The package is not installed.
-    """
-    if weights_format == "safetensors":
-        import_safetensors()

@@ -16,14 +16,14 @@ from hocket.distributed.folder.restart import (
 )
 from hocket.distributed.launching.launch import CHECKPOINT_GRACE_S, launch
 from hocket.errors import CheckpointError, HocketError, OptionError, RunFolderError
-from hocket.methods import parse_method
 from hocket.runs.config import RunConfig, check_same_run
+from hocket.runs.resolve import ResolvedRun
 from hocket.runs.run_dir import create_run_dir, has_checkpoints
 from hocket.runs.summary import Summary
 from hocket.runs.train import train
 
 Report = Callable[[RunConfig, Summary | HocketError], int]
-"""Reports what a training ended with, and returns the exit code of its process."""
+"""Reports the end of a training, and returns the exit code of its process."""
 
 
 class ReportOfAll(Protocol):
@@ -33,7 +33,7 @@ class ReportOfAll(Protocol):
         """Prepare a process that was launched for the training."""
 
     def __call__(self, config: RunConfig, result: Summary | HocketError, /) -> int:
-        """Report what the training ended with, and return the exit code of the process."""
+        """Report the end of the training, and return the exit code of the process."""
 
 
 def start_training(
@@ -61,6 +61,7 @@ def start_training(
         OptionError: An option contradicts another, or the run that is resumed.
         CheckpointError: There is no checkpoint to resume from.
     """
+    # Check the numbers, and find the choices of a run that is resumed.
     if processes < 1:
         raise OptionError(f"processes is {processes}; use at least 1")
     if max_restarts < 0 or (max_restarts and (processes == 1 or not config.checkpoint_every)):
@@ -71,12 +72,14 @@ def start_training(
     if resume_from is not None:
         config = _resumed_config(config, resume_from)
     resume = resume_from is not None
+    # Leave restarts of all processes to torchrun, if it started this one.
     budget = RestartBudget(max_restarts)
     if "RANK" in os.environ and processes == 1:  # torchrun restarts all processes
         return train_in_process(config, resume or _restarted_by_torchrun(config), report)
+    # Train, with one folder for all restarts.
     if not max_restarts or config.run_dir is not None:
         return _start(config, report, resume, processes, budget)
-    run_dir = create_run_dir(config)  # one folder for all restarts
+    run_dir = create_run_dir(config)
     config = dataclasses.replace(config, run_dir=run_dir)
     try:
         return _start(config, report, resume, processes, budget)
@@ -122,13 +125,15 @@ def _launch_training(
     Raises:
         OptionError: The number of processes is not stages times replicas.
     """
+    # Each stage has one process for each replica.
     needed = config.stages * config.replicas
     if processes != needed:
         raise OptionError(
             f"processes is {processes}, but {config.stages} stages x {config.replicas} "
             f"replicas want {needed}; give --processes {needed}, or change --stages"
         )
-    free_running = parse_method(config.method).free_running
+    # Start them, and start them again after a loss.
+    free_running = ResolvedRun.from_config(config).method.free_running
 
     def start(resume: bool) -> int:
         return launch(

@@ -185,11 +185,10 @@ def method_rows(stages: int) -> list[tuple[str, ...]]:
     rows: list[tuple[str, ...]] = []
     refused = refused_methods(stages)
     for name in METHODS:
+        # Figures of each stage.
         method = build_method(name)
         indices = range(stages)
         memory = [method.memory(k, stages) for k in indices]
-        linearizes = method.graph_delay(0, stages) > 0
-        has_late_gradient = method.signal.needs_gradient and method.delay(0, stages) > 0
         figures = (
             " ".join(str(method.delay(k, stages)) for k in indices),
             " ".join(f"{method.staleness(k, stages):g}" for k in indices),
@@ -197,6 +196,9 @@ def method_rows(stages: int) -> list[tuple[str, ...]]:
             " ".join(str(m.inputs) for m in memory),
             " ".join(str(m.versions) for m in memory),
         )
+        # Choices that matter only if a gradient or a graph is late.
+        linearizes = method.graph_delay(0, stages) > 0
+        has_late_gradient = method.signal.needs_gradient and method.delay(0, stages) > 0
         rows.append(
             (
                 name,

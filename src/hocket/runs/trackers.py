@@ -45,7 +45,7 @@ def parse_trackers(text: str) -> Sequence[BuildTracker]:
     if len(set(names)) < len(names):
         problems.append(f"log_to is {text!r}; name each once")
     if "tensorboard" in names:
-        problems.append("files for TensorBoard have an option of their own: --tensorboard")
+        problems.append("files for TensorBoard have their own option: --tensorboard")
     if problems:
         raise OptionError(format_problems("cannot send metrics to these trackers", problems))
     for name in names:

@@ -4,7 +4,7 @@ import dataclasses
 import signal
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
 from contextlib import suppress
 from functools import partial
 from itertools import islice
@@ -19,19 +19,14 @@ from hocket.callbacks.early_stopping import EarlyStopping
 from hocket.checkpoint import Checkpoints
 from hocket.data import Data
 from hocket.errors import OptionError, warn
-from hocket.methods.method import Method
-from hocket.runs.build import build_budget
-from hocket.runs.config import RunConfig, write_json
+from hocket.runs.config import write_json
 from hocket.runs.metrics_log import MetricsLog
+from hocket.runs.peak_memory import peak_mib
+from hocket.runs.resolve import ResolvedRun
 from hocket.runs.run_dir import TIMELINE, cannot_write, checkpoint_dir
-from hocket.runs.summary import (
-    SUMMARY,
-    StageSummary,
-    Summary,
-    parse_stage_summary,
-    summarize_stages,
-)
+from hocket.runs.summary import SUMMARY, StageSummary, Summary, parse_stage_summary
 from hocket.timeline import Timeline
+from hocket.timeline.span import Totals
 from hocket.training.fit.interrupt import Interrupt, heard, stop_signals
 from hocket.training.results.metrics import EpochResult, EvaluationResult
 from hocket.training.trainer import Trainer
@@ -42,9 +37,8 @@ class TrainingRun:
     """Fit of a trainer, with checkpoints, weights, timeline and summary in the run folder.
 
     Args:
-        config: Choices of the training.
+        run: The run.
         trainer: The trainer, new or resumed.
-        method: Method of the trainer.
         run_dir: The run folder.
         log: Log of metrics.
         history: Results of the epochs before it was resumed.
@@ -53,21 +47,23 @@ class TrainingRun:
 
     def __init__(
         self,
-        config: RunConfig,
+        run: ResolvedRun,
         trainer: Trainer,
-        method: Method,
         run_dir: Path,
         log: MetricsLog,
         history: Sequence[EpochResult],
         timeline_before: Timeline,
     ) -> None:
-        self._config = config
+        # The training, and results so far.
+        self._run = run
+        self._config = config = run.config
         self._trainer = trainer
-        self._method = method
         self._run_dir = run_dir
         self._log = log
         self._epochs = list(history)
+        self._start_s = time.perf_counter()
         self._timeline_before = timeline_before
+        # Callbacks that the configuration asks for.
         self._best_file = run_dir / f"network-best.{config.weights_format}"
         self._best_weights = self._averaged_weights = self._early_stopping = None
         if config.keep_best != "none":
@@ -77,16 +73,16 @@ class TrainingRun:
         if config.early_stopping:
             patience = config.early_stopping
             self._early_stopping = EarlyStopping("test_loss", patience=patience)
-        self._start_s = time.perf_counter()
 
-    def run(self, data: Data) -> Summary:
+    def train(self, data: Data) -> Summary:
         """Train, and write network, timeline and summary.
 
         Raises:
-            Exception: Whatever ends the training, once the network and the summary are written.
+            Exception: The error that ends the training; network and summary are written.
         """
-        budget = build_budget(self._config)
+        budget = self._run.budget
         callbacks = (self._best_weights, self._averaged_weights, self._early_stopping)
+        # Train, and write what was reached after Ctrl-C or an error.
         try:
             self._trainer.fit(
                 data.train,
@@ -105,12 +101,13 @@ class TrainingRun:
         except Exception as error:
             self._fail(error)
             raise
+        # Evaluate averaged weights, and write the end.
         with Interrupt(heard(stop_signals())) as interrupt:  # that all processes end alike
             last = partial(_evaluate_until_asked, self._trainer, data.test, interrupt)
             return self._end("finished", evaluate=last)
 
     def _stopped(self) -> str:
-        """Return in words how far a training has come that was interrupted."""
+        """Describe how far an interrupted training has come."""
         if not self._trainer.has_common_epochs:  # each stage counts its own
             return "stopped"
         goal = f" of {self._config.epochs}" if not self._config.updates else ""
@@ -156,6 +153,7 @@ class TrainingRun:
             evaluate: Evaluates averaged weights; returns the number of the signal, too, that
                 has ended the evaluation, or 0. None for no evaluation.
         """
+        # Save the weights, also the averaged ones, which are evaluated.
         trainer = self._trainer
         trainer.collect()
         evaluation = None
@@ -171,6 +169,7 @@ class TrainingRun:
             state = "interrupted"
             message = "stopped after the last epoch, in its last evaluation"
         message = "; ".join(filter(None, [message, *unsaved]))
+        # Write the timeline, and the summary with the stages of all processes.
         self._write_timeline()
         rows = [dataclasses.asdict(stage) for stage in self._summarize_stages()]
         gathered = trainer.gather(rows)[:: self._config.replicas]
@@ -199,13 +198,13 @@ class TrainingRun:
         return self._save_weights(trainer.network, name) if trainer.is_main_process else ""
 
     def _save_weights(self, network: nn.Module, name: str) -> str:
-        """Write the weights; return in words that they could not be written, or nothing.
+        """Write the weights; return a message if they could not be written, else nothing.
 
         On a full disk they are written to the folder for temporary files, if that is another.
 
         Args:
             network: The network.
-            name: Name of the file, without the ending that is that of the format.
+            name: Name of the file, without the ending, which the format has.
         """
         file = self._run_dir / f"{name}.{self._config.weights_format}"
         try:
@@ -225,7 +224,29 @@ class TrainingRun:
         return ""
 
     def _summarize_stages(self) -> list[StageSummary]:
-        return summarize_stages(self._trainer, self._method, self._epochs)
+        """Summarize the stages of this process."""
+        trainer, method, count = self._trainer, self._run.method, self._trainer.stage_count
+        # Epochs before a resume with another number of stages have other counts.
+        comparable = [epoch for epoch in self._epochs if len(epoch.skipped) == count]
+        return [
+            StageSummary(
+                layers=len(stage.module if isinstance(stage.module, Sized) else [stage.module]),
+                parameters=_count_parameters(stage.module),
+                extra_parameters=_count_parameters(stage.signal_network),
+                delay=method.delay(stage.index, count),
+                staleness=comparable[-1].staleness[stage.index] if comparable else None,
+                skipped=sum(epoch.skipped[stage.index] for epoch in comparable),
+                **_fractions(stage.recorder.totals, trainer.trained_s),
+                sent_mib=trainer.sent_bytes / 2**20,
+                peak_mib=peak_mib(),
+                compression=stage.send_stats.compression,
+                lost=stage.send_stats.error,
+                perplexity=stage.send_stats.perplexity,
+                unsent=stage.send_stats.unsent,
+                receive_stats=stage.receive_stats,
+            )
+            for stage in trainer.stages
+        ]
 
     def _write_summary(
         self,
@@ -244,6 +265,7 @@ class TrainingRun:
             signal_number: Number of the signal that stopped it; 0 if none did.
             averaged: Evaluation of the averaged weights; None if there is none.
         """
+        # Count the time of the epochs; without one, all time since the start.
         trainer, epochs = self._trainer, self._epochs
         seconds = sum(epoch.seconds for epoch in epochs)
         seconds = seconds or time.perf_counter() - self._start_s
@@ -261,6 +283,7 @@ class TrainingRun:
             best_epoch=None if self._best_weights is None else self._best_weights.best_epoch,
             early_stop=self._early_stop(),
         )
+        # Write it, unless the disk is full.
         if trainer.is_main_process:
             try:
                 write_json(self._run_dir / SUMMARY, dataclasses.asdict(summary))
@@ -271,7 +294,7 @@ class TrainingRun:
 
     def _early_stop(self) -> str:
         """Return the reason for which it ended before its last epoch; nothing if it did not."""
-        budget, epochs = build_budget(self._config), self._epochs
+        budget, epochs = self._run.budget, self._epochs
         is_spent = epochs and budget.is_spent(len(epochs), epochs[-1].updates or 0)
         return "" if is_spent or self._early_stopping is None else self._early_stopping.reason
 
@@ -293,7 +316,7 @@ def _evaluate_until_asked(
     Args:
         trainer: The trainer.
         batches: Batches of the evaluation.
-        interrupt: Knows whether this process is asked.
+        interrupt: Interrupt of this process, with the number of its signal.
 
     Returns:
         The result, or None; and the number of the signal, or 0.
@@ -307,3 +330,13 @@ def _evaluate_until_asked(
     result = trainer.evaluate(served())
     asked = max(trainer.gather(interrupt.asked))
     return (None if asked else result), asked
+
+
+def _fractions(totals: Totals, trained_s: float) -> dict[str, float | None]:
+    """Return the fractions of the time that a stage has trained; None without such a time."""
+    fractions = dataclasses.asdict(totals.as_fractions(trained_s))
+    return fractions if trained_s else dict.fromkeys(fractions)
+
+
+def _count_parameters(module: nn.Module) -> int:
+    return sum(p.numel() for p in module.parameters())

@@ -7,6 +7,7 @@ from hocket.optim.factory import NamedParameters, build_optimizer, build_schedul
 from hocket.remedies.remedy import Remedy, Weights, attach_remedies
 from hocket.stage.parts import StageParts
 from hocket.stage.setup import Setup
+from hocket.stage.update.clipping import as_clipping
 from hocket.stage.update.untrained import UntrainedWeights
 from hocket.stage.update.updater import Updater
 
@@ -66,7 +67,7 @@ def build_updaters(
             reduce=reduce,
             lr_factor=lambda update: setup.warmup_lr_factor(update) * lr_factor,
             build_reduction=parts.reduction,
-            clip=setup.clip,
+            clip=as_clipping(setup.clip),
             remedies=attached,
         )
 

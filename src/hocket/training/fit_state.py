@@ -14,7 +14,8 @@ from hocket.data.loader_state import (
 )
 from hocket.errors import DataError, warn
 from hocket.training.callback import CallbackList
-from hocket.training.results.metrics import EpochResult, EvaluationResult, TrainingMeter
+from hocket.training.results.meters import TrainingMeter
+from hocket.training.results.metrics import EpochResult, EvaluationResult
 from hocket.training.results.progress_bar import Newest
 
 

@@ -1,8 +1,10 @@
 """The trainer: a network in stages, trained by ``fit`` or step by step."""
 
+import inspect
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from dataclasses import fields
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -11,26 +13,24 @@ import torch
 from torch import nn
 
 from hocket.checkpoint import Checkpoints
-from hocket.codecs import Codec, Exact, as_codec
 from hocket.distributed.failures.phases import Phase
-from hocket.distributed.network.device import assign_device
+from hocket.distributed.network.device import assign_device, parse_device
 from hocket.engine.engine import Engine
 from hocket.engine.event import Event, Watcher
 from hocket.engine.gradient_error import GradientErrorListener, build_error_meter
-from hocket.errors import HocketError, OptionError, warn
+from hocket.errors import HocketError, OptionError, Problems, unknown_name, warn
 from hocket.methods import FDG, as_method
 from hocket.methods.method import Method
-from hocket.methods.simulated.stage_speeds import StageTiming, build_stage_speeds
-from hocket.optim.factory import OptimizerFactory, SchedulerFactory
+from hocket.methods.simulated.stage_speeds import build_stage_speeds
+from hocket.optim.factory import OptimizerFactory
 from hocket.options import require_list
+from hocket.options.texts import describe_options
 from hocket.partition import Plan
 from hocket.partition.inputs import as_tree
 from hocket.signals.losses import Loss, cross_entropy
-from hocket.stage.finite.nonfinite import OnNaN
-from hocket.stage.setup import BatchNorm, Broadcast, Compiler, Precision, Setup
+from hocket.stage.options import FIRST_OF_GROUP, TrainingOptions
+from hocket.stage.setup import Setup
 from hocket.stage.stage import Stage
-from hocket.stage.update.clipping import as_clipping
-from hocket.stage.update.updater import SchedulerUnit
 from hocket.timeline import Span, Timeline
 from hocket.training.budget import Budget
 from hocket.training.callback import Callback
@@ -53,6 +53,10 @@ from hocket.tree import Tree, count_samples
 class Trainer:
     """Trains a network that is cut into stages, all of them at work in every tick.
 
+    Where torch.distributed has a world of several processes (``hocket launch``, ``torchrun``),
+    each takes one stage; the script stays the same. The data are read by the process of the
+    first stage. Before the first batch all processes compare what they were given.
+
     Args:
         network: The network (see :func:`hocket.cut`), or the stages as a list of modules.
         stages: Number of stages to balance (2 if not given), a Plan, or the stages as a list
@@ -60,67 +64,26 @@ class Trainer:
         method: The method, also as text such as ``fdg:shrink=0.5``; FDG if not given.
         optimizer: Builds an optimizer from the list of the parameters of one stage. By
             arguments ``stage`` and ``stages``, if it has them, it gets the number of the stage
-            and that of all stages; by one named ``named_parameters`` it gets pairs of name and
-            parameter instead of the list.
-        scheduler: Builds a scheduler from a stage's optimizer.
-        scheduler_unit: Unit that the scheduler counts: ``epoch`` or ``update``.
-        warmup_updates: Number W of first updates of a stage, of which number u (from 0) has
-            (u + 1) / (W + 1) of the scheduler's learning rates. A scheduler that counts updates
-            begins after them.
-        clip: Largest norm of the gradient of an update, over the weights of a stage; text such
-            as ``batch:1.0`` for that of each batch before it is accumulated.
+            and the number of all stages; by one named ``named_parameters`` it gets pairs of
+            name and parameter instead of the list.
         loss: The objective of the last stage, and of auxiliary heads.
-        evaluation_loss: Loss that evaluations report; ``loss`` if not given.
-        seed: Seed of the randomness of stages and of initial weights of heads.
-        device: Device to compute on; by default that of the network's parameters.
-        precision: ``fp32``, or ``bf16`` or ``fp16`` for autocast; the last with a loss scale.
-        channels_last: Keep 4-dimensional tensors in that memory format.
-        compile: Compile the layers of each stage with torch.compile, for training:
-            ``True``, or the name of its backend, ``inductor`` or ``aot_eager``.
-        streams: Let the stages of one process compute on streams of their own, so that small
-            stages overlap on a large GPU.
+        device: Device to compute on; by default the device of the network's parameters.
         watchers: Called after every action with its event and its stage.
-        gradient_error_every: Compare the gradients of every n-th batch with the true ones.
-        on_gradient_error: Called with the result of each comparison.
-        replicas: Number of processes that share the work of a stage, among several processes.
-        timeout_s: Seconds that an action of a training step may let another process wait
-            before that is a hang.
-        slow_timeout_s: The same for all else: starting, reading data, evaluation, checkpoints,
-            and the first action of each kind, which may compile.
-        checksum: Send tensors to other processes with a checksum.
-        record_timeline: Keep the time span of every action, for ``timeline``.
-        resumable: Keep what a checkpoint needs of batches in flight: with ``stash`` and
-            ``live`` the weights and statistics of each of their forwards.
-        batchnorm: Inputs over which BatchNorm takes its statistics where replicas share a
-            batch: ``local`` for those of each, ``shared`` for all of them. A subclass that
-            computes more than BatchNorm cannot share them.
-        broadcast: ``first`` to begin with the weights that the network has in the process of
-            rank 0, among several processes; by default weights that differ are refused.
-        codec: Codec of what stages send to each other, such as ``VQ(groups=16)``, also as
-            text such as ``bf16``; exact if not given.
-        stage_speeds: Speed of each stage, for a method whose stages run freely; equal speeds
-            if not given.
-        stage_timing: Intervals between the turns of such stages: ``regular`` or ``random``.
-        on_nan: ``stop`` the training at a batch that makes something NaN or infinite, or
-            ``skip`` that batch.
-        check_every: Ticks after which a stage looks for NaN and infinity. With 1 a
-            fault is found at once; with more no tick waits for the device, and the stage goes
-            back to its weights of the look before. By default 1 on a CPU, with
-            ``on_nan="skip"`` and with ``precision="fp16"``, and 50 on a GPU.
-        skip_batches: Batches to skip in any case, by their number over all epochs.
+        on_gradient_error: Called with the result of each comparison of a gradient with the
+            true one; needs ``gradient_error_every``.
         split_batch: Returns the inputs and targets of what a loader gives for a batch; needed
             unless that is a pair, or a mapping with ``labels``.
         metrics: Metrics of evaluations, by name: functions of the outputs (B, ...) and the
-            targets (B, ...) of a batch, of whose values the mean over all samples is taken, or
-            objects with ``reset``, ``update`` and ``compute``, such as those of torchmetrics.
-
-    Where torch.distributed has a world of several processes (``hocket launch``, ``torchrun``),
-    each takes one stage; the script stays the same. The data are read by the process of the
-    first stage. Before the first batch all processes compare what they were given.
+            targets (B, ...) of a batch, averaged over samples, or objects with ``reset``,
+            ``update`` and ``compute``, such as metrics of torchmetrics.
+        options: All other options as one value, for type checkers and for reuse.
+        **changes: Any of the options below by its name, such as ``clip=1.0``; it replaces the
+            one in ``options``.
 
     Raises:
         CutError: The network cannot be cut like this.
-        OptionError: An option is out of range or contradicts another.
+        OptionError: With every option that does not exist, is out of range or contradicts
+            another.
         WorldError: There are not as many processes as stages times replicas.
     """
 
@@ -128,73 +91,38 @@ class Trainer:
         self,
         network: nn.Module | Sequence[nn.Module],
         *,
-        optimizer: OptimizerFactory,
         stages: int | Plan | Sequence[nn.Module] | None = None,
         method: Method | str | None = None,
-        scheduler: SchedulerFactory | None = None,
-        scheduler_unit: SchedulerUnit = "epoch",
-        warmup_updates: int = 0,
-        clip: float | str | None = None,
+        optimizer: OptimizerFactory,
         loss: Loss = cross_entropy,
-        evaluation_loss: Loss | None = None,
-        seed: int = 0,
         device: torch.device | str | None = None,
-        precision: Precision = "fp32",
-        channels_last: bool = False,
-        compile: bool | Compiler = False,
-        streams: bool = False,
         watchers: Sequence[Watcher] = (),
-        gradient_error_every: int = 0,
         on_gradient_error: GradientErrorListener | None = None,
-        replicas: int = 1,
-        timeout_s: float = 60.0,
-        slow_timeout_s: float = 1800.0,
-        checksum: bool = True,
-        record_timeline: bool = False,
-        codec: Codec | str | None = None,
-        resumable: bool = False,
-        batchnorm: BatchNorm = "local",
-        broadcast: Broadcast = "none",
-        stage_speeds: Sequence[float] | None = None,
-        stage_timing: StageTiming = "regular",
-        on_nan: OnNaN = "stop",
-        check_every: int | None = None,
-        skip_batches: Iterable[int] = (),
         split_batch: SplitBatch | None = None,
         metrics: Mapping[str, Metric] | None = None,
+        options: TrainingOptions | None = None,
+        **changes: Any,
     ) -> None:
+        # The six main arguments, without which nothing else can be checked.
         method = FDG() if method is None else as_method(method)
-        meter = build_error_meter(method, gradient_error_every, on_gradient_error, precision)
         network, stages = _network_and_stages(network, stages)
         method.require_stages(count := count_stages(stages))
+        # All other options, whose problems are raised together.
+        problems = Problems()
+        given = _join_options(options, changes, problems)
+        given["evaluation_loss"] = given["evaluation_loss"] or loss
+        every, precision = given["gradient_error_every"], given["precision"]
+        meter = problems.attempt(build_error_meter, method, every, on_gradient_error, precision)
+        speeds = given["stage_speeds"], given["stage_timing"], given["seed"]
+        given["stage_speeds"] = problems.attempt(build_stage_speeds, method, count, *speeds)
+        here = problems.attempt(_device_here, network, device) or torch.device("cpu")
         setup = Setup(
+            **given,
             method=method,
             loss=loss,
-            evaluation_loss=evaluation_loss or loss,
             optimizer=optimizer,
-            scheduler=scheduler,
-            scheduler_unit=scheduler_unit,
-            warmup_updates=warmup_updates,
-            clip=as_clipping(clip),
-            seed=seed,
-            device=_device_here(network, device),
-            precision=precision,
-            channels_last=channels_last,
-            compile="inductor" if compile is True else compile or None,
-            streams=streams,
-            record_timeline=record_timeline,
-            codec=Exact() if codec is None else as_codec(codec),
-            checksum=checksum,
-            resumable=resumable,
-            batchnorm=batchnorm,
-            broadcast=broadcast,
-            replicas=replicas,
-            timeout_s=timeout_s,
-            slow_timeout_s=slow_timeout_s,
-            stage_speeds=build_stage_speeds(method, count, stage_speeds, stage_timing, seed),
-            on_nan=on_nan,
-            check_every=check_every,
-            skip_batches=frozenset(require_list("skip_batches", skip_batches)),
+            device=here,
+            found=problems,
         )
         session = Session(network, stages, setup, watchers, meter, split_batch, metrics)
         self._life = SessionLife(session)
@@ -652,6 +580,22 @@ class Trainer:
             warn(message)
 
 
+def _join_options(
+    options: TrainingOptions | None, changes: Mapping[str, Any], problems: Problems
+) -> dict[str, Any]:
+    """Return all options by name; add a problem for each change of one that does not exist.
+
+    Raises:
+        OptionError: The options are no TrainingOptions.
+    """
+    if not isinstance(options, TrainingOptions | None):
+        raise OptionError(f"options is {options!r}; give a hocket.TrainingOptions")
+    given = {**vars(options or TrainingOptions())}
+    known = [*inspect.signature(Trainer).parameters]
+    problems += [unknown_name("option", name, known) for name in changes if name not in given]
+    return given | {name: value for name, value in changes.items() if name in given}
+
+
 def _device_here(network: nn.Module, device: torch.device | str | None) -> torch.device:
     """Return the device of this process.
 
@@ -663,17 +607,9 @@ def _device_here(network: nn.Module, device: torch.device | str | None) -> torch
         OptionError: It is none, or a GPU, and PyTorch finds none.
     """
     rank = os.environ.get("LOCAL_RANK") or os.environ.get("RANK")
-    try:
-        wanted = torch.device(device) if device is not None else find_device(network)
-    except (RuntimeError, TypeError) as error:
-        raise OptionError(f"device is {device!r}; use one such as 'cpu' or 'cuda'") from error
+    wanted = parse_device(find_device(network) if device is None else device)
     if device is None and rank is not None:
         wanted = torch.device(wanted.type)  # all of them may have put theirs on the first GPU
-    if wanted.type == "meta":
-        raise OptionError("device is 'meta', whose tensors hold no numbers; build it on 'cpu'")
-    for kind, backend in (("cuda", torch.cuda), ("mps", torch.backends.mps)):
-        if wanted.type == kind and not backend.is_available():
-            raise OptionError(f"device is {str(wanted)!r}, and PyTorch finds no GPU; use 'cpu'")
     if any(p.is_inference() for p in network.parameters()):
         raise OptionError("the network was built in inference_mode; build it outside of it")
     return assign_device(wanted, int(rank or 0), torch.cuda.device_count())
@@ -698,3 +634,21 @@ def _network_and_stages(
     chain = nn.Sequential(*modules)
     chain.training = any(module.training for module in modules)
     return chain, modules
+
+
+def _show_options() -> None:
+    """Let ``help(Trainer)`` and interactive shells show all options, each with its one text."""
+    shown = inspect.signature(Trainer)
+    main = [p for p in shown.parameters.values() if p.kind is not p.VAR_KEYWORD]
+    more = [
+        main[-1].replace(name=field.name, default=field.default, annotation=field.type)
+        for field in fields(TrainingOptions)
+    ]
+    Trainer.__signature__ = shown.replace(parameters=[*main, *more])  # type: ignore[attr-defined]
+    with suppress(OSError):  # no texts where the source is not installed
+        start, raises, end = (Trainer.__doc__ or "").partition("    Raises:\n")
+        described = describe_options(TrainingOptions, FIRST_OF_GROUP)
+        Trainer.__doc__ = f"{start}{described}\n{raises}{end}"
+
+
+_show_options()

@@ -3,27 +3,14 @@
 import math
 import typing
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from typing import Any
 
-from hocket import data
-from hocket.codecs import parse_codec
-from hocket.errors import OptionError
+from hocket.errors import Problems
 from hocket.methods import METHODS, Method, method_options, parse_method
-from hocket.options import RANGES, Named, Range, wrong_options
-from hocket.runs.build import (
-    build_optimizer_factory,
-    build_plan,
-    build_run_method,
-    build_scheduler_factory,
-    network_builder,
-    parse_stage_speeds,
-    require_device,
-)
+from hocket.options import Range, wrong_options
+from hocket.options.common import RANGES
 from hocket.runs.config import RUN_RANGES, RunConfig
-from hocket.runs.run_dir import require_weights_format
-from hocket.runs.trackers import parse_trackers
-from hocket.stage.update.clipping import as_clipping
+from hocket.runs.resolve import ResolvedRun
 from hocket_lab.studies.rows import RATES, Row, Run, as_list, expand
 from hocket_lab.studies.target import Target, check_metric
 
@@ -34,35 +21,6 @@ REFUSED: Mapping[str, str] = {
     "run_dir": "each run gets a folder of its own",
 }
 """Options that a study does not take, and the advice."""
-
-
-def _check_data(config: RunConfig) -> None:
-    """Check the data set of a configuration, without reading it.
-
-    Raises:
-        OptionError: It does not exist, has no such option, or its files are not there.
-    """
-    named = Named.parse(config.data)
-    data.check_data(named.name, config.data_dir, **named.options)
-    if config.data_dir is not None and not config.data_dir.exists():
-        raise OptionError(f"data_dir is {str(config.data_dir)!r}, which does not exist")
-
-
-_PARTS: Sequence[Callable[[RunConfig], object]] = (
-    build_run_method,
-    build_plan,
-    build_optimizer_factory,
-    build_scheduler_factory,
-    network_builder,
-    _check_data,
-    parse_stage_speeds,
-    lambda config: parse_codec(config.codec),
-    lambda config: as_clipping(config.clip),
-    lambda config: parse_trackers(config.log_to),
-    lambda config: require_device(config.device),
-    lambda config: require_weights_format(config.weights_format),
-)
-"""Builders of what a configuration names; each raises if it does not exist."""
 
 
 def study_problems(values: Mapping[str, Any], hints: Mapping[str, Any]) -> list[str]:
@@ -296,8 +254,10 @@ def _run_problems(row: Row, rate: float | None, first: dict[str, Row]) -> list[s
 
 def _config_problems(config: RunConfig) -> list[str]:
     """Return the problems of a configuration: what it names does not exist, or not here."""
-    told = [text for build in _PARTS for text in _problems_of(partial(build, config))]
-    problems = list(dict.fromkeys(told))  # a scheduler meets its optimizer's
+    problems = Problems()
+    problems.attempt(ResolvedRun.from_config, config)
+    if config.data_dir is not None and not config.data_dir.exists():
+        problems.append(f"data_dir is {str(config.data_dir)!r}, which does not exist")
     if config.replicas > 1:
         problems.append(
             f"replicas is {config.replicas}, and each run of a study has one process; use 1"
@@ -306,9 +266,7 @@ def _config_problems(config: RunConfig) -> list[str]:
 
 
 def _problems_of(trial: Callable[[], object]) -> list[str]:
-    """Return the message of the error that a trial raises, indented, if it raises one."""
-    try:
-        trial()
-    except OptionError as error:
-        return [str(error).replace("\n", "\n    ")]
-    return []
+    """Return the problems of a trial."""
+    problems = Problems()
+    problems.attempt(trial)
+    return problems

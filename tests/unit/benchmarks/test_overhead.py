@@ -177,13 +177,6 @@ def test_the_record_has_every_row(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert "[2/2] fdg linearize=live: " in capsys.readouterr().err
 
 
-def test_memory_is_measured_in_a_process_of_its_own() -> None:
-    found = measure_peak_mib(WORK, "fdg", steps=1)
-    assert set(found) == {"peak_mib", "allocated_mib", "by_hand_mib"}
-    assert all(0 <= value < 1000 for value in found.values() if value is not None)
-    assert found["by_hand_mib"] is not None
-
-
 def test_allocations_are_counted_step_by_step() -> None:
     kib = 2**8  # float32
 
@@ -215,12 +208,13 @@ def test_the_tensors_of_an_engine_and_of_a_loop_by_hand_are_counted() -> None:
 
 def test_memory_counts_what_training_adds() -> None:
     large = Workload(
-        network="mlp", shape=(50_000,), batch=2, stages=1, threads=1, channels_last=False
+        network="mlp", shape=(50_000,), batch=2, stages=2, threads=1, channels_last=False
     )
     weights_mib = large.parameter_count() * 4 / 2**20
-    peak_mib = measure_peak_mib(large, PLAIN, steps=1)["peak_mib"]
-    assert peak_mib is not None
-    assert peak_mib > 1.5 * weights_mib  # gradients and momentum
+    found = measure_peak_mib(large, "fdg", steps=1)
+    for name in ("peak_mib", "allocated_mib", "by_hand_mib"):
+        assert found[name] is not None
+        assert 1.5 * weights_mib < found[name] < 100 * weights_mib  # gradients and momentum
 
 
 def test_a_process_that_fails_is_told_with_its_reason() -> None:

@@ -1,7 +1,6 @@
 """Rows take turns; ratios are to the base in the same round."""
 
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -18,7 +17,6 @@ from benchmarks.harness.repetition import (
     summarize_turns,
     take_turn,
 )
-from benchmarks.harness.rounds import run_rounds
 from benchmarks.peers import PreparedTraining
 from benchmarks.speed import SpeedSettings, count_parameters, measure_speed
 from hocket.errors import OptionError
@@ -49,13 +47,6 @@ def test_a_disturbed_turn_is_repeated_but_not_for_ever(
 ) -> None:
     found = take_turn(replayed(*shares), QUIET)
     assert (found.counted.foreign, found.dropped) == (taken, dropped)
-
-
-def test_rows_take_turns_there_and_back() -> None:
-    order: list[str] = []
-    turns = run_rounds([partial(order.append, name) for name in "abc"], 3)
-    assert "".join(order) == "abccbaabc"
-    assert [len(mine) for mine in turns] == [3, 3, 3]
 
 
 @pytest.fixture(autouse=True)

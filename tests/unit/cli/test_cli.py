@@ -81,7 +81,7 @@ def test_a_training_prints_a_table_and_leaves_a_run_folder(call):
 def test_a_training_says_if_its_test_is_of_held_out_examples(call, share):
     code, _, err = call("train", *QUICK, "--hold-out", share)
     assert code == 0
-    note = "those of 0.1 of the training examples, which were held out"
+    note = "of 0.1 of the training examples, which were held out"
     assert (note in err) == bool(share)
 
 
@@ -361,7 +361,7 @@ BAD = {
     "missing folder": ("--data cifar10 --data-dir none", "no cifar10 in none: found nothing"),
     "missing text": ("--data text --data-dir none", "no text at none"),
     "subset of nothing": ("--data cifar10:subset=0 --data-dir .", "subset is 0; give 1 to"),
-    "unknown device": ("--device gpu", "device is 'gpu'; use one of cpu, cuda, mps"),
+    "unknown device": ("--device gpu", "device is 'gpu'; use one such as 'cpu'"),
     "missing run file": ("--config none.json", "cannot read the run file 'none.json'"),
     "no run file": ("--config", "--config requires an argument"),
     "no epochs": ("--epochs 0", "epochs is 0; use a number of at least 1"),
@@ -463,7 +463,7 @@ def test_each_option_of_a_training_stands_in_one_group_of_its_help(call, here):
     code, out, _ = call("train", "--help")
     assert code == 0
     titles = re.findall("╭─ (.+?) ─", out)
-    assert titles == list(FIRST_OF_GROUP.values())
+    assert set(titles) == set(FIRST_OF_GROUP.values())
     options = {field.name for field in fields(RunConfig)} | {"config", "recipe", "resume"}
     for name in options | {"processes", "max_restarts"}:
         assert len(re.findall(rf"│ --{name.replace('_', '-')} ", out)) == 1
@@ -494,7 +494,7 @@ def test_networks_and_data_sets_are_listed_with_their_options(call, here):
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
 def test_a_device_that_is_not_there_is_refused(call, here):
     said = refused(call, here, "train", "--device", "cuda")
-    assert "device is 'cuda', but PyTorch finds none here; use cpu" in said
+    assert "device is 'cuda', and PyTorch finds no GPU; use 'cpu'" in said
 
 
 @pytest.mark.parametrize(

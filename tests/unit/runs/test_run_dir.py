@@ -2,7 +2,6 @@
 
 import os
 import resource
-import sys
 import time
 from contextlib import ExitStack
 
@@ -10,14 +9,13 @@ import pytest
 import torch
 from torch import nn
 
-from hocket.errors import OptionError, RunFolderError
+from hocket.errors import RunFolderError
 from hocket.runs.config import RunConfig
 from hocket.runs.run_dir import (
     LOCK,
     create_run_dir,
     lock_run_dir,
     require_no_links,
-    require_weights_format,
 )
 from hocket.training.weights_file import save_weights
 
@@ -131,12 +129,3 @@ def test_weights_that_a_disk_does_not_take_are_an_error_of_the_system(tmp_path, 
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limit)
     assert not list(tmp_path.iterdir())
-
-
-def test_a_format_whose_package_is_missing_is_refused_before_the_training(monkeypatch):
-    monkeypatch.setitem(sys.modules, "safetensors.torch", None)
-    with pytest.raises(
-        OptionError, match=r"weights_format 'safetensors' needs the package safe"
-    ):
-        require_weights_format("safetensors")
-    require_weights_format("pt")

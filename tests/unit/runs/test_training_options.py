@@ -72,7 +72,7 @@ def test_what_needs_the_class_of_each_sample_refuses_mixed_targets(tmp_path, met
         (
             {"keep_best": "test_error"},
             2,
-            "- keep_best compares epochs, but the stages of method",
+            "keep_best compares epochs, but the stages of method",
         ),
     ],
 )

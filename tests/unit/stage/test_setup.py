@@ -30,14 +30,14 @@ def test_all_problems_are_in_one_error():
     assert title.endswith(":")
     begins = [
         "seed is -1",
+        "slow_timeout_s is 10",
+        "on_nan is 'skip', and 2 replicas",
+        "batchnorm is 'shared'",
+        "check_every is 4",
+        "precision is 'fp16'",
         "loss is 5",
         "optimizer is an object of str",
         "scheduler cannot be called",
-        "precision is 'fp16'",
-        "slow_timeout_s is 10",
-        "batchnorm is 'shared'",
-        "2 replicas",
-        "check_every is 4",
     ]
     assert len(problems) == len(begins)
     for problem, begin in zip(problems, begins, strict=True):

@@ -13,7 +13,7 @@ from hocket.program import Action
 from hocket.stage.passes.forward_only import Prediction
 from hocket.stage.report import ActionReport
 from hocket.training.results import metrics
-from hocket.training.results.metrics import EvaluationMeter, TrainingMeter
+from hocket.training.results.meters import EvaluationMeter, TrainingMeter
 from hocket.training.results.own_metrics import OwnMetrics
 from hocket.tree import count_batch
 

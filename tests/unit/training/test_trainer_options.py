@@ -1,8 +1,10 @@
 """What a trainer refuses, warns of, and does with its options."""
 
 import copy
+import inspect
 import io
 import pickle
+import re
 import warnings
 from functools import partial
 
@@ -15,6 +17,7 @@ from contract.small import conv, data, different, mlp, sgd, train
 from hocket import Trainer
 from hocket.errors import DataError, HocketError, OptionError
 from hocket.methods import ADL, BP, DGL, FDG, build_method, parse_method
+from hocket.stage.options import TrainingOptions
 from hocket.stage.update.scale_free import SCALE_FREE
 
 
@@ -23,6 +26,58 @@ def test_an_unknown_precision_is_refused():
         OptionError, match="precision is 'fp8'; wanted 'fp32' or 'bf16' or 'fp16'"
     ):
         Trainer(mlp(1), optimizer=sgd, precision="fp8")
+
+
+def test_a_misspelt_option_is_refused_with_the_nearest():
+    with pytest.raises(OptionError, match=r"'precison' .did you mean 'precision'"):
+        Trainer(mlp(1), optimizer=sgd, precison="bf16")
+
+
+def test_all_wrong_options_are_told_at_once():
+    with pytest.raises(OptionError) as caught:
+        Trainer(
+            mlp(2),
+            optimizer=sgd,
+            device="tpu",
+            loss=3,
+            clip="loose",
+            codec="int9",
+            seed=-1,
+            precision="fp8",
+            timeout_s=9.0,
+            slow_timeout_s=5.0,
+            skip_batches=[-2],
+            stage_speeds=(1.0, 2.0),
+            gradient_error_every=2,
+            seeed=1,
+        )
+    for part in (
+        "'tpu'", "loss is 3", "'loose'", "'int9'", "seed is -1", "'fp8'", "skip_batches has -2",
+        "stage_speeds", "on_gradient_error", "'seeed'",
+    ):  # fmt: skip
+        assert part in str(caught.value)
+
+
+def test_options_as_one_value_are_those_by_name():
+    """Bit-equal; an option by name wins."""
+    options = TrainingOptions(clip=0.1, seed=3)
+    states = []
+    for given in ({"options": options}, {"clip": 0.1, "options": TrainingOptions(seed=3)}):
+        trainer = Trainer(nn.Sequential(*mlp(2, dropout=0.3)), optimizer=sgd, **given)
+        trainer.fit(data(mlp, 4), epochs=1, progress=False)
+        states.append(list(trainer.state_dict().values()))
+    assert not different(*states)
+    with pytest.raises(OptionError, match=r"give a hocket\.TrainingOptions"):
+        Trainer(mlp(2), optimizer=sgd, options={"clip": 0.1})
+
+
+def test_help_has_the_six_main_arguments_first_and_a_text_for_each_option():
+    names = list(inspect.signature(Trainer).parameters)
+    main = ["network", "stages", "method", "optimizer", "loss", "device"]
+    assert names[:6] == main
+    documented = re.findall(r"^    \**(\w+): ", inspect.getdoc(Trainer), re.MULTILINE)
+    assert documented[:6] == main
+    assert set(names) | {"changes"} <= set(documented)
 
 
 def test_stages_beside_a_list_of_stages_are_refused():

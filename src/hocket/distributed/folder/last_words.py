@@ -22,7 +22,7 @@ def flush_streams() -> None:
 
 
 def flush_files() -> None:
-    """Write what open files have buffered, which Python does for those it can free.
+    """Write what open files have buffered, which Python does for files that it can free.
 
     Files on a disk only: the other end of a pipe may have no reader.
     """

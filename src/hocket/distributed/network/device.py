@@ -2,6 +2,26 @@
 
 import torch
 
+from hocket.errors import OptionError
+
+
+def parse_device(device: torch.device | str) -> torch.device:
+    """Return a device, which may be given as text such as ``cuda:1``.
+
+    Raises:
+        OptionError: There is no such device, or PyTorch does not find it here.
+    """
+    try:
+        parsed = torch.device(device)
+    except (RuntimeError, TypeError) as error:
+        raise OptionError(f"device is {device!r}; use one such as 'cpu' or 'cuda'") from error
+    if parsed.type == "meta":
+        raise OptionError("device is 'meta', whose tensors hold no numbers; build it on 'cpu'")
+    for kind, backend in (("cuda", torch.cuda), ("mps", torch.backends.mps)):
+        if parsed.type == kind and not backend.is_available():
+            raise OptionError(f"device is {str(parsed)!r}, and PyTorch finds no GPU; use 'cpu'")
+    return parsed
+
 
 def assign_device(device: torch.device, local_rank: int, gpu_count: int) -> torch.device:
     """Return the device of a process; a GPU without a number gets the number of its local rank.

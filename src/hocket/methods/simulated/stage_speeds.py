@@ -3,13 +3,12 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import isfinite
-from typing import Literal, get_args
+from typing import get_args
 
 from hocket.errors import OptionError, format_problems
 from hocket.methods.method import Method
 from hocket.options import require_list, wrong_choice
-
-StageTiming = Literal["regular", "random"]
+from hocket.options.common import StageTiming
 
 
 @dataclass(frozen=True)

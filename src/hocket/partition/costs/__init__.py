@@ -1,1 +1,1 @@
-"""What layers and packets cost, and the division that balances it."""
+"""Costs of layers and packets, and the division that balances them."""

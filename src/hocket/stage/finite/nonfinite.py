@@ -9,12 +9,12 @@ import math
 from collections.abc import Mapping, Sequence
 from functools import partial
 from itertools import count
-from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
 from hocket.errors import NonFiniteError
+from hocket.options.common import OnNaN
 from hocket.stage.finite.late_check import LateCheck
 from hocket.stage.layers.gradient_flow import FindFlow
 from hocket.stage.layers.module_tensors import LayerBuffers, ModuleTensors, present_buffer
@@ -29,9 +29,6 @@ from hocket.stage.update.accumulate import (
 )
 from hocket.stage.update.updater import Updater
 from hocket.tree import is_inexact
-
-OnNaN = Literal["stop", "skip"]
-"""Reaction to a batch with NaN or infinity: stop the training, or skip the batch."""
 
 
 def first_nonfinite(

@@ -14,10 +14,11 @@ import torch
 from torch import Tensor, nn
 
 from hocket.errors import LinearizeError, OptionError, format_problems
+from hocket.options.common import Compiler
 from hocket.partition.parts.partial_module import PartialModule
 from hocket.stage.layers.known_layers import hooks_of
 from hocket.stage.parts import StageParts
-from hocket.stage.setup import Compiler, Setup
+from hocket.stage.setup import Setup
 from hocket.tree import Tree, tensors
 
 _NOTHING = nullcontext()

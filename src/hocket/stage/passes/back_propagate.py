@@ -9,6 +9,7 @@ from torch.autograd.graph import get_gradient_edge
 from hocket.errors import OptionError
 from hocket.signals.signal import BackwardRoots
 from hocket.stage.layers.compatibility import ForbidForward
+from hocket.stage.passes.bare_backward import bare_backward
 
 
 def back_propagate(
@@ -35,7 +36,7 @@ def back_propagate(
 
     # The guard would be off in a call with tensors, so it gets edges of the graph.
     if guard is None:
-        torch.autograd.backward(live, given)
+        bare_backward(live, given)
         return
     edges = [get_gradient_edge(root) for root in live]
     with torch.no_grad(), guard:

@@ -1,7 +1,7 @@
 """Optimizer and scheduler of one stage, which count that stage's own batches and updates."""
 
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 from torch import Tensor, nn
 from torch.optim import Optimizer
@@ -10,13 +10,12 @@ from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 from hocket.errors import OptionError
 from hocket.methods.method import Reduce
 from hocket.optim.factory import NEEDS_CLOSURE
+from hocket.options.common import SchedulerUnit
 from hocket.remedies.remedy import StageRemedies
 from hocket.stage.memory.weight_memory import repeated_views
 from hocket.stage.update.accumulate import GradientAccumulator
 from hocket.stage.update.bare_step import bare_step
 from hocket.stage.update.clipping import Clipping
-
-SchedulerUnit = Literal["epoch", "update"]
 
 
 class GradientReduction(Protocol):

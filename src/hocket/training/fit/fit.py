@@ -22,7 +22,8 @@ from hocket.training.fit.fit_request import FitRequest
 from hocket.training.fit.interrupt import Interrupt
 from hocket.training.fit.schedule_length import warn_of_slow_rates
 from hocket.training.fit_state import FitState
-from hocket.training.results.metrics import EpochResult, EvaluationResult, TrainingMeter
+from hocket.training.results.meters import TrainingMeter
+from hocket.training.results.metrics import EpochResult, EvaluationResult
 from hocket.training.results.progress_bar import EndedEpoch, Progress
 from hocket.training.session.evaluation import Evaluation
 from hocket.training.session.session import Session

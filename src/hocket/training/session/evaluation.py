@@ -12,7 +12,7 @@ from hocket.errors import DataError
 from hocket.modes import evaluation_mode
 from hocket.restore import preserve_rng, restore_state
 from hocket.stage.passes.forward_only import Prediction
-from hocket.training.results.metrics import EvaluationMeter
+from hocket.training.results.meters import EvaluationMeter
 from hocket.training.results.own_metrics import OwnMetrics
 from hocket.training.session.batches import require_batches
 from hocket.training.session.session import Session

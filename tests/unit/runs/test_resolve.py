@@ -1,0 +1,63 @@
+"""A run is resolved at once: its parts, or one error with all that is wrong."""
+
+import sys
+from dataclasses import fields
+
+import pytest
+
+from hocket.errors import OptionError
+from hocket.methods import FDG
+from hocket.options.common import CommonOptions
+from hocket.runs.config import RunConfig
+from hocket.runs.resolve import ResolvedRun
+
+WRONG = {
+    "method": "fgd",
+    "plan": "a,b",
+    "network": "mlpp",
+    "data": "digitz",
+    "optimizer": "SGDD",
+    "scheduler": "StepLRR",
+    "clip": "loose",
+    "codec": "int9",
+    "stage_speeds": "fast",
+    "device": "gpu",
+    "log_to": "wandbb",
+}
+
+
+def test_everything_that_is_wrong_is_told_at_once():
+    with pytest.raises(OptionError) as caught:
+        ResolvedRun.from_config(RunConfig(**WRONG))
+    assert len(caught.value.problems) == len(WRONG)
+    for value in WRONG.values():
+        assert f"'{value}'" in str(caught.value)
+
+
+def test_a_single_problem_has_no_title():
+    with pytest.raises(OptionError, match=r"^unknown network 'mlpp'"):
+        ResolvedRun.from_config(RunConfig(network="mlpp"))
+
+
+def test_what_a_run_has_in_common_with_a_trainer_is_passed_on():
+    config = RunConfig(clip="batch:0.5", seed=7, precision="bf16", timeout_s=5.0, updates=9)
+    run = ResolvedRun.from_config(config)
+    for field in fields(CommonOptions):
+        assert getattr(run.options, field.name) == getattr(config, field.name)
+    assert (run.method, run.stages) == (FDG(), 2)
+    assert (run.budget.epochs, run.budget.updates) == (None, 9)
+    assert not run.options.resumable
+    assert ResolvedRun.from_config(RunConfig(checkpoint_every=5)).options.resumable
+
+
+def test_the_network_is_built_for_the_data_and_the_optimizer_for_the_network():
+    run = ResolvedRun.from_config(RunConfig(optimizer="SGD:lr=0.3"))
+    network = run.network(run.data())
+    assert run.optimizer(network)(list(network.parameters())).param_groups[0]["lr"] == 0.3
+
+
+def test_a_format_whose_package_is_missing_is_refused_before_the_training(monkeypatch):
+    monkeypatch.setitem(sys.modules, "safetensors.torch", None)
+    with pytest.raises(OptionError, match="weights_format 'safetensors' needs the package"):
+        ResolvedRun.from_config(RunConfig(weights_format="safetensors"))
+    ResolvedRun.from_config(RunConfig())

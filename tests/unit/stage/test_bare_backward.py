@@ -1,0 +1,135 @@
+"""A backward is PyTorch's to the bit, and whoever wants to see it sees it."""
+
+import logging
+import re
+
+import pytest
+import torch
+from torch import nn
+from torch.overrides import TorchFunctionMode
+
+from hocket.stage.passes import bare_backward as module
+from hocket.stage.passes.bare_backward import bare_backward
+
+
+def roots_of(kind):
+    """Return a weight, and roots with gradients that begin a backward to it."""
+    generator = torch.Generator().manual_seed(0)
+    dtype = torch.complex64 if kind == "complex" else torch.float32
+    weight = nn.Parameter(torch.randn(5, 3, generator=generator, dtype=dtype))
+    wide = torch.complex128 if kind == "complex" else torch.float64
+    inputs = torch.randn(4, 5, generator=generator, dtype=dtype)
+    gradient = torch.randn(4, 3, generator=generator, dtype=dtype)
+    output = inputs @ weight
+    return weight, {
+        "loss": ([output.abs().sum()], [None]),
+        "gradient": ([output], [gradient]),
+        "both": ([output, output.mean().reshape(1)], [gradient, None]),
+        "complex": ([output], [gradient]),
+        "another type": ([output], [gradient.to(wide)]),
+        "an empty batch": ([output[:0]], [gradient[:0]]),
+    }[kind]
+
+
+@pytest.fixture
+def whole_calls(monkeypatch):
+    """Calls of PyTorch's own function."""
+    calls, whole = [], torch.autograd.backward
+
+    def backward(*arguments):
+        calls.append(arguments)
+        whole(*arguments)
+
+    monkeypatch.setattr(torch.autograd, "backward", backward)
+    monkeypatch.setattr(module, "_WHOLE", backward)
+    return calls
+
+
+@pytest.mark.parametrize(
+    ("kind", "calls"),
+    [
+        ("loss", 0),
+        ("gradient", 0),
+        ("both", 0),
+        ("complex", 0),
+        ("another type", 1),
+        ("an empty batch", 0),
+    ],
+)
+def test_gradients_are_those_of_pytorch(kind, calls, whole_calls):
+    weight, (roots, gradients) = roots_of(kind)
+    bare_backward(roots, gradients)
+    assert len(whole_calls) == calls
+    expected, (roots, gradients) = roots_of(kind)
+    torch.autograd.backward(roots, gradients)
+    assert torch.equal(weight.grad, expected.grad)
+
+
+def test_a_graph_is_freed():
+    _, (roots, gradients) = roots_of("gradient")
+    bare_backward(roots, gradients)
+    with pytest.raises(RuntimeError, match="backward through the graph a second time"):
+        bare_backward(roots, gradients)
+
+
+@pytest.mark.parametrize(
+    ("root", "gradient", "told"),
+    [
+        ((2, 3), (3,), "Mismatch in shape: grad_output[0] has a shape of torch.Size([3])"),
+        ((2, 3), (1, 3), "Mismatch in shape"),
+        ((2, 3), None, "grad can be implicitly created only for scalar outputs"),
+    ],
+)
+def test_what_pytorch_refuses_is_refused_in_its_words(root, gradient, told):
+    root = 2 * torch.ones(root, requires_grad=True)
+    with pytest.raises(RuntimeError, match=re.escape(told)):
+        bare_backward([root], [None if gradient is None else torch.ones(gradient)])
+
+
+def test_a_complex_loss_is_refused_in_the_words_of_pytorch():
+    root = torch.ones((), dtype=torch.complex64, requires_grad=True) * 2
+    with pytest.raises(RuntimeError, match="only for real scalar outputs but got"):
+        bare_backward([root], [None])
+
+
+class Seen(TorchFunctionMode):
+    """Writes down the functions that are called."""
+
+    def __init__(self):
+        super().__init__()
+        self.names = []
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        self.names.append(func.__name__)
+        return func(*args, **(kwargs or {}))
+
+
+def test_a_mode_sees_the_backward():
+    weight, (roots, gradients) = roots_of("gradient")
+    with Seen() as seen:
+        bare_backward(roots, gradients)
+    assert "backward" in seen.names
+    assert weight.grad is not None
+
+
+def test_the_log_of_pytorch_has_the_nodes(caplog):
+    _, (roots, gradients) = roots_of("gradient")
+    with caplog.at_level(logging.DEBUG, logger="torch.autograd.graph"):
+        bare_backward(roots, gradients)
+    assert "MmBackward0" in caplog.text
+
+
+def test_a_wrapper_of_pytorch_s_function_is_called(monkeypatch, whole_calls):
+    monkeypatch.undo()
+    monkeypatch.setattr(torch.autograd, "backward", lambda *arguments: whole_calls.append(1))
+    weight, (roots, gradients) = roots_of("gradient")
+    bare_backward(roots, gradients)
+    assert (whole_calls, weight.grad) == ([1], None)
+
+
+def test_under_another_pytorch_the_backward_is_whole(monkeypatch, whole_calls):
+    monkeypatch.setattr(module, "_ENGINE", None)
+    weight, (roots, gradients) = roots_of("loss")
+    bare_backward(roots, gradients)
+    assert len(whole_calls) == 1
+    assert weight.grad is not None
