@@ -137,8 +137,8 @@ def main(words: Sequence[str] | None = None) -> int:
 def _expand_home(word: str) -> str:
     """Return an option with the user's home folder, which shells leave as a tilde after "=".
 
-    >>> _expand_home("--data-dir=~nobody-of-this-name/data")
-    '--data-dir=~nobody-of-this-name/data'
+    >>> _expand_home("--data-dir=~no-such-user/data")
+    '--data-dir=~no-such-user/data'
     """
     option, equals, value = word.partition("=")
     is_home = option.startswith("--") and value.startswith("~")

@@ -384,7 +384,7 @@ def _try(kind: str, text: str, trial: Callable[[], T]) -> T:
     """
     try:
         return trial()
-    except Exception as error:  # its text says what is wrong, whatever it is
+    except Exception as error:  # of any kind; its text says what is wrong
         raise OptionError(
             format_problems(f"PyTorch refuses the {kind} {text!r}", [str(error)])
         ) from error

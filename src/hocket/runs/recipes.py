@@ -50,8 +50,8 @@ RECIPES: Mapping[str, Mapping[str, Any]] = {
     },
     # A small transformer on the characters of a text: nanoGPT (github.com/karpathy/nanoGPT),
     # config/train_shakespeare_char.py with the sizes that its README gives for a CPU. There
-    # the norm of the whole network is clipped, here that of each stage; there the network has
-    # no biases, and its head shares the embedding's weights.
+    # the norm of the whole network is clipped, here the norm of each stage; there the network
+    # has no biases, and its head shares the embedding's weights.
     "gpt-characters": {
         "network": "gpt:depth=4,heads=4,width=128",
         "data": "text:context=64",

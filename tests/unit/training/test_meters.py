@@ -12,7 +12,7 @@ from hocket.methods import BP
 from hocket.program import Action
 from hocket.stage.passes.forward_only import Prediction
 from hocket.stage.report import ActionReport
-from hocket.training.results import metrics
+from hocket.training.results import meters
 from hocket.training.results.meters import EvaluationMeter, TrainingMeter
 from hocket.training.results.own_metrics import OwnMetrics
 from hocket.tree import count_batch
@@ -90,7 +90,7 @@ def test_a_stage_that_skips_more_batches_than_it_is_spared_and_learns_from_none_
 
 
 def test_losses_are_read_from_their_device_only_once_there_are_many(monkeypatch):
-    monkeypatch.setattr(metrics, "MOST_UNREAD", 3)
+    monkeypatch.setattr(meters, "MOST_UNREAD", 3)
     read, meter = [], TrainingMeter()
 
     def number(batch):
