@@ -10,7 +10,7 @@ from hocket.engine.async_clock import EventClock
 from hocket.engine.async_stage import AsyncStage
 from hocket.engine.engine import Batch
 from hocket.engine.event import Event
-from hocket.engine.serial import predict_in_order
+from hocket.engine.execute import predict_in_order
 from hocket.methods.simulated.stage_speeds import StageSpeeds
 from hocket.stage.passes.forward_only import Prediction
 from hocket.stage.stage import Stage

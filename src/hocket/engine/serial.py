@@ -7,13 +7,13 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from hocket.engine.engine import Batch, LockstepPace
 from hocket.engine.event import Event, Watcher
-from hocket.engine.execute import execute
+from hocket.engine.execute import execute, predict_in_order
 from hocket.engine.gradient_error import GradientErrorMeter
 from hocket.engine.stage_streams import StageStreams
 from hocket.methods.method import Method
 from hocket.program.action import Tick
 from hocket.program.program import Program, drain, enter
-from hocket.stage.passes.forward_only import Prediction, predict_batch
+from hocket.stage.passes.forward_only import Prediction
 from hocket.stage.stage import Stage
 from hocket.transport.source import Source
 from hocket.tree import Tree
@@ -120,13 +120,3 @@ class SerialEngine:
                 with self._streams.stage(action.stage):
                     events.append(execute(stages[action.stage], action, number, watchers))
         return events
-
-
-def predict_in_order(stages: Sequence[Stage], batches: Iterable[Batch]) -> Iterator[Prediction]:
-    """Forward batches through stages one after the other; return what each predicts."""
-    for inputs, targets in batches:
-        values, ensemble = inputs, None
-        for stage in stages:
-            prediction = predict_batch(stage.core, values, targets, ensemble)
-            yield prediction
-            values, ensemble = prediction.output, prediction.ensemble

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from torch import nn
 
-from hocket.codecs import parse_codec
+from hocket.codecs.registry import parse_codec
 from hocket.data import Data
 from hocket.distributed.folder.restart import environment_number
 from hocket.distributed.network.device import parse_device

@@ -4,7 +4,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from hocket.codecs import Codec
+from hocket.codecs.codec import Codec
 from hocket.methods.simulated.stage_speeds import StageSpeeds
 from hocket.optim.factory import SchedulerFactory
 from hocket.options.common import COMMON_GROUPS, CommonOptions

@@ -1,15 +1,26 @@
 """The parts that a stage is built from, next to the options that all stages share."""
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol, TypeAlias
 
 from torch import nn
 
 from hocket.signals.signal import Signal
 from hocket.stage.layers.network_names import NetworkNames
-from hocket.stage.update.updater import BuildReduction
 from hocket.timeline import Recorder
 from hocket.transport.port import ToNext, ToPrevious
 from hocket.transport.stats import ReceiveStats, SendStats
+
+
+class GradientReduction(Protocol):
+    """Adds up the gradients of the replicas of a stage, started by the backward itself."""
+
+    def finish(self) -> None:
+        """Wait until ``grad`` of every parameter is the sum over all replicas."""
+
+
+BuildReduction: TypeAlias = Callable[[Sequence[nn.Parameter]], GradientReduction]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,8 +10,7 @@ from hocket.stage.memory.forward_state import (
     named_tensors,
     set_tensors,
 )
-from hocket.stage.passes.backward import backward_roots
-from hocket.stage.passes.forward import graph_leaves
+from hocket.stage.passes.graph import backward_roots, graph_leaves
 from hocket.transport.packet import Activation
 from hocket.tree import Tree, map_tensors, tensors
 

@@ -10,7 +10,7 @@ from typing import Any, Generic
 import torch
 from torch import Tensor
 
-from hocket.codecs import Codec, Decoder, Encoder
+from hocket.codecs.codec import Codec, Decoder, Encoder
 from hocket.errors import NonFiniteError, OptionError
 from hocket.transport.port import Port, Received, Sent
 from hocket.transport.stats import SendStats

@@ -5,10 +5,11 @@ from itertools import chain
 from torch import Tensor
 
 from hocket.signals.losses import count_averaged, ignored_index
-from hocket.signals.signal import BackwardRoots, SignalInput
+from hocket.signals.signal import BackwardRoots
 from hocket.stage.core import StageCore
 from hocket.stage.in_flight import DeferredTarget, ForwardedBatch
 from hocket.stage.passes.back_propagate import back_propagate, require_graph
+from hocket.stage.passes.graph import backward_roots
 from hocket.stage.passes.outgoing import to_outgoing
 from hocket.stage.passes.skip import skip_backward
 from hocket.stage.report import ActionReport, Number
@@ -93,35 +94,6 @@ def backward(core: StageCore, batch: int) -> ActionReport:
         targets=targets,
         gradient_norm=checks.layers.norm_over_replicas(norm, core.gradients),
     )
-
-
-def backward_roots(
-    core: StageCore,
-    batch: int,
-    output: Tree,
-    targets: Tree,
-    received: tuple[Tensor | None, ...],
-) -> BackwardRoots:
-    """Return where the backward starts, according to the stage's signal.
-
-    Args:
-        core: The stage.
-        batch: Number of the batch.
-        output: Output of the stage, with tensors of shape (B, ...).
-        targets: Targets of the batch.
-        received: Gradients that came back, one for each tensor of the output.
-    """
-    signal, network, loss = core.parts.signal, core.parts.signal_network, core.setup.loss
-    inputs = SignalInput(output, targets, received, loss)
-
-    # What has come is only passed on.
-    if signal.needs_gradient:
-        return signal.backward_roots(network, inputs)
-
-    # The signal computes, with random numbers of the batch.
-    draws = "anything" if signal.may_draw(loss) else core.signal_layers.draws
-    with core.contexts.computing(batch, "backward", draws):
-        return signal.backward_roots(network, inputs)
 
 
 def _output_of(core: StageCore, forwarded: ForwardedBatch) -> Tree:

@@ -2,16 +2,15 @@
 
 from functools import partial
 
-from hocket.errors import PacketError
 from hocket.signals.signal import expects_answer
 from hocket.stage.core import StageCore
 from hocket.stage.in_flight import ForwardedBatch
 from hocket.stage.layers.gradient_flow import find_tables
+from hocket.stage.passes.graph import graph_leaves
 from hocket.stage.passes.outgoing import send_output
 from hocket.stage.passes.skip import skip_forward
 from hocket.stage.report import ActionReport
-from hocket.transport.packet import Activation
-from hocket.tree import Tree, is_inexact, map_tensors, tensors
+from hocket.tree import Tree, is_inexact, tensors
 
 
 def forward(core: StageCore, batch: int) -> ActionReport:
@@ -72,24 +71,6 @@ def forward(core: StageCore, batch: int) -> ActionReport:
         ForwardedBatch(activation, leaves, kept, differentiable, version, forward_state)
     )
     return ActionReport(activation.epoch, version)
-
-
-def graph_leaves(activation: Activation) -> Tree:
-    """Return the tensors of an activation as leaves of a new graph.
-
-    Raises:
-        PacketError: It does not tell of each tensor whether it is differentiable.
-    """
-    count, told = len(tensors(activation.values)), len(activation.differentiable)
-    if told != count:
-        raise PacketError(
-            f"activation {activation.batch} has {count} tensors, and tells of {told} whether "
-            "they are differentiable"
-        )
-    flags = iter(activation.differentiable)
-    return map_tensors(
-        lambda value: value.detach().requires_grad_(next(flags)), activation.values
-    )
 
 
 def _needs_gradient(core: StageCore, batch: int, leaves: Tree, output: Tree) -> list[bool]:

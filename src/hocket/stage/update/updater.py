@@ -1,7 +1,7 @@
 """Optimizer and scheduler of one stage, which count that stage's own batches and updates."""
 
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol, TypeAlias
+from typing import Any
 
 from torch import Tensor, nn
 from torch.optim import Optimizer
@@ -13,19 +13,10 @@ from hocket.optim.factory import NEEDS_CLOSURE
 from hocket.options.common import SchedulerUnit
 from hocket.remedies.remedy import StageRemedies
 from hocket.stage.memory.weight_memory import repeated_views
+from hocket.stage.parts import BuildReduction
 from hocket.stage.update.accumulate import GradientAccumulator
 from hocket.stage.update.bare_step import bare_step
 from hocket.stage.update.clipping import Clipping
-
-
-class GradientReduction(Protocol):
-    """Adds up the gradients of the replicas of a stage, started by the backward itself."""
-
-    def finish(self) -> None:
-        """Wait until ``grad`` of every parameter is the sum over all replicas."""
-
-
-BuildReduction: TypeAlias = Callable[[Sequence[nn.Parameter]], GradientReduction]
 
 
 class Updater:
