@@ -1,4 +1,4 @@
-"""Write a method of your own: a table, and a signal that says where a stage's error comes from.
+"""Write your own method: a table, and a signal that says where a stage's error comes from.
 
 What to learn: a method is its delays and its signal; program, memory and staleness follow, and
 every engine executes it. This one is FDG on a link with two ticks of latency. Its signal bounds

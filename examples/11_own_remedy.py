@@ -1,4 +1,4 @@
-"""Write a remedy of your own: trust a late gradient less where the weights have moved since.
+"""Write your own remedy: trust a late gradient less where the weights have moved since.
 
 What to learn: a remedy is a frozen dataclass that attaches an object to every stage whose
 gradients are late. The stage calls the hooks of that object, `hocket.remedies.StageRemedy`, in

@@ -96,7 +96,7 @@ def work(folder):
     write, requests = writer.write_file, {}
 
     def count_requests(trainer, phase):
-        store = trainer._session.world.failures._store
+        store = trainer._session.world.failures.store
         requests[phase] = int(store.get(STATUS_REQUEST_KEY) or 0)
 
     def slow_write(*arguments):

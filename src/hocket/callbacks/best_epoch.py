@@ -4,7 +4,7 @@ import math
 from typing import Any, Literal, TypeAlias
 
 from hocket.errors import OptionError, unknown_name
-from hocket.options import check_choice
+from hocket.options.ranges import check_choice
 from hocket.training.results.metrics import EpochResult
 from hocket.training.view import TrainerView
 

@@ -29,7 +29,7 @@ from hocket.distributed.failures.phases import RunningClock
 from hocket.distributed.world.solo_world import SoloWorld
 from hocket.distributed.world.world import World
 from hocket.errors import CheckpointError, OptionError, format_problems, warn
-from hocket.options import wrong_choice
+from hocket.options.ranges import wrong_choice
 
 OnCheckpointError = Literal["warn", "stop"]
 

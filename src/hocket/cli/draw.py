@@ -53,7 +53,8 @@ def draw_command(
         )
     from hocket.methods import parse_method
     from hocket.methods.simulated.staleness_profile import parse_staleness, with_staleness
-    from hocket.program import format_program, unroll
+    from hocket.program.program import unroll
+    from hocket.program.text import format_program
 
     # Unroll the program of the method.
     parsed = parse_method(method := method or "fdg")
@@ -91,7 +92,7 @@ def _show_timeline(
             picture.
     """
     from hocket.methods import parse_method
-    from hocket.program import unroll
+    from hocket.program.program import unroll
     from hocket.runs.tables import timeline_table
     from hocket.timeline import Timeline
 

@@ -90,7 +90,7 @@ ALL_NAMED = "every choice has a name: --method fdg --network resnet20 --data dig
 
 
 def _add_commands(package: str, helps: Mapping[str, str]) -> None:
-    """Add the commands of a package, each the function ``NAME_command`` of module ``NAME``."""
+    """Add the commands of a package, each the function ``NAME_command`` of a module NAME."""
     for name, text in helps.items():
         app.command(
             f"{package}.{name}:{name}_command",

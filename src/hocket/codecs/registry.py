@@ -13,7 +13,8 @@ from hocket.codecs.exact import Exact
 from hocket.codecs.integers import Integers
 from hocket.codecs.vq import VQ
 from hocket.errors import OptionError, format_problems, unknown_name
-from hocket.options import Named, argument_hints, wrong_options
+from hocket.options.hints import argument_hints, wrong_options
+from hocket.options.named import Named
 
 CODECS: Mapping[str, Callable[..., Codec]] = MappingProxyType(
     {

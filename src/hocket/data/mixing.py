@@ -19,7 +19,8 @@ from torch.nn import functional as F
 from hocket.data.batches import Examples
 from hocket.data.dataset import Kind, check_targets
 from hocket.errors import DataError, OptionError, format_problems
-from hocket.options import Range, out_of_range, wrong_fields
+from hocket.options.hints import wrong_fields
+from hocket.options.ranges import Range, out_of_range
 
 
 @final

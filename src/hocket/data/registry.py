@@ -16,7 +16,7 @@ from hocket.data.mixing import Mix, MixedExamples, check_mixing
 from hocket.data.synthetic import synthetic
 from hocket.data.text import text
 from hocket.errors import OptionError, format_problems
-from hocket.options import argument_hints, wrong_options
+from hocket.options.hints import argument_hints, wrong_options
 from hocket.options.own_function import load_own
 
 DATA: Mapping[str, Callable[..., Data]] = MappingProxyType(

@@ -6,7 +6,7 @@ from typing import Any
 
 from hocket.engine.event import Event, Watcher
 from hocket.engine.execute import execute
-from hocket.program import Action
+from hocket.program.action import Action
 from hocket.stage.passes import forward_only
 from hocket.stage.stage import Stage
 from hocket.transport.replay_buffer import BufferToPrevious

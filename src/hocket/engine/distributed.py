@@ -13,7 +13,9 @@ from hocket.engine.execute import execute
 from hocket.engine.lookahead import BatchAnnouncer, predict_stage
 from hocket.errors import DataError
 from hocket.methods.method import Method
-from hocket.program import Action, StageSchedule, drain, enter
+from hocket.program.action import Action
+from hocket.program.program import drain, enter
+from hocket.program.schedule import StageSchedule
 from hocket.signals.losses import count_targets
 from hocket.stage.passes.forward_only import Prediction
 from hocket.stage.stage import Stage

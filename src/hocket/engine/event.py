@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import NamedTuple, TypeAlias
 
-from hocket.program import Action
+from hocket.program.action import Action
 from hocket.stage.report import ActionReport
 from hocket.stage.stage import Stage
 

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 
 from hocket.engine.event import Event, Watcher
 from hocket.errors import NonFiniteError
-from hocket.program import Action
+from hocket.program.action import Action
 from hocket.stage.report import ActionReport
 from hocket.stage.stage import Stage
 

@@ -18,8 +18,8 @@ from hocket.engine.event import Event
 from hocket.engine.execute import locating_errors
 from hocket.errors import OptionError
 from hocket.methods.method import Method
-from hocket.options import require_functions
-from hocket.program import Action, Tick
+from hocket.options.require import require_functions
+from hocket.program.action import Action, Tick
 from hocket.stage.passes.backward import backward_roots
 from hocket.stage.passes.forward_only import forward_again
 from hocket.stage.stage import Stage

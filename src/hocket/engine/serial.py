@@ -11,7 +11,8 @@ from hocket.engine.execute import execute
 from hocket.engine.gradient_error import GradientErrorMeter
 from hocket.engine.stage_streams import StageStreams
 from hocket.methods.method import Method
-from hocket.program import Program, Tick, drain, enter
+from hocket.program.action import Tick
+from hocket.program.program import Program, drain, enter
 from hocket.stage.passes.forward_only import Prediction, predict_batch
 from hocket.stage.stage import Stage
 from hocket.transport.source import Source

@@ -12,7 +12,8 @@ from typing import Literal
 from hocket.errors import OptionError, format_problems
 from hocket.methods.delays import Delays
 from hocket.methods.replay import Replay
-from hocket.options import Range, out_of_range, wrong_fields
+from hocket.options.hints import wrong_fields
+from hocket.options.ranges import Range, out_of_range
 from hocket.remedies.conflicts import remedy_problems
 from hocket.remedies.remedy import Remedy, StageInfo, count_flushed_updates
 from hocket.signals.signal import Signal

@@ -3,7 +3,8 @@
 from dataclasses import dataclass
 
 from hocket.errors import OptionError, format_problems
-from hocket.options import Range, out_of_range, wrong_fields
+from hocket.options.hints import wrong_fields
+from hocket.options.ranges import Range, out_of_range
 
 
 @dataclass(frozen=True, kw_only=True)

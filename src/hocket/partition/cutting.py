@@ -8,7 +8,7 @@ from typing import Literal, get_args
 from torch import nn
 
 from hocket.errors import CutError, OptionError, format_problems, warn
-from hocket.options import check_choice
+from hocket.options.ranges import check_choice
 from hocket.partition.costs.balance import balance
 from hocket.partition.costs.flops import (
     OPERATIONS_PER_ELEMENT_SENT,

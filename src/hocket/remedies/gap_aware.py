@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from hocket.errors import OptionError
-from hocket.options import Range
+from hocket.options.ranges import Range
 from hocket.remedies.dense_gradient import dense_gradient
 from hocket.remedies.displacement import has_momentum
 from hocket.remedies.remedy import Remedy, StageInfo, StageRemedy, Weights

@@ -9,7 +9,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from hocket.errors import OptionError, format_problems
-from hocket.options import Named, argument_hints, wrong_options
+from hocket.options.hints import argument_hints, wrong_options
+from hocket.options.named import Named
 from hocket.options.own_function import load_own
 from hocket.remedies.remedy import Remedy
 

@@ -10,7 +10,8 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from hocket.errors import OptionError, format_problems
-from hocket.options import Range, out_of_range, wrong_fields
+from hocket.options.hints import wrong_fields
+from hocket.options.ranges import Range, out_of_range
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
-from hocket.options import Range
+from hocket.options.ranges import Range
 from hocket.remedies.remedy import Remedy, StageInfo, StageRemedy, Weights
 
 

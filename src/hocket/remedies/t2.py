@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor
 
-from hocket.options import Range
+from hocket.options.ranges import Range
 from hocket.remedies.remedy import Remedy, StageInfo, StageRemedy, Weights
 
 

@@ -23,7 +23,8 @@ from hocket.methods.simulated.staleness_profile import parse_staleness, with_sta
 from hocket.optim.factory import OptimizerFactory, SchedulerFactory
 from hocket.optim.muon import MuonAdamW, muon
 from hocket.optim.rotated_adam import RotatedAdam, rotated_adam
-from hocket.options import Named, wrong_options
+from hocket.options.hints import wrong_options
+from hocket.options.named import Named
 from hocket.options.own_function import load_own
 from hocket.partition import Plan
 from hocket.runs.config import RunConfig

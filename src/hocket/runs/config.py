@@ -11,8 +11,9 @@ from typing import Any, Literal
 
 from hocket.errors import OptionError, Problems, format_problems
 from hocket.files import read_json, write_text_atomically
-from hocket.options import Range, wrong_options
 from hocket.options.common import NEEDED, RANGES, CommonOptions
+from hocket.options.hints import wrong_options
+from hocket.options.ranges import Range
 
 _COUNTS = ("epochs", "batch_size", "log_every", "checkpoint_keep")
 _COUNTS_OR_NONE = (

@@ -11,7 +11,7 @@ from statistics import median
 from typing import TYPE_CHECKING
 
 from hocket.errors import OptionError, import_extra
-from hocket.program import Tick
+from hocket.program.action import Tick
 from hocket.timeline import Span, SpanKind, Timeline
 from hocket.timeline.span import KIND_NAMES
 

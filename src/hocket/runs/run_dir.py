@@ -12,7 +12,7 @@ from pathlib import Path
 
 from hocket.checkpoint.directory import newest_first
 from hocket.errors import RunFolderError
-from hocket.options import Named
+from hocket.options.named import Named
 from hocket.remedies.registry import split_remedies
 from hocket.runs.config import RunConfig
 

@@ -7,7 +7,7 @@ from hocket.callbacks.mlflow_tracker import MLflow, require_mlflow
 from hocket.callbacks.tracker import Tracker
 from hocket.callbacks.wandb_tracker import WandB, require_wandb
 from hocket.errors import OptionError, format_problems
-from hocket.options import wrong_choice
+from hocket.options.ranges import wrong_choice
 
 
 class BuildTracker(Protocol):

@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from torch import Tensor, nn
 
 from hocket.errors import OptionError, format_problems
-from hocket.options import Range, out_of_range, wrong_fields
+from hocket.options.hints import wrong_fields
+from hocket.options.ranges import Range, out_of_range
 from hocket.signals.losses import Loss
 from hocket.signals.signal import UNKNOWN_LAYERS, BackwardRoots, LaterLayers, SignalInput
 from hocket.tree import Tree, tensors

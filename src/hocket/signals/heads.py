@@ -18,7 +18,7 @@ from typing import Literal, final, get_args
 from torch import Tensor, nn
 
 from hocket.errors import OptionError
-from hocket.options import check_choice
+from hocket.options.ranges import check_choice
 from hocket.signals.augmented import build_augmented_head
 from hocket.signals.layout import detect_layout
 

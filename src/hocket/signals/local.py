@@ -6,7 +6,8 @@ from functools import partial
 from torch import Tensor, nn
 
 from hocket.errors import OptionError, format_problems
-from hocket.options import Range, out_of_range, wrong_fields
+from hocket.options.hints import wrong_fields
+from hocket.options.ranges import Range, out_of_range
 from hocket.signals.augmented import pyramid_depth, spread_evenly
 from hocket.signals.heads import HeadKind, MeanOverTokens, build_head
 from hocket.signals.losses import Loss, compute_loss, may_draw

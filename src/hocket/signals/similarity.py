@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from torch import Tensor, nn
 
 from hocket.errors import OptionError
-from hocket.options import wrong_fields
+from hocket.options.hints import wrong_fields
 from hocket.signals.local import Local
 from hocket.signals.losses import Loss, may_draw
 from hocket.signals.matching import build_matching

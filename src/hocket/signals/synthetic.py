@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from hocket.errors import OptionError, format_problems
-from hocket.options import wrong_fields
+from hocket.options.hints import wrong_fields
 from hocket.signals.losses import Loss
 from hocket.signals.signal import UNKNOWN_LAYERS, BackwardRoots, LaterLayers, SignalInput
 from hocket.signals.synthesizers import build_synthesizer

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 
 from torch import Tensor
 
-from hocket.program import Action
+from hocket.program.action import Action
 from hocket.signals.losses import ignored_index
 from hocket.stage.core import StageCore, build_core
 from hocket.stage.finite.late_check import check_pending

@@ -23,7 +23,7 @@ from hocket.methods import FDG, as_method
 from hocket.methods.method import Method
 from hocket.methods.simulated.stage_speeds import build_stage_speeds
 from hocket.optim.factory import OptimizerFactory
-from hocket.options import require_list
+from hocket.options.require import require_list
 from hocket.options.texts import describe_options
 from hocket.partition import Plan
 from hocket.partition.inputs import as_tree
@@ -134,7 +134,7 @@ class Trainer:
         """The network, with its own names.
 
         Among several processes ``collect`` and ``fit`` bring the weights of all stages into it;
-        after a ``step`` each process has the current weights of its own stage only.
+        after a ``step`` each process has the current weights of its stage only.
         """
         if not self._life.session.cut.collected:
             self._warn_once(
@@ -163,10 +163,10 @@ class Trainer:
     def close(self) -> None:
         """Give back threads, connections and memory; the network stays as it is.
 
-        Among several processes all should call it, and ``collect`` before it in a loop of
-        their own. Further calls do nothing. As a context manager the trainer closes itself,
-        and after an error it does so without waiting for others. One that is forgotten is
-        closed in the background.
+        Among several processes all should call it, and ``collect`` before it if the user writes
+        the loop. Further calls do nothing. As a context manager the trainer closes itself, and
+        after an error it does so without waiting for others. One that is forgotten is closed in
+        the background.
         """
         self._life.leave()
 
@@ -206,7 +206,7 @@ class Trainer:
 
     @property
     def has_common_epochs(self) -> bool:
-        """True unless stages run freely in processes of their own, each with its own epochs.
+        """True unless stages run freely in separate processes, each with its own epochs.
 
         Only common epochs are evaluated one by one, and only they can end early.
         """
@@ -401,7 +401,7 @@ class Trainer:
         checkpoint; batches in flight stay there.
 
         Raises:
-            OptionError: Stages run freely in processes of their own, without common epochs.
+            OptionError: Stages run freely in separate processes, without common epochs.
         """
         if not self.has_common_epochs:
             raise OptionError(

@@ -9,7 +9,7 @@ from typing import Any
 from torch import nn
 
 from hocket.errors import OptionError, format_problems, unknown_name
-from hocket.options import argument_hints, wrong_options
+from hocket.options.hints import argument_hints, wrong_options
 from hocket.zoo.cifar_resnet import (
     resnet8,
     resnet20,

@@ -12,7 +12,7 @@ from typing import Literal, Protocol, get_args
 from torch import nn
 
 from hocket.errors import OptionError, format_problems
-from hocket.options import wrong_choice
+from hocket.options.ranges import wrong_choice
 from hocket.zoo.layer import Layer
 from hocket.zoo.residual import PadShortcut, Residual, basic_body, conv_norm_relu
 

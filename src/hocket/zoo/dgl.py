@@ -12,7 +12,7 @@ from typing import Literal, get_args
 from torch import nn
 
 from hocket.errors import OptionError
-from hocket.options import check_choice
+from hocket.options.ranges import check_choice
 from hocket.zoo.layer import Layer
 from hocket.zoo.residual import conv_norm_relu
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from hocket.cli.output import console, messages, print_note, print_result, print_tables
 from hocket.errors import OptionError, format_problems
-from hocket.options import split_at_commas
+from hocket.options.named import split_at_commas
 from hocket.runs.config import RUN_RANGES, RunConfig, plain_values, require_writable
 
 if TYPE_CHECKING:

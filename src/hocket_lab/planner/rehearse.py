@@ -16,7 +16,9 @@ from torch import Tensor, nn
 from hocket.engine.build_stage import build_signals, build_stage
 from hocket.partition.costs.profile import synchronized_clock
 from hocket.partition.parts.copied_modules import copy_modules
-from hocket.program import Action, Kind, StageSchedule, dependency, enter
+from hocket.program.action import Action, Kind, dependency
+from hocket.program.program import enter
+from hocket.program.schedule import StageSchedule
 from hocket.stage.parts import StageParts
 from hocket.stage.setup import Setup
 from hocket.stage.stage import Stage

@@ -12,7 +12,8 @@ from statistics import median
 from typing import TypeAlias
 
 from hocket.methods.method import Method
-from hocket.program import Action, Kind, unroll
+from hocket.program.action import Action, Kind
+from hocket.program.program import unroll
 from hocket.timeline import Span, Timeline
 from hocket.timeline.span import ACTION_KINDS
 from hocket_lab.planner.replay import replay_timeline

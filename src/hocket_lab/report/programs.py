@@ -6,7 +6,7 @@ from pathlib import Path
 
 from hocket.errors import DataError, HocketError, OptionError
 from hocket.files import JSON_LIMIT
-from hocket.program import unroll
+from hocket.program.program import unroll
 from hocket.runs.config import RunConfig
 from hocket.runs.plot import program_panel
 from hocket.runs.run_dir import TIMELINE

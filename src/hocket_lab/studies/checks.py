@@ -7,8 +7,9 @@ from typing import Any
 
 from hocket.errors import Problems
 from hocket.methods import METHODS, Method, method_options, parse_method
-from hocket.options import Range, wrong_options
 from hocket.options.common import RANGES
+from hocket.options.hints import wrong_options
+from hocket.options.ranges import Range
 from hocket.runs.config import RUN_RANGES, RunConfig
 from hocket.runs.resolve import ResolvedRun
 from hocket_lab.studies.rows import RATES, Row, Run, as_list, expand

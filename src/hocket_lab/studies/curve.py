@@ -11,7 +11,7 @@ from typing import Any
 from hocket.errors import OptionError
 from hocket.files import read_lines
 from hocket.methods import Method, parse_method
-from hocket.options import Named
+from hocket.options.named import Named
 from hocket.remedies.registry import split_remedies
 from hocket.runs.build import build_run_method
 from hocket.runs.config import RunConfig

@@ -11,7 +11,7 @@ from typing import Any
 
 from hocket.errors import OptionError
 from hocket.methods.registry import normalize_method
-from hocket.options import Named
+from hocket.options.named import Named
 from hocket.runs.config import RunConfig, parse_config
 from hocket.runs.own_code import named_code
 

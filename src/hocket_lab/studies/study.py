@@ -11,7 +11,7 @@ from typing import Any
 
 from hocket.errors import OptionError, format_problems
 from hocket.files import open_regular_file
-from hocket.options import wrong_options
+from hocket.options.hints import wrong_options
 from hocket.runs.own_code import OPTIONS, own_functions
 from hocket_lab.studies.checks import grid_tables, study_problems
 from hocket_lab.studies.rows import Row, Run, as_list, expand

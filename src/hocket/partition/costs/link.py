@@ -4,7 +4,8 @@ import re
 from dataclasses import dataclass
 
 from hocket.errors import OptionError, format_problems
-from hocket.options import Range, out_of_range, wrong_fields
+from hocket.options.hints import wrong_fields
+from hocket.options.ranges import Range, out_of_range
 
 LINK_RANGES = {"bytes_per_s": Range(above=0), "latency_s": Range(least=0)}
 """Ranges of the numbers of a link."""

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from hocket.errors import NonFiniteError
-from hocket.program import Action
+from hocket.program.action import Action
 from hocket.stage.layers.network_names import NetworkNames
 from hocket.stage.memory.forward_state import named_tensors, set_tensors
 from hocket.stage.update.accumulate import largest_values

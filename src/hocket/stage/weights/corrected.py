@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from hocket.methods.method import Method
-from hocket.program import Action
+from hocket.program.action import Action
 from hocket.stage.in_flight import InFlight
 from hocket.stage.linearize.linearize import Linearizer
 from hocket.stage.memory.weight_memory import (

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from hocket.errors import LinearizeError
-from hocket.program import Action
+from hocket.program.action import Action
 from hocket.stage.memory.version_copies import VersionCopies
 from hocket.stage.memory.weight_memory import (
     copy_memory,

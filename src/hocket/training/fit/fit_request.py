@@ -6,7 +6,7 @@ from typing import Any
 
 from hocket.checkpoint import Checkpoints
 from hocket.errors import OptionError
-from hocket.options import require_functions
+from hocket.options.require import require_functions
 from hocket.training.budget import Budget
 from hocket.training.callback import Callback
 from hocket.training.results.metrics import EpochResult, EvaluationResult

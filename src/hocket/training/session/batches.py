@@ -13,7 +13,7 @@ from hocket.distributed.failures.phases import Phase
 from hocket.distributed.world.solo_world import SoloWorld
 from hocket.distributed.world.world import World
 from hocket.errors import DataError, warn
-from hocket.options import require_functions
+from hocket.options.require import require_functions
 from hocket.partition.inputs import as_inputs, as_tree, describe_value
 from hocket.tree import Tree, count_samples, map_tensors
 

@@ -14,7 +14,7 @@ from torch import nn
 
 from hocket.checkpoint.directory import Manifest
 from hocket.errors import CheckpointError, format_problems, warn
-from hocket.options import split_at_commas
+from hocket.options.named import split_at_commas
 from hocket.stage.setup import Setup
 from hocket.stage.stage import Stage
 from hocket.tree import Tree

@@ -16,7 +16,7 @@ from hocket.engine.event import Watcher
 from hocket.engine.gradient_error import GradientErrorMeter
 from hocket.engine.unbuilt import UnbuiltEngine
 from hocket.modes import TrainingMode
-from hocket.options import require_list
+from hocket.options.require import require_list
 from hocket.restore import preserve_rng
 from hocket.stage.setup import Setup
 from hocket.training.results.own_metrics import Metric, OwnMetrics
