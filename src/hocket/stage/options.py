@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from typing import Literal
 
 from hocket.codecs.codec import Codec
-from hocket.methods.simulated.stage_speeds import StageSpeeds
 from hocket.optim.factory import SchedulerFactory
 from hocket.options.common import COMMON_GROUPS, CommonOptions
 from hocket.signals.losses import Loss
@@ -23,7 +22,7 @@ class TrainingOptions(CommonOptions):
     codec: Codec | str | None = None
     """Codec of the packets between stages, such as VQ(groups=16), also as text such as bf16;
     exact if not given."""
-    stage_speeds: StageSpeeds | Sequence[float] | None = None
+    stage_speeds: Sequence[float] | None = None
     """Speed of each stage, for a method whose stages run freely; equal speeds if not given."""
     broadcast: Literal["none", "first"] = "none"
     """Initial weights among several processes: first for the weights in the process of rank 0;

@@ -51,11 +51,11 @@ class Setup(TrainingOptions):
     optimizer: OptimizerFactory
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     found: InitVar[Sequence[str]] = ()
-    # Options that stages read in one form, or as one type.
+    # Options that stages read in one form, and not as users may write them.
     evaluation_loss: Loss = cross_entropy
     codec: Codec = field(default_factory=Exact)
     compile: Compiler | None = None
-    stage_speeds: StageSpeeds | None = None
+    stage_speeds: StageSpeeds | None = None  # type: ignore[assignment]
     skip_batches: frozenset[int] = frozenset()
 
     def __post_init__(self, found: Sequence[str]) -> None:
