@@ -18,7 +18,8 @@ tick | stage 0     | stage 1     | stage 2
 
 from functools import partial
 
-from hocket.methods.method import EpochEnd, Hold, Linearize, Method, Order, Reduce
+from hocket.methods.method import EpochEnd, Hold, Linearize, Method, Order
+from hocket.options.common import Reduce
 from hocket.signals import Delayed
 
 

@@ -12,7 +12,8 @@ tick | stage 0     | stage 1     | stage 2
    2 | F2 B2 U2    | F2 B2 U2    | F2 B2 U2
 """
 
-from hocket.methods.method import EpochEnd, Method, Reduce
+from hocket.methods.method import EpochEnd, Method
+from hocket.options.common import Reduce
 from hocket.signals import Delayed
 
 

@@ -16,7 +16,8 @@ tick | stage 0     | stage 1     | stage 2
    5 |             |             | F3 B3 U3
 """
 
-from hocket.methods.method import EpochEnd, Method, Reduce
+from hocket.methods.method import EpochEnd, Method
+from hocket.options.common import Reduce
 from hocket.signals import Local, Similarity
 from hocket.signals.heads import HeadKind
 

@@ -18,8 +18,9 @@ tick | stage 0     | stage 1     | stage 2
 from dataclasses import replace
 
 from hocket.methods.dgl import DGL
-from hocket.methods.method import Method, Reduce
+from hocket.methods.method import Method
 from hocket.methods.replay import Replay
+from hocket.options.common import Reduce
 from hocket.signals.heads import HeadKind
 
 

@@ -17,7 +17,8 @@ tick | stage 0     | stage 1     | stage 2
    7 | B3 U3       |             |
 """
 
-from hocket.methods.method import EpochEnd, Method, Order, Reduce
+from hocket.methods.method import EpochEnd, Method, Order
+from hocket.options.common import Reduce
 from hocket.signals import Delayed
 
 

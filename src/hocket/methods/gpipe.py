@@ -28,7 +28,8 @@ The authors back-propagate a group from its last batch to its first; here it is 
 to the last, so that gradients are added up in the order of back-propagation.
 """
 
-from hocket.methods.method import EpochEnd, Method, Reduce
+from hocket.methods.method import EpochEnd, Method
+from hocket.options.common import Reduce
 from hocket.signals import Delayed
 
 

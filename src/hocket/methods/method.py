@@ -12,6 +12,7 @@ from typing import Literal
 from hocket.errors import OptionError, format_problems
 from hocket.methods.delays import Delays
 from hocket.methods.replay import Replay
+from hocket.options.common import Reduce
 from hocket.options.hints import wrong_fields
 from hocket.options.ranges import Range, out_of_range
 from hocket.remedies.conflicts import remedy_problems
@@ -22,7 +23,6 @@ Order = Literal["forward-first", "backward-first"]
 Linearize = Literal["stash", "live", "recompute"]
 Hold = Literal["newest", "vertical", "double"]
 Flush = Literal["never", "alternate", "all-forward"]
-Reduce = Literal["mean", "sum"]
 Statistics = Literal["forward", "both"]
 EpochEnd = Literal["carry", "drain"]
 MAX_DELAY = 1000

@@ -15,7 +15,8 @@ tick | stage 0     | stage 1     | stage 2
    5 | B3 U3       |             |
 """
 
-from hocket.methods.method import EpochEnd, Linearize, Method, Order, Reduce
+from hocket.methods.method import EpochEnd, Linearize, Method, Order
+from hocket.options.common import Reduce
 from hocket.signals import Delayed
 
 

@@ -18,7 +18,8 @@ tick | stage 0     | stage 1     | stage 2
    7 | B5 U5       |             |
 """
 
-from hocket.methods.method import EpochEnd, Method, Reduce
+from hocket.methods.method import EpochEnd, Method
+from hocket.options.common import Reduce
 from hocket.signals import Delayed
 
 

@@ -11,6 +11,8 @@ from hocket.errors import without_effect
 from hocket.options.hints import wrong_fields
 from hocket.options.ranges import MAX_SEED, MAX_TIMEOUT_S, Range, out_of_range
 
+Reduce = Literal["mean", "sum"]
+"""What an update is made of: the mean or the sum of the accumulated gradients."""
 SchedulerUnit = Literal["epoch", "update"]
 Precision = Literal["fp32", "bf16", "fp16"]
 Compiler = Literal["inductor", "aot_eager"]

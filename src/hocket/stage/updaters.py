@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
-from hocket.methods.method import Reduce
 from hocket.optim.factory import NamedParameters, build_optimizer, build_scheduler
+from hocket.options.common import Reduce
 from hocket.remedies.remedy import Remedy, Weights, attach_remedies
 from hocket.stage.parts import StageParts
 from hocket.stage.setup import Setup

@@ -8,9 +8,8 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from hocket.errors import OptionError
-from hocket.methods.method import Reduce
 from hocket.optim.factory import NEEDS_CLOSURE
-from hocket.options.common import SchedulerUnit
+from hocket.options.common import Reduce, SchedulerUnit
 from hocket.remedies.remedy import StageRemedies
 from hocket.stage.memory.weight_memory import repeated_views
 from hocket.stage.parts import BuildReduction
