@@ -157,8 +157,7 @@ def test_an_exit_code_is_kept_if_nobody_reads_the_output(monkeypatch):
     error = joined_worlds.PeerFailedError("stage 1 failed")
     joined_worlds._report_uncaught(type(error), error, None)
     assert codes == [74]
-    with pytest.raises(BrokenPipeError):
-        unread.close()
+    unread.close()  # what it could not write is dropped
 
 
 def test_an_uncaught_error_is_printed_in_one_piece(capsys, monkeypatch):
