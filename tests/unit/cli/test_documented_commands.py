@@ -37,15 +37,8 @@ stages = 1
 """
 # Studies of hours, and their data.
 STUDIES = {
-    "gpt-characters-500": "tinyshakespeare.txt",
     "gpt-characters-2000": "tinyshakespeare.txt",
-    "gpt-characters-published": "tinyshakespeare.txt",
-    "gpt-characters-rows": "tinyshakespeare.txt",
-    "gpt-characters-two-stages": "tinyshakespeare.txt",
     "resnet8-cifar10-held-out": "cifar10",
-    "resnet8-cifar10-held-out-others": "cifar10",
-    "resnet20-cifar10": "cifar10",
-    "resnet20-cifar10-gpu": "cifar10",
 }
 # Commands that are no whole ones or need processes, and the tests that run them.
 ELSEWHERE = {
