@@ -25,7 +25,7 @@ def test_the_table_of_methods_is_what_the_command_prints():
 
 
 def test_the_table_of_faults_is_that_of_the_promises():
-    text = (ROOT / "docs/reliability.md").read_text()
+    text = (ROOT / "docs/guarantees.md").read_text()
     (shown,) = re.findall(r"<!-- promises -->\n(.*?)\n<!-- end -->", text, re.DOTALL)
     assert shown == expectations_table()
 

@@ -74,11 +74,25 @@ def test_the_code_of_the_page_on_remedies_runs():
     assert [group["betas"][0] for group in groups] == wanted
 
 
-def test_the_code_of_the_page_runs(capsys):
+def test_the_code_of_the_page_on_networks_runs(capsys):
     run_page("own-networks.md", 6)
+    assert capsys.readouterr().out.startswith("Plan(cuts=(")
+
+
+def test_the_code_of_the_page_on_cuts_runs(capsys):
+    run_page("cuts.md", 2)
     printed = capsys.readouterr().out
-    assert printed.startswith("Plan(cuts=(")
     assert "control flow depends on tensor values computed before it" in printed
+
+
+def test_the_code_of_the_page_on_optimizers_runs():
+    found = run_page("optimizers.md", 4)
+    assert found["trainer"].epoch == 0
+    decays = [
+        group["weight_decay"]
+        for group in found["clipped"].stages[0].updater.optimizer.param_groups
+    ]
+    assert decays == [0.1, 0.0]
 
 
 def test_the_code_of_the_tutorial_runs(capsys, tmp_path, monkeypatch):
@@ -89,8 +103,8 @@ def test_the_code_of_the_tutorial_runs(capsys, tmp_path, monkeypatch):
     assert (tmp_path / "network.pt").exists()
 
 
-def test_the_code_of_the_page_on_tasks_runs(capsys):
-    run_page("tasks.md", 2)
+def test_the_code_of_the_page_on_research_runs(capsys):
+    run_page("research.md", 2)
     delays, staleness, *cosines = capsys.readouterr().out.splitlines()
     assert delays == "[6, 3, 0]"
     assert staleness.endswith(", 0.0)")
@@ -119,11 +133,6 @@ def test_the_code_of_the_page_on_performance_runs():
     gated = run_page("performance.md", 1)["Gated"](6)
     assert gated(torch.ones(2, 6)).shape == (2, 6)
     assert KnownLayers(gated).plain
-
-
-def test_the_code_of_the_page_on_methods_runs():
-    method = run_page("methods.md", 1)["method"]
-    assert [method.staleness(k, 4) for k in range(4)] == [7, 5, 2, 0]
 
 
 def test_the_code_of_the_page_on_studies_runs(capsys, tmp_path, monkeypatch):
