@@ -19,7 +19,7 @@ from benchmarks.faults.job import FaultyJob, train_with_faults
 from hocket.checkpoint.directory import FORMAT, MANIFEST, newest_first, read_manifest
 from hocket.distributed import wire
 from hocket.errors import CheckpointError, TransitError
-from hocket.training.checkpoints.state import open_checkpoint
+from hocket.training.checkpoints.find_and_load import open_checkpoint
 from hocket.transport.processes.sequence_check import SequenceCheck
 
 Row = dict[str, Any]

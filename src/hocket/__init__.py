@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from hocket.program.text import format_program as format_program
     from hocket.runs.plot import draw_program as draw_program
     from hocket.signals.losses import cross_entropy as cross_entropy
-    from hocket.stage.options import TrainingOptions as TrainingOptions
+    from hocket.stage.training_options import TrainingOptions as TrainingOptions
     from hocket.training.results.metrics import EpochResult as EpochResult
     from hocket.training.results.metrics import EvaluationResult as EvaluationResult
     from hocket.training.trainer import Trainer as Trainer
@@ -61,7 +61,7 @@ _MODULES = {
     "Method": "hocket.methods.method",
     "Plan": "hocket.partition",
     "Trainer": "hocket.training.trainer",
-    "TrainingOptions": "hocket.stage.options",
+    "TrainingOptions": "hocket.stage.training_options",
     "cross_entropy": "hocket.signals.losses",
     "cut": "hocket.partition",
     "draw_program": "hocket.runs.plot",

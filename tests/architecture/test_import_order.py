@@ -39,7 +39,15 @@ INNER_ROOMS = {
     "distributed": ("network", "folder", "failures", "world", "launching", "replicas"),
     "methods": ("simulated",),
     "partition": ("recording", "parts", "costs"),
-    "stage": ("memory", "layers", "update", "finite", "linearize", "weights", "passes"),
+    "stage": (
+        "weight_copies",
+        "layers",
+        "update",
+        "finite",
+        "late_gradients",
+        "weights",
+        "passes",
+    ),
     "training": ("results", "session", "checkpoints", "fit"),
     "transport": ("processes",),
 }

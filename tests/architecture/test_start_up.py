@@ -72,7 +72,7 @@ def test_help_and_version_import_nothing_that_computes(words, tmp_path):
         "hocket.__main__", "hocket.files", "hocket.cli", "hocket.cli.main",
         "hocket.cli.output", "hocket.cli.train_help", "hocket.errors", "hocket.options",
         "hocket.options.own_function",
-        "hocket.options.common", "hocket.options.texts",
+        "hocket.options.common_options", "hocket.options.texts",
         "hocket.options.hints", "hocket.options.named", "hocket.options.ranges",
         "hocket.options.require", "hocket.runs", "hocket.runs.config", "hocket.runs.recipes",
         "hocket.standard_stream", "hocket.training", "hocket.training.results",

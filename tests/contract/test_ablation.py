@@ -19,7 +19,7 @@ from contract.small import SHAPES, conv
 from contract.worlds import Case, trained
 from hocket.checkpoint.directory import checkpoint_name, read_manifest, read_part
 from hocket.codecs import VQ
-from hocket.training.checkpoints import state as training_state
+from hocket.training.checkpoints import find_and_load as training_state
 
 State = dict[str, Any]
 AT = checkpoint_name(7, 1)

@@ -31,7 +31,7 @@ from hocket.runs import trackers
 from hocket.runs import train as runs_train
 from hocket.runs.config import RunConfig
 from hocket.runs.train import train
-from hocket.stage.options import TrainingOptions
+from hocket.stage.training_options import TrainingOptions
 
 TESTS = Path(__file__).parents[1]
 

@@ -4,7 +4,7 @@ from typing import Any
 
 from cyclopts.help import DefaultFormatter, HelpEntry, HelpPanel
 
-from hocket.options.common import COMMON_GROUPS
+from hocket.options.common_options import COMMON_GROUPS
 from hocket.options.texts import in_groups
 
 FIRST_OF_GROUP = COMMON_GROUPS | {

@@ -19,7 +19,7 @@ tick | stage 0     | stage 1     | stage 2
 from functools import partial
 
 from hocket.methods.method import EpochEnd, Hold, Linearize, Method, Order
-from hocket.options.common import Reduce
+from hocket.options.common_options import Reduce
 from hocket.signals import Delayed
 
 

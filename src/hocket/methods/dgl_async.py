@@ -20,7 +20,7 @@ from dataclasses import replace
 from hocket.methods.dgl import DGL
 from hocket.methods.method import Method
 from hocket.methods.replay import Replay
-from hocket.options.common import Reduce
+from hocket.options.common_options import Reduce
 from hocket.signals.heads import HeadKind
 
 

@@ -29,7 +29,7 @@ to the last, so that gradients are added up in the order of back-propagation.
 """
 
 from hocket.methods.method import EpochEnd, Method
-from hocket.options.common import Reduce
+from hocket.options.common_options import Reduce
 from hocket.signals import Delayed
 
 

@@ -12,7 +12,7 @@ from typing import Literal
 from hocket.errors import OptionError, format_problems
 from hocket.methods.delays import Delays
 from hocket.methods.replay import Replay
-from hocket.options.common import Reduce
+from hocket.options.common_options import Reduce
 from hocket.options.hints import wrong_fields
 from hocket.options.ranges import Range, out_of_range
 from hocket.remedies.conflicts import remedy_problems

@@ -7,7 +7,7 @@ from dataclasses import fields
 from itertools import pairwise
 from textwrap import fill
 
-from hocket.options.common import CommonOptions
+from hocket.options.common_options import CommonOptions
 
 
 def field_texts(options: type) -> dict[str, str]:

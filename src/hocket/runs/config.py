@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from hocket.errors import OptionError, Problems, format_problems
 from hocket.files import read_json, write_text_atomically
-from hocket.options.common import NEEDED, RANGES, CommonOptions
+from hocket.options.common_options import NEEDED, RANGES, CommonOptions
 from hocket.options.hints import wrong_options
 from hocket.options.ranges import Range
 

@@ -14,7 +14,7 @@ from hocket.distributed.network.device import parse_device
 from hocket.errors import Problems
 from hocket.methods.method import Method
 from hocket.optim.factory import OptimizerFactory
-from hocket.options.common import CommonOptions
+from hocket.options.common_options import CommonOptions
 from hocket.partition import Plan
 from hocket.runs.build import (
     build_plan,
@@ -30,7 +30,7 @@ from hocket.runs.config import RunConfig
 from hocket.runs.metrics_log import tensorboard_writer
 from hocket.runs.trackers import BuildTracker, parse_trackers
 from hocket.signals.losses import Loss, cross_entropy
-from hocket.stage.options import TrainingOptions
+from hocket.stage.training_options import TrainingOptions
 from hocket.stage.update.clipping import as_clipping
 from hocket.training.budget import COUNTS_OWN_UPDATES, Budget
 from hocket.training.weights_file import import_safetensors

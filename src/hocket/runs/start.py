@@ -16,8 +16,8 @@ from hocket.distributed.folder.restart import (
 )
 from hocket.distributed.launching.launch import CHECKPOINT_GRACE_S, launch
 from hocket.errors import CheckpointError, HocketError, OptionError, RunFolderError
+from hocket.runs.build import build_run_method
 from hocket.runs.config import RunConfig, check_same_run
-from hocket.runs.resolve import ResolvedRun
 from hocket.runs.run_dir import create_run_dir, has_checkpoints
 from hocket.runs.summary import Summary
 from hocket.runs.train import train
@@ -132,8 +132,9 @@ def _launch_training(
             f"processes is {processes}, but {config.stages} stages x {config.replicas} "
             f"replicas want {needed}; give --processes {needed}, or change --stages"
         )
-    # Start them, and start them again after a loss.
-    free_running = ResolvedRun.from_config(config).method.free_running
+    # Start them, and start them again after a loss. They import the code of the user, which may
+    # ask for its rank.
+    free_running = build_run_method(config).free_running
 
     def start(resume: bool) -> int:
         return launch(

@@ -34,7 +34,7 @@ from hocket.runs.summary import SUMMARY, Summary
 from hocket.runs.training_run import TrainingRun
 from hocket.stage.stage import Stage
 from hocket.timeline import Timeline
-from hocket.training.checkpoints.state import ResumePoint
+from hocket.training.checkpoints.find_and_load import ResumePoint
 from hocket.training.results.progress_bar import activity, print_line
 from hocket.training.session.agreement import require_alike
 from hocket.training.trainer import Trainer

@@ -4,24 +4,24 @@ from dataclasses import dataclass, field
 
 from torch import Tensor, nn
 
+from hocket.stage.build_updaters import build_updaters
 from hocket.stage.contexts import PassContexts
 from hocket.stage.finite.late_check import LateCheck
 from hocket.stage.finite.nonfinite import NonFiniteCheck
 from hocket.stage.in_flight import DeferredTargets, InFlight
+from hocket.stage.late_gradients.build import build_linearizer
+from hocket.stage.late_gradients.compiled import build_compiled
+from hocket.stage.late_gradients.stash_or_live import Linearizer
 from hocket.stage.layers.compatibility import ForbidForward
 from hocket.stage.layers.gradient_flow import GradientFlow
 from hocket.stage.layers.known_layers import KnownLayers
 from hocket.stage.layers.module_tensors import ModuleTensors
-from hocket.stage.linearize.build import build_linearizer
-from hocket.stage.linearize.compiled import build_compiled
-from hocket.stage.linearize.linearize import Linearizer
 from hocket.stage.parts import StageParts
 from hocket.stage.setup import Setup
 from hocket.stage.update.foreign_weights import ForeignWeights
 from hocket.stage.update.loss_scale import LossScale
 from hocket.stage.update.untrained import UntrainedWeights
 from hocket.stage.update.updater import Updater
-from hocket.stage.updaters import build_updaters
 from hocket.stage.weights.corrected import build_weights
 from hocket.stage.weights.forward_check import ForwardCheck, build_forward_check
 from hocket.stage.weights.held import NewestWeights

@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 from hocket.errors import CheckpointError, PacketError
 from hocket.signals.signal import DeferredLoss
-from hocket.stage.linearize.linearize import KeptOutput
-from hocket.stage.memory.forward_state import ForwardState
+from hocket.stage.late_gradients.stash_or_live import KeptOutput
+from hocket.stage.weight_copies.forward_state import ForwardState
 from hocket.transport.packet import Activation
 from hocket.tree import Tree
 

@@ -14,10 +14,10 @@ from hocket.errors import OptionError, Problems
 from hocket.methods.method import Method
 from hocket.methods.simulated.stage_speeds import StageSpeeds
 from hocket.optim.factory import OptimizerFactory, wrong_factories
-from hocket.options.common import Compiler
+from hocket.options.common_options import Compiler
 from hocket.options.require import require_list, wrong_functions
 from hocket.signals.losses import Loss, cross_entropy
-from hocket.stage.options import TrainingOptions
+from hocket.stage.training_options import TrainingOptions
 from hocket.stage.update.clipping import as_clipping
 from hocket.stage.update.loss_scale import DynamicScale, LossScale, NoScale
 

@@ -4,13 +4,13 @@ import torch
 
 from hocket.stage.core import StageCore
 from hocket.stage.in_flight import DeferredTarget, ForwardedBatch
-from hocket.stage.memory.forward_state import (
+from hocket.stage.passes.graph import backward_roots, graph_leaves
+from hocket.stage.weight_copies.forward_state import (
     ForwardState,
     mismatches,
     named_tensors,
     set_tensors,
 )
-from hocket.stage.passes.graph import backward_roots, graph_leaves
 from hocket.transport.packet import Activation
 from hocket.tree import Tree, map_tensors, tensors
 

@@ -10,8 +10,8 @@ from torch import Tensor
 
 from hocket.engine.event import Event
 from hocket.errors import OptionError
-from hocket.stage.memory.forward_state import named_tensors
 from hocket.stage.stage import Stage
+from hocket.stage.weight_copies.forward_state import named_tensors
 from hocket.training.results.metrics import EpochResult, EvaluationResult
 from hocket.training.view import TrainerView
 

@@ -28,14 +28,15 @@ from hocket.options.texts import describe_options
 from hocket.partition import Plan
 from hocket.partition.inputs import as_tree
 from hocket.signals.losses import Loss, cross_entropy
-from hocket.stage.options import FIRST_OF_GROUP, TrainingOptions
 from hocket.stage.setup import Setup
 from hocket.stage.stage import Stage
+from hocket.stage.training_options import FIRST_OF_GROUP, TrainingOptions
 from hocket.timeline import Span, Timeline
 from hocket.training.budget import Budget
 from hocket.training.callback import Callback
-from hocket.training.checkpoints.resume import resume_from, saving
-from hocket.training.checkpoints.state import ResumePoint
+from hocket.training.checkpoints.find_and_load import ResumePoint
+from hocket.training.checkpoints.resume import resume_from
+from hocket.training.checkpoints.save import saving
 from hocket.training.fit.fit_request import FitRequest
 from hocket.training.fit.interrupt import ctrl_c_held_back
 from hocket.training.fit.open_fit import open_fit

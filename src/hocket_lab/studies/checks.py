@@ -7,7 +7,7 @@ from typing import Any
 
 from hocket.errors import Problems
 from hocket.methods import METHODS, Method, method_options, parse_method
-from hocket.options.common import RANGES
+from hocket.options.common_options import RANGES
 from hocket.options.hints import wrong_options
 from hocket.options.ranges import Range
 from hocket.runs.config import RUN_RANGES, RunConfig

@@ -33,7 +33,7 @@ from hocket.checkpoint.directory import (
 )
 from hocket.checkpoint.serialize import pack
 from hocket.errors import CheckpointError
-from hocket.training.checkpoints.state import newest_common_checkpoint
+from hocket.training.checkpoints.find_and_load import newest_common_checkpoint
 
 STATE = {"weights": torch.arange(6.0).reshape(2, 3).T, "numbers": [1, 2.5, None, "a", (True,)]}
 PARTS = ("stage0.pt", "stage1.pt")

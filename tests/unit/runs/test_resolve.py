@@ -7,7 +7,7 @@ import pytest
 
 from hocket.errors import OptionError
 from hocket.methods import FDG
-from hocket.options.common import CommonOptions
+from hocket.options.common_options import CommonOptions
 from hocket.runs.config import RunConfig
 from hocket.runs.resolve import ResolvedRun
 

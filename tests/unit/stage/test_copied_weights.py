@@ -8,11 +8,11 @@ import torch
 from torch import Tensor, nn
 
 from contract.small import different
+from hocket.stage.late_gradients.build import build_linearizer
+from hocket.stage.late_gradients.copied_weights import CopiedWeights
+from hocket.stage.late_gradients.stash_or_live import KeptOutput, SavedTensorHooks
 from hocket.stage.layers.known_layers import KnownLayers
 from hocket.stage.layers.network_names import NetworkNames
-from hocket.stage.linearize.build import build_linearizer
-from hocket.stage.linearize.copied_weights import CopiedWeights
-from hocket.stage.linearize.linearize import KeptOutput, SavedTensorHooks
 
 IMAGES = torch.randn(4, 6, 8, 8, generator=torch.Generator().manual_seed(1))
 VECTORS = IMAGES[:, :, 0, 0].contiguous()

@@ -6,9 +6,9 @@ import torch
 from torch import nn
 
 from contract.small import conv, data, different
+from hocket.stage.late_gradients.stash_or_live import SavedTensorHooks
 from hocket.stage.layers.network_names import NetworkNames
-from hocket.stage.linearize.linearize import SavedTensorHooks
-from hocket.stage.memory.forward_state import mismatches, named_tensors, set_tensors
+from hocket.stage.weight_copies.forward_state import mismatches, named_tensors, set_tensors
 
 (X, _), (OTHER, _) = data(conv, 2)
 

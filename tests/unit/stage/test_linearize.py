@@ -26,10 +26,10 @@ from contract.small import (
 from hocket import cross_entropy
 from hocket.errors import LinearizeError
 from hocket.methods import DDG, FDG
+from hocket.stage.late_gradients.build import build_linearizer
+from hocket.stage.late_gradients.recompute import Recompute
+from hocket.stage.late_gradients.stash_or_live import PlainGraph, SavedTensorHooks
 from hocket.stage.layers.network_names import NetworkNames
-from hocket.stage.linearize.build import build_linearizer
-from hocket.stage.linearize.linearize import PlainGraph, SavedTensorHooks
-from hocket.stage.linearize.recompute import Recompute
 from reference import ddg, fdg
 
 every_linearization = pytest.mark.parametrize("linearize", LINEARIZE)

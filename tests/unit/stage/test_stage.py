@@ -25,7 +25,7 @@ from hocket.errors import DataError, NonFiniteError, PacketError
 from hocket.methods import BP, DDG, DNI, FDG, METHODS
 from hocket.program import Action
 from hocket.stage.contexts import seeded_rng
-from hocket.stage.memory.forward_state import forward_without_buffer_updates
+from hocket.stage.weight_copies.forward_state import forward_without_buffer_updates
 
 
 def watched(method, modules, **options):

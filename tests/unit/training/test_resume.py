@@ -23,8 +23,8 @@ from hocket.checkpoint.serialize import pack
 from hocket.errors import CheckpointError, DataError, HocketError
 from hocket.methods import ADL, DDG, DGL, FDG, METHODS
 from hocket.remedies import Predict, StalenessRate
-from hocket.stage.linearize.linearize import PlainGraph
-from hocket.stage.memory.forward_state import ForwardState
+from hocket.stage.late_gradients.stash_or_live import PlainGraph
+from hocket.stage.weight_copies.forward_state import ForwardState
 
 
 def trainer_of(modules, method=None, **options):

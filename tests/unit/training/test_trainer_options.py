@@ -17,7 +17,7 @@ from contract.small import conv, data, different, mlp, sgd, train
 from hocket import Trainer
 from hocket.errors import DataError, HocketError, OptionError
 from hocket.methods import ADL, BP, DGL, FDG, build_method, parse_method
-from hocket.stage.options import TrainingOptions
+from hocket.stage.training_options import TrainingOptions
 from hocket.stage.update.scale_free import SCALE_FREE
 
 

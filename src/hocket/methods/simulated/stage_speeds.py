@@ -7,7 +7,7 @@ from typing import get_args
 
 from hocket.errors import OptionError, format_problems
 from hocket.methods.method import Method
-from hocket.options.common import StageTiming
+from hocket.options.common_options import StageTiming
 from hocket.options.ranges import wrong_choice
 from hocket.options.require import require_list
 

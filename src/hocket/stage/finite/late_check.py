@@ -16,9 +16,9 @@ from torch import Tensor, nn
 from hocket.errors import NonFiniteError
 from hocket.program.action import Action
 from hocket.stage.layers.network_names import NetworkNames
-from hocket.stage.memory.forward_state import named_tensors, set_tensors
 from hocket.stage.update.accumulate import largest_values
 from hocket.stage.update.updater import Updater
+from hocket.stage.weight_copies.forward_state import named_tensors, set_tensors
 from hocket.tree import Tree, copy_tensors
 
 Names = Callable[[], Sequence[str]]

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from hocket.errors import NonFiniteError
-from hocket.options.common import OnNaN
+from hocket.options.common_options import OnNaN
 from hocket.stage.finite.late_check import LateCheck
 from hocket.stage.layers.gradient_flow import FindFlow
 from hocket.stage.layers.module_tensors import LayerBuffers, ModuleTensors, present_buffer

@@ -10,11 +10,11 @@ from hocket.modes import evaluation_mode
 from hocket.signals.losses import class_dimension
 from hocket.stage.core import StageCore
 from hocket.stage.layers.gradient_flow import find_tables
-from hocket.stage.memory.forward_state import forward_without_buffer_updates
 from hocket.stage.passes.graph import graph_leaves
 from hocket.stage.passes.outgoing import send_output, to_outgoing
 from hocket.stage.passes.skip import send_skipped
 from hocket.stage.report import ActionReport
+from hocket.stage.weight_copies.forward_state import forward_without_buffer_updates
 from hocket.tree import Tree, copy_tensors, count_batch, count_samples, tensors
 
 

@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor, nn
 
-from hocket.options.common import Reduce
+from hocket.options.common_options import Reduce
 
 Gradients: TypeAlias = Sequence[Tensor | None]
 """A gradient for each weight; None for a weight without one."""

@@ -9,13 +9,13 @@ from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from hocket.errors import OptionError
 from hocket.optim.factory import NEEDS_CLOSURE
-from hocket.options.common import Reduce, SchedulerUnit
+from hocket.options.common_options import Reduce, SchedulerUnit
 from hocket.remedies.remedy import StageRemedies
-from hocket.stage.memory.weight_memory import repeated_views
 from hocket.stage.parts import BuildReduction
 from hocket.stage.update.accumulate import GradientAccumulator
 from hocket.stage.update.bare_step import bare_step
 from hocket.stage.update.clipping import Clipping
+from hocket.stage.weight_copies.weight_memory import repeated_views
 
 
 class Updater:

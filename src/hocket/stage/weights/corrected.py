@@ -10,17 +10,17 @@ from torch import Tensor
 from hocket.methods.method import Method
 from hocket.program.action import Action
 from hocket.stage.in_flight import InFlight
-from hocket.stage.linearize.linearize import Linearizer
-from hocket.stage.memory.weight_memory import (
+from hocket.stage.late_gradients.stash_or_live import Linearizer
+from hocket.stage.parts import StageParts
+from hocket.stage.update.updater import Updater
+from hocket.stage.weight_copies.weight_memory import (
     copy_memory,
     distinct_in_memory,
     fill_memory,
     view_copies,
 )
-from hocket.stage.parts import StageParts
-from hocket.stage.update.updater import Updater
 from hocket.stage.weights.held import HeldWeights, NewestWeights
-from hocket.stage.weights.past import PastWeights
+from hocket.stage.weights.kept_for_remedies import PastWeights
 
 _Share: TypeAlias = Callable[
     [Sequence[Tensor], Sequence[torch.UntypedStorage]], AbstractContextManager[None]

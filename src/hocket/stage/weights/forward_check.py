@@ -9,10 +9,10 @@ from torch import Tensor, nn
 from hocket.errors import LinearizeError, list_names, warn
 from hocket.restore import numpy_and_python_state, preserve_rng, restore_state
 from hocket.stage.layers.known_layers import KnownLayers
-from hocket.stage.memory.weight_edits import WeightEdits
 from hocket.stage.parts import StageParts
 from hocket.stage.setup import Setup
 from hocket.stage.update.untrained import describe_names
+from hocket.stage.weight_copies.weight_edits import WeightEdits
 from hocket.stage.weights.held import NewestWeights
 from hocket.tree import Tree, copy_tensors, tensors
 

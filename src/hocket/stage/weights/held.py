@@ -14,8 +14,9 @@ from torch import Tensor
 
 from hocket.errors import LinearizeError
 from hocket.program.action import Action
-from hocket.stage.memory.version_copies import VersionCopies
-from hocket.stage.memory.weight_memory import (
+from hocket.stage.update.updater import Updater
+from hocket.stage.weight_copies.version_copies import VersionCopies
+from hocket.stage.weight_copies.weight_memory import (
     copy_memory,
     distinct_in_memory,
     fill_memory,
@@ -24,7 +25,6 @@ from hocket.stage.memory.weight_memory import (
     require_own_memory,
     to_tensors,
 )
-from hocket.stage.update.updater import Updater
 
 _NEWEST = nullcontext()
 

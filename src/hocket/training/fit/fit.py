@@ -17,7 +17,7 @@ import torch
 from hocket.data.loader_state import preserve_loader
 from hocket.errors import DataError, OptionError
 from hocket.training.budget import COUNTS_OWN_UPDATES
-from hocket.training.checkpoints.resume import SaveCheckpoint
+from hocket.training.checkpoints.save import SaveCheckpoint
 from hocket.training.fit.fit_request import FitRequest
 from hocket.training.fit.interrupt import Interrupt
 from hocket.training.fit.schedule_length import warn_of_slow_rates

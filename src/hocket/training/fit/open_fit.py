@@ -6,7 +6,7 @@ from math import ceil
 from pathlib import Path
 
 from hocket.stage.stage import Stage
-from hocket.training.checkpoints.resume import saving
+from hocket.training.checkpoints.save import saving
 from hocket.training.fit.fit import CommonEpochs, Fit, OwnEpochs
 from hocket.training.fit.fit_request import FitRequest
 from hocket.training.fit.interrupt import Interrupt, heard, stop_signals

@@ -13,11 +13,11 @@ from torch import Tensor, nn
 from torch.autograd.function import FunctionCtx
 
 from hocket.errors import LinearizeError, OptionError
+from hocket.stage.late_gradients.compiled import CompiledLayers
+from hocket.stage.late_gradients.stash_or_live import Editable, KeptGraph, KeptOutput
 from hocket.stage.layers.compatibility import graph_nodes
 from hocket.stage.layers.network_names import NetworkNames
-from hocket.stage.linearize.compiled import CompiledLayers
-from hocket.stage.linearize.linearize import Editable, KeptGraph, KeptOutput
-from hocket.stage.memory.version_copies import VersionCopies
+from hocket.stage.weight_copies.version_copies import VersionCopies
 from hocket.tree import Tree
 
 

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor
 
-from hocket.stage.memory.weight_view import WeightView
+from hocket.stage.weight_copies.weight_view import WeightView
 
 
 class VersionCopies:

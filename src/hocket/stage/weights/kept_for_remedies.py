@@ -6,15 +6,15 @@ import torch
 from torch import Tensor
 
 from hocket.stage.in_flight import InFlight
-from hocket.stage.linearize.linearize import Linearizer
-from hocket.stage.memory.weight_memory import (
+from hocket.stage.late_gradients.stash_or_live import Linearizer
+from hocket.stage.update.updater import Updater
+from hocket.stage.weight_copies.weight_memory import (
     copy_memory,
     distinct_in_memory,
     from_tensors,
     to_tensors,
     view_copies,
 )
-from hocket.stage.update.updater import Updater
 from hocket.stage.weights.held import NewestWeights
 
 

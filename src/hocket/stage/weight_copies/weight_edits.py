@@ -6,7 +6,7 @@ from typing import Any
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from hocket.stage.memory.version_copies import version_key
+from hocket.stage.weight_copies.version_copies import version_key
 
 
 class WeightEdits(TorchFunctionMode):

@@ -18,7 +18,7 @@ from torch.autograd.graph import saved_tensors_hooks
 from hocket.errors import CheckpointError, LinearizeError
 from hocket.stage.layers.compatibility import check_graph
 from hocket.stage.layers.network_names import NetworkNames
-from hocket.stage.memory.forward_state import (
+from hocket.stage.weight_copies.forward_state import (
     ForwardState,
     RunLayers,
     present_state,
@@ -26,8 +26,8 @@ from hocket.stage.memory.forward_state import (
     run_layers,
     set_tensors,
 )
-from hocket.stage.memory.version_copies import VersionCopies
-from hocket.stage.memory.weight_view import LiveView, WeightView
+from hocket.stage.weight_copies.version_copies import VersionCopies
+from hocket.stage.weight_copies.weight_view import LiveView, WeightView
 from hocket.tree import Tree, copy_tensors, tensors
 
 

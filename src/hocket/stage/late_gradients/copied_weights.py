@@ -12,9 +12,9 @@ import torch
 from torch import Tensor, nn
 
 from hocket.errors import LinearizeError
+from hocket.stage.late_gradients.stash_or_live import KeptOutput, SavedTensorHooks
 from hocket.stage.layers.known_layers import KnownLayers
 from hocket.stage.layers.network_names import NetworkNames
-from hocket.stage.linearize.linearize import KeptOutput, SavedTensorHooks
 from hocket.stage.update.untrained import describe_names
 from hocket.tree import Tree, tensors
 

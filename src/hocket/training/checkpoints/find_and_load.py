@@ -16,8 +16,8 @@ from torch import Tensor, nn
 from hocket.checkpoint.directory import Manifest, newest_first, read_manifest, read_part
 from hocket.engine.engine import LockstepEngine
 from hocket.errors import CheckpointError, format_problems, warn
-from hocket.stage.memory.forward_state import named_tensors, set_tensors
 from hocket.stage.stage import Stage
+from hocket.stage.weight_copies.forward_state import named_tensors, set_tensors
 from hocket.training.fit_state import FitState
 from hocket.training.results.metrics import EpochResult
 from hocket.training.session.cut_network import parameter_names

@@ -6,7 +6,7 @@ from typing import Literal
 
 from hocket.codecs.codec import Codec
 from hocket.optim.factory import SchedulerFactory
-from hocket.options.common import COMMON_GROUPS, CommonOptions
+from hocket.options.common_options import COMMON_GROUPS, CommonOptions
 from hocket.signals.losses import Loss
 
 

@@ -5,14 +5,14 @@ from collections.abc import Sequence
 from torch import nn
 
 from hocket.methods.method import Linearize, Statistics
+from hocket.stage.late_gradients.compiled import CompiledLayers
+from hocket.stage.late_gradients.compiled_graph import CompiledGraph
+from hocket.stage.late_gradients.copied_weights import CopiedWeights
+from hocket.stage.late_gradients.recompute import Recompute
+from hocket.stage.late_gradients.stash_or_live import Linearizer, PlainGraph, SavedTensorHooks
 from hocket.stage.layers.known_layers import KnownLayers
 from hocket.stage.layers.network_names import NetworkNames
-from hocket.stage.linearize.compiled import CompiledLayers
-from hocket.stage.linearize.compiled_graph import CompiledGraph
-from hocket.stage.linearize.copied_weights import CopiedWeights
-from hocket.stage.linearize.linearize import Linearizer, PlainGraph, SavedTensorHooks
-from hocket.stage.linearize.recompute import Recompute
-from hocket.stage.memory.forward_state import run_layers
+from hocket.stage.weight_copies.forward_state import run_layers
 from hocket.tree import copy_tensors
 
 

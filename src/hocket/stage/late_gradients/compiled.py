@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from hocket.errors import LinearizeError, OptionError, format_problems
-from hocket.options.common import Compiler
+from hocket.options.common_options import Compiler
 from hocket.partition.parts.partial_module import PartialModule
 from hocket.stage.layers.known_layers import hooks_of
 from hocket.stage.parts import StageParts

@@ -4,8 +4,8 @@ import torch
 from torch import nn
 
 from hocket.methods.method import Statistics
-from hocket.stage.linearize.linearize import Editable, KeptOutput
-from hocket.stage.memory.forward_state import (
+from hocket.stage.late_gradients.stash_or_live import Editable, KeptOutput
+from hocket.stage.weight_copies.forward_state import (
     ForwardState,
     RunLayers,
     forward_without_buffer_updates,

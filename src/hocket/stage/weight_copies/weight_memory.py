@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from hocket.errors import OptionError
-from hocket.stage.memory.weight_view import WeightView
+from hocket.stage.weight_copies.weight_view import WeightView
 
 Copies = Sequence[torch.UntypedStorage]
 """A copy of the memory of each weight that `distinct_in_memory` returns."""

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from hocket.optim.factory import NamedParameters, build_optimizer, build_scheduler
-from hocket.options.common import Reduce
+from hocket.options.common_options import Reduce
 from hocket.remedies.remedy import Remedy, Weights, attach_remedies
 from hocket.stage.parts import StageParts
 from hocket.stage.setup import Setup
