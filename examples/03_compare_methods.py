@@ -2,7 +2,8 @@
 
 What to learn: a method is a value, from which follow how late its gradients are (staleness)
 and what a stage keeps until they arrive: graphs of activations, inputs, versions of its
-weights. Three epochs on digits show that all of them learn, not which is best.
+weights. Six epochs at one rate show that all of them learn, not which is best: a study
+(12_study.py) gives each its best rate.
 """
 
 import torch
@@ -29,9 +30,9 @@ for method in METHODS:
         hocket.zoo.mlp(hidden=[64, 64]),
         stages=STAGES,
         method=method,
-        optimizer=lambda weights: torch.optim.SGD(weights, lr=0.02, momentum=0.9),
+        optimizer=lambda weights: torch.optim.SGD(weights, lr=0.01, momentum=0.9),
     )
-    last = trainer.fit(digits.train, digits.test, epochs=3, progress=False)[-1]
+    last = trainer.fit(digits.train, digits.test, epochs=6, progress=False)[-1]
     memory = method.memory(0, STAGES)
     print(
         f"{method.name:6}  {last.evaluation.error:10.1%}  {last.staleness[0]:20.2f}  "
