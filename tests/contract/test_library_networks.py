@@ -3,6 +3,7 @@
 import copy
 import re
 import warnings
+from pathlib import Path
 
 import pytest
 import torch
@@ -58,3 +59,9 @@ def sum_of_squares(output, targets):
 
 def sgd(weights):
     return torch.optim.SGD(weights, lr=0.1)
+
+
+def test_the_readme_counts_the_models_of_transformers_that_are_cut():
+    text = (Path(__file__).parents[2] / "README.md").read_text()
+    (told,) = re.findall(r"cut (\d+) models of transformers", text)
+    assert int(told) == len({case.name for case in CASES if not case.refused})
