@@ -53,7 +53,7 @@ class RunConfig(CommonOptions):
     network: str = "mlp"
     """Network, for example resnet20, mlp:hidden=[64,64] or own.py:function."""
     data: str = "digits"
-    """Data set: digits, cifar10, cifar100, folder, hf, text, synthetic or own.py:function."""
+    """Data set: digits, cifar10, cifar100, folder, text, synthetic or own.py:function."""
     data_dir: Path | None = None
     """Folder or file of the data set."""
     workers: int = 0
