@@ -33,6 +33,11 @@ def test_a_misspelt_option_is_refused_with_the_nearest():
         Trainer(mlp(1), optimizer=sgd, precison="bf16")
 
 
+def test_options_of_another_kind_are_refused():
+    with pytest.raises(OptionError, match=r"options is .*hocket\.TrainingOptions"):
+        Trainer(mlp(1), optimizer=sgd, options={"clip": 1.0})
+
+
 def test_all_wrong_options_are_told_at_once():
     with pytest.raises(OptionError) as caught:
         Trainer(
