@@ -35,7 +35,7 @@ class FaultInjectionSettings:
     Attributes:
         out: Folder of the record.
         methods: Methods of the trainings.
-        stages: Largest number of stages of a training, each in a process of its own.
+        stages: Largest number of stages of a training, one process for each.
         count: Number of trainings; the kinds of faults take turns, everything else is random.
         flips: Number of checkpoints with a flipped bit.
         truncations: Number of checkpoints with a truncated file.

@@ -54,7 +54,7 @@ class GpuRow(NamedTuple):
         stages: Number of stages.
         apart: True for a process for each stage, all on the same GPU.
         compile: True for compiled stages.
-        streams: True for stages on streams of their own; without effect on the processor.
+        streams: True for stages on separate streams; without effect on the processor.
         resumable: True to keep what a checkpoint needs, as `hocket train` does by default.
     """
 
@@ -204,7 +204,7 @@ def _trainer_step(work: Workload, row: GpuRow, device: torch.device) -> TimedSte
         parse_method(row.method), device=device, streams=streams, resumable=row.resumable
     )
     inputs, targets = map_tensors(lambda tensor: tensor.to(device), work.example_batch())
-    # A tick of `fit`, which reads a loss only if a line is due; `step` reads that of each tick.
+    # A tick of `fit`, which reads a loss only if a line is due; `step` reads it in each tick.
     return lambda: trainer._session.ticks.step(inputs, targets, 0)
 
 

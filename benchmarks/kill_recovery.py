@@ -43,7 +43,7 @@ class KillRecoverySettings:
         network: Name in the zoo, with options.
         data: Name of a data set that needs no files.
         stages: Number of stages K, balanced.
-        victims: Stages that are killed, each in a training of its own.
+        victims: Stages that are killed, one in each training.
         epochs: Epochs that each stage learns.
         killed_at: The batch after whose backward a stage is killed.
         every: Ticks from one checkpoint to the next; of free-running stages, ticks of a stage.

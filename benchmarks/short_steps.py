@@ -26,8 +26,8 @@ class ShortRow:
         method: The method.
         stages: Number of stages; with one, the loop by hand is the plain loop.
         goal: The largest ratio to the plain loop that is wanted, if any.
-        network: A chain; or a network that calls the same layers in a forward of its own, which
-            may be declared plain. It is compared with the loops of the chain in any case.
+        network: A chain; or a network that calls the same layers in its own forward, which may
+            be declared plain. It is compared with the loops of the chain in any case.
     """
 
     method: str
@@ -104,7 +104,7 @@ class PlainForward(OwnForward):
 
 @dataclass(frozen=True)
 class OwnForwardWorkload(Workload):
-    """The workload of a network with a forward of its own.
+    """The workload of a network that has its own forward.
 
     Attributes:
         kind: Class of the network.

@@ -88,7 +88,7 @@ DEFAULTS = SpeedSettings()
 
 
 def measure_speed(settings: SpeedSettings = DEFAULTS) -> None:
-    """Time every row in processes of its own, in rounds, and write the record.
+    """Time every row in separate processes, in rounds, and write the record.
 
     Raises:
         CutError: There are fewer layers than stages.

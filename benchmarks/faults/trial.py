@@ -29,7 +29,7 @@ class TrialOutcome:
         outputs: Output of each launch.
         starts: Number of times that a user would have had to start or resume it.
         faults_happened: Number of its faults that have happened.
-        same_bits: Whether its final weights equal those of the job without faults.
+        same_bits: True if its final weights equal the weights of the same job without faults.
         leftovers: Processes that still run, and unfinished checkpoints.
         detected_s: Seconds from the first fault to the end of the launch that it ended.
         restarted_s: Seconds from there to the first action of the next launch.

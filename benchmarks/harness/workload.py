@@ -185,7 +185,7 @@ class Workload:
             checksum: Whether tensors are sent with checksums.
             resumable: Whether to keep what a checkpoint needs.
             device: The device; the processor if it is None.
-            streams: Whether stages compute on streams of their own.
+            streams: True for stages on separate streams.
         """
         trainer = Trainer(
             self.initial_network(),

@@ -169,7 +169,7 @@ def _excerpt_pattern(marker: str | None = None) -> re.Pattern[str]:
 
 
 class View(NamedTuple):
-    """What is shown of a record.
+    """Table and picture that show a record.
 
     Attributes:
         table: Its table.

@@ -61,7 +61,7 @@ def _conditions(settings: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) 
     """Return a description of the seeds and the learning rates of a study's results.
 
     Args:
-        settings: Those of its record.
+        settings: Settings of its record.
         rows: The rows of its record.
     """
     seeds = settings["seeds"]

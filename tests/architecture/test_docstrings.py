@@ -90,12 +90,8 @@ def without_shapes(*places: Path) -> list[str]:
     ]
 
 
-def test_fewer_than_three_in_a_hundred_first_lines_are_headless():
-    places = (ROOT / "src", ROOT / "benchmarks")
-    total = sum(1 for file in files(*places) for _ in definitions(file))
-    found = headless(*places)
-    assert total > 1000
-    assert len(found) < 0.03 * total, "\n".join(found)
+def test_first_lines_begin_with_a_verb_or_a_noun():
+    assert headless(ROOT / "src", ROOT / "benchmarks") == []
 
 
 def test_functions_of_three_or_more_parameters_describe_them():

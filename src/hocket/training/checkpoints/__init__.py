@@ -1,1 +1,1 @@
-"""What a checkpoint of a training holds, and how one is resumed."""
+"""Checkpoints of a training: their contents, and how one is resumed."""

@@ -1,1 +1,1 @@
-"""What a trainer opens at the first batch: world, stages and engine."""
+"""A session, which a trainer opens at the first batch: world, stages and engine."""
