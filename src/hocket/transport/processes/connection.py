@@ -25,9 +25,9 @@ from hocket.transport.processes.message import (
     MessageReader,
     MessageWriter,
     OutgoingMessage,
+    Part,
 )
 from hocket.transport.processes.outbox import Outbox
-from hocket.transport.processes.posted_receives import Part
 from hocket.tree import Tree
 
 IN_FLIGHT = 2
