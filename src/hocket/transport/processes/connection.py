@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from hocket.distributed.failures.waits import Wait
+from hocket.distributed.failures.detector import Wait
 from hocket.distributed.world.world import World
 from hocket.errors import HocketError
 from hocket.transport.packet import Activation
