@@ -79,11 +79,7 @@ class PartialForward:
     ) -> Any:
         """Return the output of a module, or meta tensors if it is before the stage.
 
-        Args:
-            name: Name of the module in the network.
-            module: The module.
-            args: Positional arguments of the call.
-            kwargs: Keyword arguments of the call.
+        See the protocol.
 
         Raises:
             StopForward: The next stage begins with this call.
@@ -119,10 +115,7 @@ class PartialForward:
     ) -> Any:
         """Return the result of a function, or meta tensors if it has operands without numbers.
 
-        Args:
-            function: The function.
-            args: Positional arguments of the call.
-            kwargs: Keyword arguments of the call.
+        See the protocol.
 
         Raises:
             CutError: The function has no result without numbers.
