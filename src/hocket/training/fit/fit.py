@@ -25,7 +25,7 @@ from hocket.training.fit_state import FitState
 from hocket.training.results.meters import TrainingMeter
 from hocket.training.results.metrics import EpochResult, EvaluationResult
 from hocket.training.results.progress_bar import EndedEpoch, Progress
-from hocket.training.session.evaluation import Evaluation
+from hocket.training.session.evaluation import measure
 from hocket.training.session.session import Session
 from hocket.training.view import TrainerView
 from hocket.tree import count_samples
@@ -182,7 +182,7 @@ class Fit(ABC):
         if validation is None:
             return None
         with preserve_loader(validation):  # it may be the training's
-            counts = Evaluation(self.session).measure(self.interrupt.until_asked(validation))
+            counts = measure(self.session, self.interrupt.until_asked(validation))
         self.stop_if_asked()
         return counts.result()
 
