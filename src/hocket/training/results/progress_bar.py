@@ -4,6 +4,7 @@ import math
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 from rich.progress import (
     BarColumn,
@@ -46,7 +47,8 @@ class Progress:
         """
         if self._bar is None:
             return
-        now, newest = time.monotonic(), {}
+        now = time.monotonic()
+        newest: dict[str, Any] = {}
         if now >= self._next_reading_s and (text := read()):
             self._next_reading_s = now + READ_EVERY_S
             newest = {"newest": text}
