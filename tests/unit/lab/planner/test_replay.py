@@ -13,29 +13,13 @@ from hocket.program import Action, dependency, unroll
 from hocket.timeline import Span, Timeline
 from hocket_lab.planner.replay import replay_timeline
 
-METHODS = [
-    BP(),
-    DDG(),
-    FDG(),
-    with_extra_delay(FDG(), 1),
-    ADL(accumulate=2),
-    FR(),
-    DSP(),
-    DNI(),
-    DGL(),
-]
+METHODS = [BP(), DDG(), FDG(), ADL(accumulate=2), FR(), DSP(), DNI(), DGL()]
+METHODS += [with_extra_delay(FDG(), 1)]
 SECONDS = {"F": 1.0, "B": 2.0, "U": 0.0, "T": 0.5}
 
 
 def in_one_process(method, stages, batches, seconds=SECONDS.__getitem__):
-    """Return a timeline of all actions one after the other.
-
-    Args:
-        method: The method.
-        stages: Number of stages.
-        batches: Number of batches.
-        seconds: Returns the duration of a kind of action.
-    """
+    """Return a timeline of all actions one after the other; each kind lasts its seconds."""
     spans, now_s = [], 100.0
     for tick, actions in enumerate(unroll(method, stages, batches)):
         for action in actions:
@@ -126,17 +110,12 @@ def test_no_action_begins_before_the_one_it_depends_on(method, stages, batches, 
 
 
 def test_a_timeline_of_another_method_is_refused():
-    with pytest.raises(DataError, match=r"backward 0 of stage 0 waits .* not 'bp' with these"):
-        replay_timeline(reordered(), BP(), 2)
-
-
-def reordered():
-    """Return a timeline of two stages that each begin with the last action of the other."""
-    return Timeline(
-        (
-            Span(0, "B", 0, 0, 0.0, 1.0),
-            Span(0, "F", 0, 0, 1.0, 2.0),
-            Span(1, "F", 0, 0, 0.0, 1.0),
-            Span(1, "B", 0, 0, 1.0, 2.0),
-        )
+    """In which two stages each begin with the last action of the other."""
+    spans = (
+        Span(0, "B", 0, 0, 0.0, 1.0),
+        Span(0, "F", 0, 0, 1.0, 2.0),
+        Span(1, "F", 0, 0, 0.0, 1.0),
+        Span(1, "B", 0, 0, 1.0, 2.0),
     )
+    with pytest.raises(DataError, match=r"backward 0 of stage 0 waits .* not 'bp' with these"):
+        replay_timeline(Timeline(spans), BP(), 2)
