@@ -4,7 +4,6 @@ import errno
 import json
 import os
 import shutil
-import sys
 from dataclasses import asdict
 from io import FileIO
 
@@ -13,17 +12,14 @@ import torch
 from torch import nn
 
 from hocket import DGL, DNI, FDG, Trainer
-from hocket.errors import OptionError, RunFolderError
+from hocket.errors import RunFolderError
 from hocket.runs import metrics_log
-from hocket.runs.config import RunConfig
 from hocket.runs.metrics_log import (
     MetricsLog,
     cut_logs,
     cut_unknown_logs,
     remove_logs,
-    tensorboard_writer,
 )
-from hocket.runs.train import train
 from hocket.training.results.metrics import EvaluationResult
 from hocket.training.results.rows import scalars
 
@@ -138,16 +134,6 @@ def test_the_errors_of_exits_are_logged(tmp_path):
     for k in (0, 1):
         assert curve(f"epoch/exit_error/stage{k}")[1] == [score["exits"][k] for score in scores]
     assert curve("epoch/ensemble_error")[1] == [score["ensemble"] for score in scores]
-
-
-def test_without_the_package_it_is_refused_before_anything_is_made(tmp_path, monkeypatch):
-    # None in the table of modules makes an import fail as if the package were not there.
-    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
-    with pytest.raises(OptionError, match=r"pip install 'hocket\[tensorboard\]'"):
-        tensorboard_writer()
-    with pytest.raises(OptionError, match="needs the package tensorboard"):
-        train(RunConfig(tensorboard=True, run_dir=tmp_path / "run"))
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_after_a_restart_tensorboards_files_hold_every_step_once(tmp_path):

@@ -1,7 +1,6 @@
 """A picture of a program or a timeline shows every batch at every stage."""
 
 import re
-import sys
 from collections import Counter
 from itertools import pairwise
 
@@ -128,9 +127,3 @@ def test_a_picture_that_cannot_be_written_is_an_error(tmp_path, name, said):
     with pytest.raises(OptionError, match=said):
         draw_program(unroll_method("fdg"), 3, "fdg", tmp_path / name)
     assert list(tmp_path.iterdir()) == []
-
-
-def test_without_matplotlib_the_error_names_the_extra(tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
-    with pytest.raises(OptionError, match=r"needs the package matplotlib.*'hocket\[plot\]'"):
-        draw_program(unroll_method("fdg"), 3, "fdg", tmp_path / "a.svg")
