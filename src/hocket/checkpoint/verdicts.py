@@ -12,7 +12,6 @@ from queue import SimpleQueue
 
 from hocket.checkpoint.directory import unfinished_path
 from hocket.distributed.world.flags import StoreFlags
-from hocket.distributed.world.solo_world import SoloFlags
 from hocket.errors import HocketError
 
 POLL_S = 0.02
@@ -45,7 +44,7 @@ class Verdicts:
             writer of rank 0 adds those that it has completed itself.
     """
 
-    def __init__(self, folder: Path, flags: StoreFlags | SoloFlags) -> None:
+    def __init__(self, folder: Path, flags: StoreFlags) -> None:
         self.complete: SimpleQueue[Path] = SimpleQueue()
         self._folder = folder
         self._flags = flags

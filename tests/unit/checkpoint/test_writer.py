@@ -205,7 +205,7 @@ class WaitingWorld:
     def __init__(self, rank=0, store=None):
         self.is_main = rank == 0
         failures = SimpleNamespace(timeout_s=60)
-        self.flags = StoreFlags(store or HashStore(), failures, rank, size=2)
+        self.flags = StoreFlags(store or HashStore(), rank, 2, failures)
 
     def gather(self, value, purpose=""):
         return [value]

@@ -354,7 +354,7 @@ REFUSALS = {
     "min_delta": (lambda: EarlyStopping(min_delta=-1), "min_delta is -1"),
     "no evaluation": (
         lambda: trainer_of().fit(BATCHES, epochs=1, callbacks=[EarlyStopping()]),
-        "watches test_error, and epoch 0 was not evaluated",
+        "follows test_error, and epoch 0 was not evaluated",
     ),
     "no class numbers": (
         lambda: epochs_until_stop(EarlyStopping(), [None]),
