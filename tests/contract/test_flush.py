@@ -27,10 +27,6 @@ every_flushed = pytest.mark.parametrize("name", FLUSHED)
 both_networks = pytest.mark.parametrize("net", [mlp, conv])
 
 
-def test_the_registry_has_both():
-    assert FLUSHED == ["gpipe", "1f1b"]
-
-
 @both_networks
 @every_flushed
 @pytest.mark.parametrize("stages", STAGES)
