@@ -69,11 +69,6 @@ def test_equal_seeds_give_equal_codes(codec):
         assert all(torch.equal(a, b) for a, b in pairs)
 
 
-def test_exact_changes_nothing():
-    tensor = maps()
-    assert Exact().decode(Exact().encode(tensor)) is tensor
-
-
 @given(st.lists(st.floats(-1e4, 1e4, width=32), min_size=1, max_size=20))
 def test_rounding_is_within_half_a_step(numbers):
     tensor = torch.tensor(numbers)
@@ -140,18 +135,6 @@ def test_nan_and_infinity_are_refused(codec, value):
 def test_numbers_of_16_bits_are_not_widened():
     tensor = maps(torch.bfloat16)
     assert Cast(torch.bfloat16).encode(tensor)[0] is tensor
-
-
-@pytest.mark.parametrize("text", ["none", "bf16", "fp16", "int8", "vq", "vq:groups=2,codes=16"])
-def test_codecs_are_built_by_name(text):
-    assert parse_codec(text) == {
-        "none": Exact(),
-        "bf16": Cast(torch.bfloat16),
-        "fp16": Cast(torch.float16),
-        "int8": Integers(),
-        "vq": VQ(),
-        "vq:groups=2,codes=16": VQ(groups=2, codes=16),
-    }[text]  # fmt: skip
 
 
 @pytest.mark.parametrize(

@@ -113,12 +113,6 @@ def die(number):
     return 0
 
 
-def note_the_exit(file):
-    """Leave a function to call at the end of the program."""
-    atexit.register(Path(file).touch)
-    sys.exit(0)
-
-
 def exit_with_a_file_open(folder, code):
     """Leave a function for the end, and a file that is kept by a circle of references."""
     atexit.register(Path(folder, "ended").touch)

@@ -110,16 +110,6 @@ def test_an_unknown_method_is_refused_with_a_suggestion():
         build_method("fdgg")
 
 
-def test_delays_are_those_of_the_papers():
-    """The delay is D = (K-k)(df + db), with modules counted from 1."""
-    assert [FDG().delay(k, 4) for k in range(4)] == [6, 4, 2, 0]
-    assert [DDG().delay(k, 4) for k in range(4)] == [3, 2, 1, 0]
-    assert [FR().delay(k, 4) for k in range(4)] == [3, 2, 1, 0]
-    assert [DSP().delay(k, 4) for k in range(4)] == [6, 4, 2, 0]
-    for method in (BP(), DGL(), DNI(), DNI(backward_delay=1)):
-        assert [method.delay(k, 4) for k in range(4)] == [0, 0, 0, 0]
-
-
 def test_locks_are_those_of_the_literature():
     assert BP().locks() == ("forward", "backward", "update")
     assert DDG().locks() == FR().locks() == ("forward",)

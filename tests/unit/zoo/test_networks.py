@@ -78,14 +78,6 @@ def test_options_reach_the_network(name, options, shape):
     assert zoo.create(name, **options)(torch.randn(shape)).shape == (2, 7)
 
 
-def test_norms_of_the_mlp_are_optional():
-    def norms(network):
-        return sum(isinstance(m, torch.nn.BatchNorm1d) for m in network.modules())
-
-    assert norms(zoo.mlp()) == 0
-    assert norms(zoo.mlp(batch_norm=True)) == 3
-
-
 def test_corner6_does_not_see_the_last_two_rows_and_columns():
     map_ = torch.rand(2, 64, 8, 8)
     edge = map_.clone()
@@ -172,16 +164,6 @@ def test_an_unknown_network_names_its_likes():
         zoo.create("resnet_20")
     with pytest.raises(OptionError, match="unknown network 'qqq'; there are: mlp, gpt"):
         zoo.create("qqq")
-
-
-def test_all_unknown_options_are_named_with_the_valid_ones():
-    with pytest.raises(OptionError) as refusal:
-        zoo.create("wrn28_10", depth=28, widen=10)
-    assert str(refusal.value).splitlines() == [
-        "cannot build network 'wrn28_10':",
-        "  - unknown option 'depth'; there are: num_classes, in_channels",
-        "  - unknown option 'widen'; there are: num_classes, in_channels",
-    ]
 
 
 def test_every_builder_is_exported_under_its_name():
