@@ -7,7 +7,7 @@ from torch import nn
 from hocket import Plan, cut
 from hocket.errors import CutError
 from hocket.partition.cut_points import find_cut_points
-from unit.partition.networks import run_stages
+from unit.partition.networks import Pair, run_stages
 
 
 class MaskFactory(nn.Module):
@@ -258,11 +258,7 @@ def test_a_module_whose_output_has_unknown_shapes_is_refused_by_name():
 
 
 def test_a_function_that_needs_numbers_before_a_stage_is_named_with_its_line():
-    class Cells(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.first, self.second = nn.Linear(4, 4), nn.Linear(4, 4)
-
+    class Cells(Pair):
         def forward(self, x):
             x = self.first(x)
             counts = torch.repeat_interleave(x.detach().argmax(-1))

@@ -10,15 +10,11 @@ from torch import nn
 from contract.small import sgd
 from hocket import Plan, Trainer, cut
 from hocket.errors import CutError
-from unit.partition.networks import run_stages
+from unit.partition.networks import Layers, run_stages
 
 
-class Scaled(nn.Module):
+class Scaled(Layers):
     """Network with an input that is used behind its first layer, and is no tensor."""
-
-    def __init__(self):
-        super().__init__()
-        self.first, self.second, self.third = (nn.Linear(4, 4) for _ in range(3))
 
     def forward(self, x, scale=1.0, shift=None, options=None):
         x = self.second(self.first(x).relu()) * scale
@@ -90,12 +86,8 @@ def test_a_trainer_refuses_them_too():
         trainer.step({"x": X, "scale": 2.0}, targets)
 
 
-class Flattened(nn.Module):
+class Flattened(Layers):
     """Network that puts batch and time into one dimension before it is cut."""
-
-    def __init__(self):
-        super().__init__()
-        self.first, self.second, self.third = (nn.Linear(4, 4) for _ in range(3))
 
     def forward(self, x):
         count, times, width = x.shape
@@ -153,12 +145,11 @@ def test_a_number_that_depends_on_weights_does_not_cross_a_cut():
         cut(network, stages=AT_SECOND, sample=torch.randn(2, 4))
 
 
-class Counted(nn.Module):
+class Counted(Layers):
     """Network whose own forward assigns one of its buffers."""
 
     def __init__(self):
         super().__init__()
-        self.first, self.second, self.third = (nn.Linear(4, 4) for _ in range(3))
         self.register_buffer("mean", torch.zeros(4))
 
     def forward(self, x):
@@ -184,12 +175,11 @@ def test_a_buffer_that_the_forward_assigns_keeps_its_numbers(training):
     assert torch.equal(after, network.mean)
 
 
-class OneDropout(nn.Module):
+class OneDropout(Layers):
     """Network that uses one dropout several times."""
 
     def __init__(self):
         super().__init__()
-        self.first, self.second, self.third = (nn.Linear(4, 4) for _ in range(3))
         self.drop = nn.Dropout(0.5)
 
     def forward(self, x):
@@ -226,12 +216,8 @@ def test_a_text_of_another_length_may_not_take_another_number_of_steps(layers):
         run_stages(stages, torch.arange(8).view(2, 4))
 
 
-class Decided(nn.Module):
+class Decided(Layers):
     """Network that decides by whole numbers, and reads a size of another input behind a cut."""
-
-    def __init__(self):
-        super().__init__()
-        self.first, self.second, self.third = (nn.Linear(4, 4) for _ in range(3))
 
     def forward(self, x, lengths):
         h = self.first(x)

@@ -192,19 +192,6 @@ def test_a_trainer_balances_at_its_first_batch_and_has_a_plan_then():
     trainer.finish()
 
 
-def test_the_network_keeps_its_names():
-    whole = nn.Sequential(nn.Linear(5, 5), nn.Sequential(nn.Tanh(), nn.Linear(5, 3))).double()
-    names = list(whole.state_dict())
-    trainer = Trainer(whole, stages=Plan(("1.1",)), method=FDG(), optimizer=sgd)
-    before = {name: value.clone() for name, value in whole.state_dict().items()}
-    for batch in data(mlp, 3):
-        trainer.step(*batch)
-    trainer.finish()
-    after = trainer.network.state_dict()
-    assert list(after) == names
-    assert all(not torch.equal(before[name], after[name]) for name in names)
-
-
 class Recurrent(nn.Module):
     """Outputs of a recurrent layer of eight features, without its state."""
 
