@@ -186,10 +186,18 @@ def test_plateaus_without_losses_are_refused():
     trainer.end_epoch()
     with pytest.raises(OptionError, match="epoch 0 has none"):
         trainer.step(*batches[0])
+    by_steps = partial(lr_scheduler.StepLR, step_size=1)
     for others, told in (
         ({"method": "dgl-async"}, "scheduler_unit 'epoch'"),
         ({"scheduler_unit": "update"}, "scheduler_unit 'epoch'"),
-        ({"scheduler": partial(ReduceLROnPlateau, mode="max")}, "mode 'max'"),
+        (
+            {"scheduler": by_steps, "plateau_metric": "accuracy"},
+            r"plateau_metric .*'accuracy'.*StepLR",
+        ),
+        (
+            {"scheduler": partial(ReduceLROnPlateau, mode="max")},
+            "mode 'max' and follows test_loss",
+        ),
     ):
         with pytest.raises(OptionError, match=told):
             Trainer(mlp(2), **plateau | others).prepare(batches[0][0])
