@@ -241,23 +241,11 @@ def table(**choices) -> Method:
 @pytest.mark.parametrize(
     ("choices", "told"),
     [
-        (
-            {"linearize": "live"},
-            "linearize='live' and hold='newest': no weight changes",
-        ),
+        ({"linearize": "live"}, "linearize='live' and hold='newest': no weight changes"),
         ({"hold": "double"}, "linearize='stash' and hold='double': no weight changes"),
-        (
-            {"signal": DGL().signal},
-            "waits for gradients from the next stage, and the signal",
-        ),
-        (
-            {"flush": "all-forward", "order": "backward-first"},
-            "a backward would begin before the last forward; use order='forward-first'",
-        ),
-        (
-            {"flush": "always"},
-            "flush is 'always'; wanted 'never' or 'alternate' or 'all-f",
-        ),
+        ({"signal": DGL().signal}, "waits for gradients from the next stage, and the signal"),
+        ({"flush": "all-forward", "order": "backward-first"}, "a backward would begin before"),
+        ({"flush": "always"}, "flush is 'always'; wanted 'never' or 'alternate' or 'all-f"),
         ({"remedies": (T1(),)}, "there is no late gradient that T1 could correct"),
     ],
     ids=["live", "hold", "local", "order", "word", "remedy"],

@@ -348,9 +348,7 @@ def test_rates_are_for_stages_that_run_freely():
 
 
 def test_there_is_a_rate_for_each_stage():
-    with pytest.raises(
-        OptionError, match="there are 2 stage_speeds for 3 stages; give one for"
-    ):
+    with pytest.raises(OptionError, match="there are 2 stage_speeds for 3 stages; give one"):
         Trainer(mlp(3), method=DGLAsync(), optimizer=sgd, stage_speeds=(1, 1))
 
 

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hocket.codecs import CODECS, VQ, Cast, Exact, Integers, parse_codec
+from hocket.codecs import VQ, Cast, Exact, Integers, parse_codec
 from hocket.distributed import wire
 from hocket.errors import NonFiniteError, OptionError
 from hocket.tree import tensors
@@ -126,9 +126,7 @@ def test_zeros_stay_zeros():
 def test_nan_and_infinity_are_refused(codec, value):
     tensor = maps(channels_last=False).clone()
     tensor[3, 1, 2, 2] = value
-    with pytest.raises(
-        NonFiniteError, match=f"to be sent holds {value}, which its codec cannot"
-    ):
+    with pytest.raises(NonFiniteError, match=f"to be sent holds {value}, which its codec"):
         codec.encoder(0).encode(tensor)
 
 
@@ -140,10 +138,7 @@ def test_numbers_of_16_bits_are_not_widened():
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (
-            "int4",
-            f"unknown codec 'int4' (did you mean 'int8'?); there are: {', '.join(CODECS)}",
-        ),
+        ("int4", "unknown codec 'int4' (did you mean 'int8'?); there are"),
         ("vq:code=3", "unknown option 'code' (did you mean 'codes'?)"),
         ("vq:codes=many", "codes is 'many'; wanted a whole number"),
         ("bf16:codes=3", "unknown option 'codes'; there are: none"),

@@ -139,9 +139,7 @@ def test_an_index_of_two_bytes_can_name_every_code():
 def test_a_group_has_eight_channels_by_default():
     assert VQ().group_count(64) == 8
     assert VQ().group_count(4) == 1
-    with pytest.raises(
-        OptionError, match="cannot divide 12 channels into 5 groups; give groups"
-    ):
+    with pytest.raises(OptionError, match="cannot divide 12 channels into 5 groups; give"):
         VQ(groups=5).group_count(12)
 
 

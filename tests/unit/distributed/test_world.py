@@ -52,10 +52,7 @@ def test_replicas_of_a_stage_have_adjacent_ranks():
     ("name", "message"),
     [
         ("too many", "there are 4 processes, but 1 stage needs 1; start that many, or choose"),
-        (
-            "too few",
-            "there are 4 processes, but 3 stages need 3; start that many, or choose another",
-        ),
+        ("too few", "there are 4 processes, but 3 stages need 3; start that many, or choose"),
         ("too few for replicas", "there are 4 processes, but 3 stages x 2 replicas need 6; st"),
         ("one stage", "one stage with 4 replicas is data parallelism; use torch.nn.parallel"),
     ],

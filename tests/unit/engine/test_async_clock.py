@@ -37,9 +37,7 @@ def test_chance_begins_with_the_seed():
 
 @pytest.mark.parametrize("rate", [0.0, -1.0, float("inf"), float("nan")])
 def test_a_stage_must_have_a_pace(rate):
-    with pytest.raises(
-        OptionError, match=f"the speed of stage 1 is {rate}; use a number above"
-    ):
+    with pytest.raises(OptionError, match=f"the speed of stage 1 is {rate}; use a number"):
         StageSpeeds((1.0, rate))
 
 

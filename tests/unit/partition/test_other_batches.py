@@ -52,11 +52,7 @@ def test_inputs_that_stay_as_they_are_need_not_be_tensors(sample):
         ({}, {"scale": 2.0}, "have 'scale', other than the sample"),
         ({"scale": 2.0}, {"shift": X}, "lack 'scale' and have 'shift', other than"),
         ({"shift": X}, {"shift": [X]}, "have a member of another form, other than the sample"),
-        (
-            {"options": object()},
-            {"options": object()},
-            "is an object of object, and was an object of",
-        ),
+        ({"options": object()}, {"options": object()}, "is an object of object, and was"),
     ],
 )
 def test_inputs_without_tensors_that_change_are_refused(sample, batch, told):

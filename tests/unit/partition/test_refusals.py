@@ -201,10 +201,7 @@ def test_a_sample_that_is_no_tree_of_dense_tensors_is_refused(network, sample, t
 
 @pytest.mark.parametrize("stages", [0, 30])
 def test_more_stages_than_layers_or_less_than_one_are_refused(stages):
-    with pytest.raises(
-        CutError,
-        match=f"into {stages} stages: it has 5 layers at which a stage can begin; ask",
-    ):
+    with pytest.raises(CutError, match=f"into {stages} stages: it has 5 layers"):
         cut(Glued(), stages=stages, sample=torch.randn(2, 1, 8, 8))
 
 

@@ -121,10 +121,7 @@ def test_shared_parameters_are_refused_with_their_stages():
     a, b = nn.Linear(2, 2), nn.Linear(2, 2)
     b.weight = a.weight
     tied = nn.Sequential(a, nn.ReLU(), b)
-    with pytest.raises(
-        CutError,
-        match=r"parameter '0\.weight' is shared by stages 0, 1; keep its layers in one",
-    ):
+    with pytest.raises(CutError, match=r"parameter '0\.weight' is shared by stages 0, 1; keep"):
         build_stages(tied, Plan(("2",)))
     assert len(build_stages(tied, Plan(()))) == 1
 

@@ -170,9 +170,7 @@ def test_a_scheduler_that_refuses_its_optimizer_is_named_with_its_stage():
         return lr_scheduler.OneCycleLR(optimizer, max_lr=0.1, total_steps=9)
 
     trainer = Trainer(mlp(2), optimizer=torch.optim.Adagrad, scheduler=cycle)
-    with pytest.raises(
-        OptionError, match="the scheduler of stage 0 cannot be built: optimizer"
-    ):
+    with pytest.raises(OptionError, match="the scheduler of stage 0 cannot be built"):
         trainer.step(*data(mlp, 1)[0])
 
 
@@ -194,10 +192,7 @@ def test_plateaus_without_losses_are_refused():
             {"scheduler": by_steps, "plateau_metric": "accuracy"},
             r"plateau_metric .*'accuracy'.*StepLR",
         ),
-        (
-            {"scheduler": partial(ReduceLROnPlateau, mode="max")},
-            "mode 'max' and follows test_loss",
-        ),
+        ({"scheduler": partial(ReduceLROnPlateau, mode="max")}, "mode 'max' and follows"),
     ):
         with pytest.raises(OptionError, match=told):
             Trainer(mlp(2), **plateau | others).prepare(batches[0][0])

@@ -27,10 +27,7 @@ def test_every_evaluation_is_numbered_from_0(check):
 
 
 def test_the_first_packet_may_be_lost(check):
-    with pytest.raises(
-        TransitError,
-        match="but packet 0 was expected after nothing: packets before it were lost",
-    ):
+    with pytest.raises(TransitError, match="but packet 0 was expected after nothing: packets"):
         check.check_header({"kind": "activation", "number": 0, "sequence": 1})
 
 
