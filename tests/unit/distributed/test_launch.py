@@ -134,11 +134,6 @@ def test_processes_print_to_the_streams_of_the_launcher(capfd):
     assert sorted(err.splitlines()) == ["0 warns of something", "1 warns of something"]
 
 
-@PROC
-def test_no_other_machine_can_reach_a_process(capfd):
-    assert launch(launched.check_listeners, processes=2) == 0, capfd.readouterr().out
-
-
 # How a process ends.
 
 
@@ -162,15 +157,6 @@ def test_the_exit_code_is_kept(capfd, work, argument, code, message):
     err = capfd.readouterr().err
     assert err.startswith(message)
     assert bool(err) == bool(message)
-
-
-@pytest.mark.parametrize(("kind", "code"), [(ValueError, 1), (launched.Hung, 75)])
-def test_an_exception_is_printed_once(capfd, kind, code):
-    assert launch(launched.raise_error, kind, processes=1) == code
-    err = capfd.readouterr().err
-    assert err.startswith("process 0 of 1 failed:\nTraceback (most recent call last):\n")
-    assert err.count("Traceback") == 1
-    assert err.endswith("the reason\n")
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="Linux has a device that is full")
@@ -331,12 +317,6 @@ def test_all_are_killed_when_the_rendezvous_is_deleted(capfd, folder):
 def test_ctrl_c_kills_where_the_first_process_has_ended():
     work = launched.interrupt_without_process_0
     assert launch(work, os.getpid(), processes=2) == 130
-
-
-def test_processes_may_save_before_they_end(folder):
-    work = launched.signal_launcher_and_save
-    assert launch(work, os.getpid(), str(folder), processes=2, grace_s=60) == 143
-    assert sorted(file.name for file in folder.glob("saved-*")) == ["saved-0", "saved-1"]
 
 
 @pytest.mark.parametrize(
@@ -690,11 +670,6 @@ def test_a_script_runs_as_with_python_and_gets_its_arguments(capfd, script, befo
     assert rows == [
         [rank, [name, *words], str(script.parent), "__main__", name] for rank in (0, 1)
     ]
-
-
-def test_a_script_that_ends_normally_gives_code_0(script):
-    script.write_text("")
-    assert main(["launch", "--processes", "1", "--threads", "1", str(script)]) == 0
 
 
 @pytest.mark.parametrize(

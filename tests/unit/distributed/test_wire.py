@@ -167,11 +167,6 @@ def test_a_leaf_of_another_type_is_refused(leaf):
         wire.encode_tree((1, [leaf]), [])
 
 
-def test_a_tensor_that_is_not_dense_is_refused():
-    with pytest.raises(PacketError, match=r"layout torch.sparse_coo"):
-        wire.to_dense(torch.eye(2).to_sparse())
-
-
 @pytest.mark.parametrize("key", [(1, 2), None, 1.5, True])
 def test_a_key_that_json_would_change_is_refused(key):
     with pytest.raises(PacketError, match=r"the key .* cannot be sent .*; use a string"):

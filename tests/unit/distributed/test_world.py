@@ -1,9 +1,6 @@
 """Processes know their stage and replica, and have the same values after a collective."""
 
 import json
-import os
-import re
-import sys
 import tempfile
 from functools import cache
 from pathlib import Path
@@ -119,42 +116,3 @@ def test_a_process_without_others_has_a_solo_world(monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "1")
     assert type(joined_worlds.join_world(2, 1, 60.0, 1800.0)) is SoloWorld
     assert joined_worlds.is_main()
-
-
-def test_without_other_processes_there_is_nothing_to_report_or_leave(monkeypatch):
-    monkeypatch.setattr(joined_worlds, "_joined", joined_worlds._Joined())
-    assert joined_worlds.report_failure(ValueError("mine"))
-    joined_worlds.exit_process(1)  # does nothing
-    joined_worlds.shutdown()
-
-
-def test_an_exit_code_is_kept_if_nobody_reads_the_output(monkeypatch):
-    codes = []
-    monkeypatch.setattr(joined_worlds, "_joined", joined_worlds._Joined(count=1))
-    monkeypatch.setattr(os, "_exit", codes.append)
-    reading, writing = os.pipe()
-    os.close(reading)
-    unread = os.fdopen(writing, "w")
-    monkeypatch.setattr(sys, "stdout", unread)
-    monkeypatch.setattr(sys, "stderr", unread)
-    unread.write("buffered")
-    error = joined_worlds.PeerFailedError("stage 1 failed")
-    joined_worlds._report_uncaught(type(error), error, None)
-    assert codes == [74]
-    unread.close()  # what it could not write is dropped
-
-
-def test_an_uncaught_error_is_printed_in_one_piece(capsys, monkeypatch):
-    codes = []
-    monkeypatch.setattr(joined_worlds, "exit_process", codes.append)
-    for error in (
-        ValueError("mine"),
-        joined_worlds.PeerFailedError("stage 1 failed"),
-        KeyboardInterrupt(),
-    ):
-        joined_worlds._report_uncaught(type(error), error, None)
-    assert codes == [1, 74, 130]
-    assert re.fullmatch(
-        r"ValueError: mine\nhocket.errors.PeerFailedError: stage 1 failed\nKeyboardInterrupt\n",
-        capsys.readouterr().err,
-    )
