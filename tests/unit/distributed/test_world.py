@@ -1,13 +1,10 @@
 """Processes know their stage and replica, and have the same values after a collective."""
 
-import json
-import tempfile
 from functools import cache
-from pathlib import Path
 
 import pytest
 
-from hocket.distributed.launching.launch import launch
+from contract.processes import in_processes
 from hocket.distributed.world import joined_worlds
 from hocket.distributed.world.solo_world import SoloWorld
 from unit.distributed import world_worker
@@ -18,10 +15,7 @@ pytestmark = pytest.mark.xdist_group("world_worker")
 @cache
 def all_results():
     """Run four processes, two stages with two replicas, and return their results."""
-    with tempfile.TemporaryDirectory() as folder:
-        code = launch(world_worker.run_four_processes, folder, processes=4, threads=1)
-        assert code == 0
-        return [json.loads(Path(folder, f"{rank}.json").read_text()) for rank in range(4)]
+    return in_processes(world_worker.run_four_processes, processes=4)
 
 
 def by_rank(name):
