@@ -350,28 +350,6 @@ def test_a_function_that_keeps_a_layer_is_refused():
         train(squares(OwnFunction))
 
 
-def pruned_linear() -> nn.Module:
-    layer = nn.Linear(6, 6)
-    prune.l1_unstructured(layer, "weight", 0.5)
-    return layer
-
-
-@pytest.mark.parametrize(
-    "build",
-    [
-        pruned_linear,
-        lambda: nn.Sequential(
-            nn.Unflatten(1, (2, 3)), nn.InstanceNorm1d(2, affine=True), nn.Flatten()
-        ),
-    ],
-    ids=["pruned", "instance norm"],
-)
-def test_layers_that_compute_with_copies_of_weights_are_refused_live(build):
-    train(stages(build))
-    with pytest.raises(OptionError, match="computes with copies of its weights"):
-        train(stages(build), method="fdg:linearize=live")
-
-
 class Neighbours(nn.Module):
     """Mean over a graph, whose matrix may be sparse."""
 

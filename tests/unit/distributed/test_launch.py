@@ -468,68 +468,44 @@ def test_a_disk_that_became_full_is_told_as_the_cause(capfd, folder, work):
 
 
 SCRIPT = """
-import os, signal, sys, time
+import os, sys
 from torch import distributed
 from torch.utils.data import DataLoader
 from unit.distributed import launched
 
-pipe = os.open(sys.argv[2], os.O_WRONLY)
+pipe = os.open(sys.argv[1], os.O_WRONLY)
 loader = DataLoader(range(4), num_workers=1, persistent_workers=True)
 assert sum(map(int, loader)) == 6  # its worker has the pipe as well
 distributed.barrier()
 os.write(pipe, b"here\\n")
-if sys.argv[1:2] == ["--hang"] and distributed.get_rank() == 1:
+if distributed.get_rank() == 1:
     launched.hold_the_interpreter()
-def save(*_):
-    time.sleep(0.5)  # could be cut short
-    os.write(pipe, b"saved\\n")
-    sys.exit(0)
-signal.signal(signal.SIGTERM, save)
 os.write(pipe, b"ready\\n")
 launched.hang()
 """
-CONSOLE = f"""
-import sys
-sys.path[:0] = [{SOURCE!r}, {str(Path(__file__).parents[2])!r}]
-from hocket.cli.main import main
-if __name__ == "__main__":
-    sys.exit(main())
-"""
-
-
-@contextmanager
-def started(folder, *words, **variables):
-    """Context manager that starts a launcher of a script as the leader of a process group.
-
-    Its folder for temporary files has a short path, as the workers of a `DataLoader` need.
-    """
-    (folder / "script.py").write_text(SCRIPT)
-    (folder / "console.py").write_text(CONSOLE)
-    outside = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
-    with (
-        open(folder / "err", "w") as err,
-        subprocess.Popen(
-            [sys.executable, *words],
-            cwd=folder,
-            env=outside | {"TMPDIR": str(folder.parent)} | variables,
-            stderr=err,
-            start_new_session=True,
-        ) as launcher,
-    ):
-        try:
-            yield launcher
-        finally:
-            launcher.kill()
 
 
 @contextmanager
 def hanging(folder, pipe):
-    """Context manager with a launcher whose process 1 never releases the interpreter."""
-    words = ("-m", "hocket", "launch", "--processes", "2", "script.py", "--hang", pipe.name)
+    """Context manager with a launcher whose process 1 never releases the interpreter.
+
+    It is the leader of a process group. Its folder for temporary files has a short path, as
+    the workers of a `DataLoader` need.
+    """
+    (folder / "script.py").write_text(SCRIPT)
     path = os.pathsep.join([SOURCE, str(Path(__file__).parents[2])])
-    with started(folder, *words, PYTHONPATH=path) as launcher:
-        assert sorted(pipe.rows(3)) == ["here", "here", "ready"]
-        yield launcher
+    words = ["-m", "hocket", "launch", "--processes", "2", "script.py", pipe.name]
+    with subprocess.Popen(
+        [sys.executable, *words],
+        cwd=folder,
+        env=os.environ | {"TMPDIR": str(folder.parent), "PYTHONPATH": path},
+        start_new_session=True,
+    ) as launcher:
+        try:
+            assert sorted(pipe.rows(3)) == ["here", "here", "ready"]
+            yield launcher
+        finally:
+            launcher.kill()
 
 
 def test_no_process_or_folder_outlives_a_launcher_that_is_killed(folder, pipe):
@@ -562,22 +538,6 @@ def test_a_request_that_cannot_be_read_ends_the_server_in_good_order(size, capfd
     server._control.close()
     assert server._process.wait(timeout=100) == 0
     assert ("UnpicklingError" in capfd.readouterr().err) == (size == 100)
-
-
-def test_a_signal_to_the_whole_group_leaves_time_to_save_and_modules_are_imported_once(
-    folder, pipe
-):
-    words = ("console.py", "launch", "--processes", "2", "script.py", "--save", pipe.name)
-    with started(folder, *words, PYTHONPROFILEIMPORTTIME="1") as launcher:
-        assert sorted(pipe.rows(4)) == ["here", "here", "ready", "ready"]
-        os.killpg(launcher.pid, signal.SIGTERM)
-        assert pipe.rows(2) == ["saved", "saved"]
-        assert pipe.closes_within(60)
-        assert launcher.wait(timeout=120) == 143
-    rows = (folder / "err").read_text().splitlines()
-    imported = [row.split("|")[-1].strip() for row in rows]
-    for module in ("torch", "hocket.distributed.launching.worker_main", "cyclopts"):
-        assert imported.count(module) == 2, "in the launcher and in the server, not in workers"
 
 
 # Invalid launches.

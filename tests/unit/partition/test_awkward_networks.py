@@ -149,33 +149,6 @@ def test_decisions_by_weights_between_modules_are_told():
         cut(Reading(), stages=Plan("b"), sample=X)
 
 
-def test_experts_that_count_may_be_left_out_by_a_batch():
-    class Experts(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.experts = nn.ModuleList(nn.Linear(4, 4) for _ in range(4))
-            self.register_buffer("load", torch.zeros(4))
-
-        def forward(self, x):
-            chosen, out = x.argmax(1), torch.zeros_like(x)
-            for number, expert in enumerate(self.experts):
-                rows = torch.where(chosen == number)[0]
-                if len(rows):
-                    out[rows] = expert(x[rows])
-                    self.load[number] += len(rows)
-            return x + out
-
-    class Mixture(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.a, self.experts, self.b = nn.Linear(4, 4), Experts(), nn.Linear(4, 4)
-
-        def forward(self, x):
-            return self.b(self.experts(self.a(x)))
-
-    assert len(cut(Mixture(), stages=2, sample=torch.eye(4).repeat(2, 1))) == 2
-
-
 @pytest.mark.filterwarnings("ignore:.*torch.jit.script")
 def test_a_scripted_network_is_refused_and_scripted_layers_are_not():
     layers = nn.Linear(4, 4), torch.jit.script(nn.Linear(4, 4)), nn.Linear(4, 4)
@@ -294,29 +267,3 @@ def test_a_scripted_module_that_is_used_twice_is_in_one_stage():
         cut(Twice(), stages=Plan(("second",)), sample=sample)
     stages = cut(Twice(), stages=Plan(("last",)), sample=sample)
     assert names_in(stages) == [{"first", "scripted", "second"}, {"last"}]
-
-
-class Keeping(nn.Module):
-    """Module with a scripted part that keeps what it has computed, with its graph."""
-
-    def __init__(self, keep):
-        super().__init__()
-        self.inner, self.keep, self.kept = torch.jit.script(nn.Linear(4, 4)), keep, None
-
-    def forward(self, x):
-        y = self.inner(x)
-        self.kept = self.keep(y)
-        return y
-
-
-@pytest.mark.filterwarnings("ignore:.*torch.jit.script")
-@pytest.mark.parametrize("keep", [lambda y: y, lambda y: {"all": [y]}], ids=["itself", "list"])
-def test_a_scripted_module_is_left_out_beside_a_kept_tensor(keep):
-    network = Scripting()
-    network.scripted = Keeping(keep)
-    stages = cut(network, stages=Plan(("second",)), sample=torch.randn(6, 4))
-    for size in (6, 3):
-        x = torch.randn(size, 4)
-        out = run_stages(stages, x)
-        assert out.shape == (size, 4)
-        assert torch.equal(out, network(x))

@@ -205,19 +205,6 @@ def test_more_stages_than_layers_or_less_than_one_are_refused(stages):
         cut(Glued(), stages=stages, sample=torch.randn(2, 1, 8, 8))
 
 
-def test_a_network_of_too_few_layers_says_why_it_has_no_more():
-    class Twice(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.layer = nn.Linear(4, 4)
-
-        def forward(self, x):
-            return self.layer(self.layer(x))
-
-    with pytest.raises(CutError, match=r"(?s)it has 1 layers.*'layer': .*called 2 times"):
-        cut(Twice(), stages=2, sample=torch.ones(2, 4))
-
-
 def test_less_than_one_stage_is_refused_before_there_is_a_sample():
     with pytest.raises(CutError, match="into 0 stages: ask for at least 1 stage"):
         Trainer(Glued(), stages=0, optimizer=lambda weights: torch.optim.SGD(weights, lr=0.1))

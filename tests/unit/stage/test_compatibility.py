@@ -46,7 +46,18 @@ def old_weight_norm() -> nn.Module:
         return nn.Sequential(nn.utils.weight_norm(nn.Linear(5, 5)))
 
 
+def pruned() -> nn.Module:
+    layer = nn.Linear(5, 5)
+    nn.utils.prune.l1_unstructured(layer, "weight", 0.5)
+    return nn.Sequential(layer)
+
+
 DERIVED = {
+    "pruned": (pruned, r"layer '0' \(Linear\) computes with copies"),
+    "instance norm": (
+        lambda: nn.Sequential(nn.InstanceNorm1d(2, affine=True)),
+        r"layer '0' \(InstanceNorm1d\) computes with copies",
+    ),
     "weight norm": (
         lambda: nn.Sequential(parametrizations.weight_norm(nn.Linear(5, 5))),
         r"layer '0' \(ParametrizedLinear\) computes with copies of its weights",
