@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
-from pictures import losses, programs
+from pictures import records, programs
 
-PICTURES = programs.PICTURES | losses.PICTURES
+PICTURES = programs.PICTURES | records.PICTURES
 
 if __name__ == "__main__":
     for name, picture in PICTURES.items():

@@ -67,7 +67,7 @@
       for (const a of actions(stage, time)) {
         const to = Math.min(a.to, time), middle = x((a.from + a.to) / 2);
         if (x(a.to) > LEFT) {
-          parts.push(rect(a, y(stage), (to - a.from) * unit - 1));
+          parts.push(rect(a, y(stage), Math.max(0, (to - a.from) * unit - 1)));
           if (middle < now) parts.push(`<text x="${middle}" y="${y(stage) + 18}" text-anchor="middle">${a.n}</text>`);
           if (a.kind === "B" && (a.n + 1) % accumulate === 0 && a.to <= time)
             parts.push(`<rect class="U" x="${x(a.to) - 4}" y="${y(stage) - 3}" width="4" height="${BOX + 6}"/>`);

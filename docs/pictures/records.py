@@ -1,4 +1,4 @@
-"""What late gradients cost, drawn from records."""
+"""What late gradients cost and how fast stages are, drawn from records."""
 
 import json
 from collections.abc import Callable, Iterable, Sequence
@@ -34,7 +34,16 @@ REMEDIED = {
     name: (name, f"{name}+predict")
     for name in ("paci:accumulate=4", "adl:accumulate=4", "ddg", "fdg")
 }
-NAMES, ROW = 118, 26  # pixels
+# Rows of speed.svg.
+FAST = {
+    "two trainings": "independent",
+    "DDP": "ddp",
+    "dgl": "dgl",
+    "fdg": "fdg",
+    "bp, both cores": "bp-all",
+    "1F1B of PyTorch": "1f1b microbatches=8",
+}
+NAMES, ROW = 126, 26  # pixels
 
 
 def expect_picture() -> str:
@@ -134,6 +143,16 @@ def remedies_picture() -> str:
     return dots_picture(title, series, rows, (2.30, 2.54), "{:.2f}".format)
 
 
+def speed_picture() -> str:
+    """Return samples per second of two processes, compared with one."""
+    machines = ("speed", "speed-amd-epyc")
+    ratios = [{row["row"]: row["ratio"] for row in read(name)} for name in machines]
+    rows = {name: [found[row] for found in ratios] for name, row in FAST.items()}
+    series = (("Intel Xeon", BLUE), ("AMD EPYC", ORANGE))
+    title = "ResNet-20 on two cores: times as fast as one core"
+    return dots_picture(title, series, rows, (1.0, 2.0), "{:.2f}".format)
+
+
 def read(name: str) -> list[dict]:
     """Return the rows of a record."""
     return json.loads((RECORDS / name / "record.json").read_text())["rows"]
@@ -176,4 +195,5 @@ PICTURES = {
     "expect.svg": expect_picture,
     "images.svg": images_picture,
     "remedies.svg": remedies_picture,
+    "speed.svg": speed_picture,
 }
