@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from pictures import records, programs
+from pictures import programs, records
 
 PICTURES = programs.PICTURES | records.PICTURES
 
