@@ -6,7 +6,7 @@
   const LENGTH = { F: 1, B: 2 }, ROW = 44, BOX = 26, LEFT = 58, LAST = 60;
   let stages, accumulate, program, time = 0, timer = null;
 
-  // A program: when batch n starts at a stage, and how many updates its gradient is late by.
+  // A program: when batch n starts at a stage, and the staleness of its gradient.
   function start(kind, stage, n) {
     const row = program[kind][stage], more = n - row.length;
     if (more < 0) return row[n];
@@ -24,7 +24,7 @@
     const more = Math.max(0, Math.ceil((n + 1 - seen.length) / program.repeats));
     return seen[n - more * program.repeats] + more * program.repeats / accumulate;
   }
-  const late = (stage, n) => updates(stage, start("B", stage, n)) - version(stage, n);
+  const staleness = (stage, n) => updates(stage, start("B", stage, n)) - version(stage, n);
 
   // What a stage has done until now: its actions, and the counts below the picture.
   function actions(stage, until) {
@@ -38,12 +38,12 @@
     const done = actions(stage, time), full = program.full;
     const running = done.find(a => a.to > time);
     const back = done.filter(a => a.kind === "B");
-    const steady = back.filter(a => a.from >= full && a.from < time).map(a => late(stage, a.n));
+    const steady = back.filter(a => a.from >= full && a.from < time).map(a => staleness(stage, a.n));
     const busy = done.reduce((sum, a) => sum + Math.max(0, Math.min(a.to, time) - Math.max(a.from, full)), 0);
     const mean = steady.reduce((sum, s) => sum + s, 0) / steady.length;
     return {
       now: running ? { F: "forward ", B: "backward " }[running.kind] + running.n : "waits",
-      late: back.length ? late(stage, back.at(-1).n) : "–",
+      stale: back.length ? staleness(stage, back.at(-1).n) : "–",
       mean: steady.length ? +mean.toFixed(2) : "–",
       idle: time > full ? Math.round(100 * (1 - busy / (time - full))) + " %" : "fills",
       keeps: done.filter(a => a.kind === "F").length - back.filter(a => a.to <= time).length,
@@ -101,7 +101,7 @@
     draw();
     player.querySelector("tbody").innerHTML = [...Array(stages).keys()].map(k => {
       const c = counts(k);
-      return `<tr><th scope="row">${k}<td>${c.now}<td>${c.late}<td>${c.mean}<td>${c.idle}<td>${c.keeps}`;
+      return `<tr><th scope="row">${k}<td>${c.now}<td>${c.stale}<td>${c.mean}<td>${c.idle}<td>${c.keeps}`;
     }).join("");
     const told = player.querySelector("output");
     told.textContent = `Time ${Math.floor(time)}: ${trained()} batches trained.`;
@@ -150,9 +150,9 @@
     <i class="idle"></i>idle <span>time →</span></p>
     <div class="controls"><button data-do="play">Play</button><button data-do="back">Step back</button><button
     data-do="step">Step</button><button data-do="start">Restart</button><output></output></div>
-    <table class="counts"><thead><tr><th scope="col">stage<th scope="col">now<th scope="col">late<th
+    <table class="counts"><thead><tr><th scope="col">stage<th scope="col">now<th scope="col">stale<th
     scope="col">mean<th scope="col">idle<th scope="col">keeps</thead><tbody></tbody></table>
-    <p class="key">Late: updates between forward and backward. Mean and idle: since the stages are
+    <p class="key">Stale: updates between forward and backward. Mean and idle: since the stages are
     full. Keeps: batches in flight.</p>`;
   player.tabIndex = 0;
   player.setAttribute("role", "group");

@@ -52,12 +52,12 @@ TRAINED = {
     "13_search": ("fdg", 2),
 }
 WHY = "Back-propagation trains 2 batches in the time in which FDG trains 6"
-LATE = "Stage 0 updates three times between the forward of batch 6 and its backward"
+STALE = "Stage 0 updates three times between the forward of batch 6 and its backward"
 COMPARED = {
     "03_compare_methods": ("why.svg", WHY),
-    "04_gradient_error": ("late.svg", LATE),
+    "04_gradient_error": ("stale.svg", STALE),
     "05_draw_program": ("why.svg", WHY),
-    "11_own_remedy": ("late.svg", LATE),
+    "11_own_remedy": ("stale.svg", STALE),
     "12_study": (
         "images.svg",
         "What a study finds: a row for each method",
@@ -152,14 +152,14 @@ def programs() -> str:
 
 
 def describe(name: str) -> str:
-    """Return an item of a list: the idea of a method, its paper, and how late it is."""
+    """Return an item of a list: the idea of a method, its paper, and its staleness."""
     method, build = build_method(name), METHODS[name]
     idea = (getattr(build, "func", build).__doc__ or "").partition("\n")[0]
     idea = idea.removeprefix("Build ").rstrip(".")
     paper = re.sub(r"arXiv (\S+)", r"[arXiv \1](https://arxiv.org/abs/\1)", method.paper)
-    late = [method.staleness(stage, STAGES) for stage in range(STAGES)]
-    how = f"`{method.linearize}`, staleness {', '.join(f'{s:g}' for s in late)}"
-    return f"* **{name}**: {idea} ({paper}); {how if any(late) else 'nothing is late'}."
+    stale = [method.staleness(stage, STAGES) for stage in range(STAGES)]
+    how = f"`{method.linearize}`, staleness {', '.join(f'{s:g}' for s in stale)}"
+    return f"* **{name}**: {idea} ({paper}); {how if any(stale) else 'nothing is stale'}."
 
 
 def front(markdown: str) -> str:

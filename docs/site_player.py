@@ -14,14 +14,14 @@ METHODS = {
     "bp": "Back-propagation: one stage works, the others wait.",
     "gpipe": "GPipe: exact gradients, and a wait at the end of each group.",
     "1f1b": "1F1B: as GPipe, with fewer batches in flight.",
-    "ddg": "DDG: late gradients, and forwards that wait for each other.",
+    "ddg": "DDG: stale gradients, and forwards that wait for each other.",
     "fr": "Features Replay: as DDG, but a stage keeps inputs instead of graphs.",
-    "pipedream-2bw": "PipeDream-2BW: every stage is one update late.",
+    "pipedream-2bw": "PipeDream-2BW: every gradient is one update old.",
     "paci": "PACI: a pipeline with several gradients per update.",
-    "fdg": "FDG: late gradients, and no stage waits.",
+    "fdg": "FDG: stale gradients, and no stage waits.",
     "adl": "ADL: FDG with several gradients per update.",
     "dsp": "DSP: as FDG, but a stage keeps inputs instead of graphs.",
-    "dgl": "DGL: local losses. No stage waits, and nothing is late.",
+    "dgl": "DGL: local losses. No stage waits, and nothing is stale.",
 }
 
 
@@ -74,11 +74,11 @@ def table(method: Method, stages: int) -> dict:
     first, full = 0, 0
     for kind, stage in product("FB", range(stages)):
         row = starts[kind][stage]
-        late = [method.staleness(stage, stages, n) for n in range(BATCHES)]
+        stale = [method.staleness(stage, stages, n) for n in range(BATCHES)]
         odd = [
             n
             for n in range(BATCHES - repeats)
-            if row[n] + period != row[n + repeats] or late[n] != late[n + repeats]
+            if row[n] + period != row[n + repeats] or stale[n] != stale[n + repeats]
         ]
         begin = max(odd, default=-1) + 1
         first, full = max(first, begin), max(full, row[begin])

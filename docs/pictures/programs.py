@@ -32,17 +32,17 @@ def compare_picture(*titled: tuple[str, Method]) -> str:
     return svg(top + 14, *lines, *legend(top + 4))
 
 
-def late_picture() -> str:
-    """Return FDG with the way of batch 6, and the updates that make its gradient late."""
+def stale_picture() -> str:
+    """Return FDG with the way of batch 6, and the updates that make its gradient stale."""
     shown = window(FDG(), STAGES, first=4)
     # The updates of stage 0 between the forward of the batch and its backward.
     turns = [s for s in shown if s.stage == 0]
     forward, backward = [n for n, s in enumerate(turns) if s.batch == 6 and s.kind != "U"]
-    late = [s for s in turns[forward:backward] if s.kind == "U"]
+    missed = [s for s in turns[forward:backward] if s.kind == "U"]
     way = [s for s in shown if s.batch == 6 and s.kind != "U"]
-    note = f"stage 0 updates {len(late)} times before the gradient is back"
+    note = f"stage 0 updates {len(missed)} times before the gradient is back"
     height = panel_height(STAGES)
-    lines = panel(shown, STAGES, "The way of batch 6 with FDG", note, 0, bold=[*late, *way])
+    lines = panel(shown, STAGES, "The way of batch 6 with FDG", note, 0, bold=[*missed, *way])
     return svg(height + 24, *lines, *legend(height + 14))
 
 
@@ -55,11 +55,11 @@ def method_picture(name: str, stages: int = STAGES) -> str:
 
 
 def costs(method: Method, stages: int) -> str:
-    """Return how late the gradients of each stage are, and what each stage keeps."""
-    late = [method.staleness(stage, stages) for stage in range(stages)]
+    """Return the staleness of each stage, and what each stage keeps."""
+    stale = [method.staleness(stage, stages) for stage in range(stages)]
     memory = [method.memory(stage, stages) for stage in range(stages)]
     kept = "inputs" if method.linearize == "recompute" else "graphs"
-    told = f"late by {join(f'{s:g}' for s in late)} updates" if any(late) else "nothing is late"
+    told = f"staleness {join(f'{s:g}' for s in stale)}" if any(stale) else "nothing is stale"
     return f"{told}; keeps {join(str(getattr(count, kept)) for count in memory)} {kept}"
 
 
@@ -145,7 +145,7 @@ PICTURES = {
         ("1F1B waits at the end of each group", parse_method("1f1b:accumulate=4")),
         ("FDG: no stage waits", FDG()),
     ),
-    "late.svg": late_picture,
+    "stale.svg": stale_picture,
 }
 
 

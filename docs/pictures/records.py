@@ -1,4 +1,4 @@
-"""What late gradients cost and how fast stages are, drawn from records."""
+"""What stale gradients cost and how fast stages are, drawn from records."""
 
 import json
 from collections.abc import Callable, Iterable, Sequence
@@ -10,7 +10,7 @@ from hocket.methods import parse_method
 
 RECORDS = Path(__file__).parents[2] / "records"
 # Rows of expect.svg: labels, where they begin or end, and their anchor.
-LATE = {
+STALE = {
     ("bp", 1): ("back-propagation", 0.75, 1.725, "start"),
     ("paci:accumulate=4+predict", 2): ("PACI, prediction, 2 stages", 0.75, 1.775, "start"),
     ("adl:accumulate=12+predict", 4): ("ADL, prediction, 4 stages", 0.75, 1.825, "start"),
@@ -19,7 +19,7 @@ LATE = {
     ("fdg+predict", 4): ("FDG, prediction, 4 stages", 4.85, 2.15, "end"),
 }
 LEFT, TOP, BOTTOM, HEIGHT = 44, 36, 42, 250  # pixels
-MOST_LATE, LOSSES = 5.1, (1.70, 2.20)
+MOST_STALE, LOSSES = 5.1, (1.70, 2.20)
 # Rows of images.svg and remedies.svg: what is written, and the method of each series.
 IMAGES = {
     "back-propagation": ("bp", "bp"),
@@ -47,10 +47,10 @@ NAMES, ROW = 126, 26  # pixels
 
 
 def expect_picture() -> str:
-    """Return the final test loss of a GPT over the delay of its gradients."""
+    """Return the final test loss of a GPT over the staleness of its gradients."""
     lines = [
         text(8, 20, "Test loss of a GPT after 2,000 updates", bold=True),
-        text(WIDTH - 8, HEIGHT - 8, "mean delay of the first stage, in updates", anchor="end"),
+        text(WIDTH - 8, HEIGHT - 8, "mean staleness of the first stage", anchor="end"),
     ]
     for loss in (1.8, 1.9, 2.0, 2.1):
         lines += [
@@ -58,22 +58,23 @@ def expect_picture() -> str:
             text(LEFT - 8, y_of(loss) + 4, str(loss), anchor="end"),
         ]
     lines += [
-        text(x_of(late), HEIGHT - BOTTOM + 16, str(late), anchor="middle") for late in range(6)
+        text(x_of(stale), HEIGHT - BOTTOM + 16, str(stale), anchor="middle")
+        for stale in range(6)
     ]
     for row in read("gpt-characters-2000"):
-        lines += late_point(row)
+        lines += stale_point(row)
     return svg(HEIGHT, *lines)
 
 
-def late_point(row: dict) -> list[str]:
+def stale_point(row: dict) -> list[str]:
     """Return the point of a row, its spread over seeds and its label; nothing if not shown."""
     method, stages = row["options"]["method"], row["options"]["stages"]
-    if (method, stages) not in LATE:
+    if (method, stages) not in STALE:
         return []
-    label, label_late, label_loss, anchor = LATE[method, stages]
+    label, label_stale, label_loss, anchor = STALE[method, stages]
     loss = row["final"]["test_loss"]
     x, y = x_of(parse_method(method).staleness(0, stages)), y_of(loss["mean"])
-    label_x, label_y = x_of(label_late), y_of(label_loss)
+    label_x, label_y = x_of(label_stale), y_of(label_loss)
     spread = y - y_of(loss["mean"] + loss["deviation"])
     lines = [
         line(x, y - spread, x, y + spread, BLUE, 3),
@@ -180,9 +181,9 @@ def line(x1: float, y1: float, x2: float, y2: float, colour: str, width: float =
     )
 
 
-def x_of(late: float) -> float:
-    """Return the position of a delay in pixels."""
-    return LEFT + 8 + late / MOST_LATE * (WIDTH - LEFT - 24)
+def x_of(stale: float) -> float:
+    """Return the position of a staleness in pixels."""
+    return LEFT + 8 + stale / MOST_STALE * (WIDTH - LEFT - 24)
 
 
 def y_of(loss: float) -> float:
