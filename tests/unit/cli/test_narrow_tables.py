@@ -5,8 +5,13 @@ import re
 import pytest
 
 from hocket.cli.output import print_tables
-from hocket.runs.catalogue import data_table
-from hocket.runs.tables import METHOD_COLUMNS, method_rows, method_table, option_table
+from hocket.runs.tables import (
+    METHOD_COLUMNS,
+    data_table,
+    method_rows,
+    method_table,
+    option_table,
+)
 
 WIDTHS = (40, 80, 100, 120, 200)
 
