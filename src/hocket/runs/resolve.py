@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import nn
 
-from hocket.callbacks.tracking import Tracker
+from hocket.callbacks.trackers import Tracker
 from hocket.codecs.registry import parse_codec
 from hocket.data import Data
 from hocket.distributed.folder.restart import environment_number
@@ -29,8 +29,7 @@ from hocket.runs.build import (
     require_data,
 )
 from hocket.runs.config import RunConfig
-from hocket.runs.metrics_log import import_tensorboard
-from hocket.runs.trackers import parse_trackers
+from hocket.runs.trackers import import_tensorboard, parse_trackers
 from hocket.signals.losses import Loss, cross_entropy
 from hocket.stage.training_options import TrainingOptions
 from hocket.stage.update.clipping import as_clipping

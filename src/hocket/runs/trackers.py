@@ -1,6 +1,7 @@
 """Trackers of a run, from their names."""
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from hocket.callbacks.mlflow_tracker import MLflow
 from hocket.callbacks.wandb_tracker import WandB
@@ -34,3 +35,13 @@ def parse_trackers(text: str) -> Sequence[type[WandB | MLflow]]:
     for name in names:
         import_extra(name, name, f"the tracker {name!r}", has=TRACKERS[name].needs)
     return [TRACKERS[name] for name in names]
+
+
+def import_tensorboard() -> Any:
+    """Import what writes event files for TensorBoard.
+
+    Raises:
+        OptionError: The package is not installed.
+    """
+    import_extra("tensorboard", "tensorboard", "the option tensorboard")
+    return import_extra("torch.utils.tensorboard", "tensorboard", "the option tensorboard")

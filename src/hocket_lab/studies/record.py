@@ -24,6 +24,8 @@ from hocket_lab.studies.study import Study, own_choices
 from hocket_lab.studies.target import METRICS, Target
 
 FILE, REPORT, PICTURE = "record.json", "README.md", "curves.svg"
+RUNS = "runs"
+"""Folder of the run folders, in the study's folder."""
 NAME = "sweep"
 """Name of the records of all studies; what they studied is in their settings."""
 
