@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from hocket.errors import CutError
 from hocket.modes import restore_modes
 from hocket.partition.cut_graph import CutGraph, CutPoint, batch_size
-from hocket.partition.recording.record_modes import record_modes
+from hocket.partition.recording.recorder import record_modes
 from hocket.partition.recording.recording import (
     EVALUATION,
     TRAINING,
