@@ -159,10 +159,10 @@ def hide_link(forecasts: Sequence[Forecast]) -> list[Candidate]:
     of FDG and ADL, the other order hides short waits by gradients that are less late. What is
     forecast already is left out.
     """
-    programs = {_spelling_key(forecast.candidate) for forecast in forecasts}
+    programs = set(map(_spelling_key, forecasts))
     hiding = []
     for waiting in filter(lambda forecast: forecast.hiding_delay, forecasts):
-        delayed = replace(waiting.candidate, extra_delay=waiting.hiding_delay)
+        delayed = Candidate(waiting.method, waiting.cuts, waiting.hiding_delay)
         for candidate in (*_in_other_order(waiting), delayed):
             if _spelling_key(candidate) not in programs:
                 programs.add(_spelling_key(candidate))
