@@ -12,12 +12,11 @@ from itertools import pairwise
 from torch import Tensor, nn
 
 from hocket.errors import CutError
-from hocket.partition.cut_graph import CutGraph, CutPoint, batch_size
+from hocket.partition.cut_graph import CutGraph, CutPoint, StageSpan, batch_size
 from hocket.partition.parts.assignment import assign
 from hocket.partition.parts.forward_values import ForwardValues
 from hocket.partition.parts.meta_tensors import MetaModules, to_meta
 from hocket.partition.parts.partial_forward import PartialForward, StopForward
-from hocket.partition.parts.stage_span import StageSpan
 from hocket.partition.recording.intercept import intercept
 from hocket.partition.recording.recorder import call_network
 from hocket.partition.recording.recording import ForwardMode
