@@ -31,7 +31,6 @@ from hocket.stage.parts import StageParts
 from hocket.stage.setup import Setup
 from hocket.timeline import Recorder
 from hocket.transport import replay_buffer
-from hocket.transport.dropping_port import DroppingPort
 from hocket.transport.mailbox import Edge, NoNextStage
 from hocket.transport.packet import Activation
 from hocket.transport.port import ToNext, ToPrevious
@@ -43,7 +42,7 @@ from hocket.transport.processes.connection_ports import (
     ConnectionToPrevious,
     Lookahead,
 )
-from hocket.transport.processes.reconnecting import ReconnectingLink
+from hocket.transport.processes.reconnecting import DroppingPort, ReconnectingLink
 from hocket.transport.replay_buffer import ReplayBuffer
 from hocket.transport.source import Source
 from hocket.transport.stats import SendStats
@@ -262,7 +261,7 @@ def build_async_process(parts: EngineParts, world: World) -> AsyncProcess:
 
     # Signals, and what packets to and from the neighbours go through.
     signals, networks = build_signals(setup, parts.modules, parts.sample)
-    backends = world.together(lambda: Backends(world, setup.device))
+    backends = None if world.rejoined else Backends(world, setup.device)
     send_stats = SendStats()
     buffer = ReplayBuffer(replay) if k > 0 else None
 

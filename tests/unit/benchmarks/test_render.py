@@ -169,10 +169,10 @@ def test_the_record_of_a_study_is_rendered_and_quoted(tmp_path: Path, monkeypatc
     assert " by `hocket_lab.sweep(study)` " in document.read_text()
     assert "Its runs were made at commit " in document.read_text()
     short = excerpt("mine rows=short", tmp_path / "records").splitlines()
-    assert short[0] == "| method | stages | updates late | test_loss |"
+    assert short[0] == "| method | stages | staleness | test_loss |"
     loss = Record.read(folder).rows[0]["final"]["test_loss"]["mean"]
     assert short[2] == f"| bp | 2 | 0 | {loss:.3f} |"
-    assert ",examples=32,test_examples=16: one seed, 0. Updates late: " in short[4]
+    assert ",examples=32,test_examples=16: one seed, 0. Staleness: " in short[4]
     assert excerpt("mine rows=1", tmp_path / "records").splitlines() == short
     with pytest.raises(DataError, match=r"no rows '0,x'.*numbers from 1 to 1"):
         excerpt("mine rows=0,x", tmp_path / "records")

@@ -153,12 +153,12 @@ def test_no_other_machine_can_reach_a_process(capfd):
         (launched.return_code, 3, 3, ""),
         (launched.return_code, 256 + 3, 3, ""),
         (launched.exit_with, None, 0, ""),
-        (launched.exit_with, 4, 4, ""),
+        (launched.exit_with, 4, 4, "hocket: process 0 of 1 exited with code 4 at "),
         (launched.exit_with, "no more", 1, "no more\n"),
         (launched.exit_at_once, 6, 6, ""),
         (launched.raise_error, KeyboardInterrupt, 130, ""),
         (launched.raise_error, launched.PeerFailure, PEER_FAILED, ""),
-        (launched.exit_with, -1, 255, ""),
+        (launched.exit_with, -1, 255, "hocket: process 0 of 1 exited with code -1 at "),
     ],
 )
 def test_the_exit_code_is_kept(capfd, work, argument, code, message):

@@ -32,20 +32,23 @@ def test_the_tick_of_an_event_is_that_of_the_program():
     assert [(e.tick, e.action) for e in trained.events] == program
 
 
-def test_any_error_says_where_it_happened():
+@pytest.mark.parametrize("reason", ["no", "you tried: can't allocate memory: 9 bytes"])
+def test_any_error_says_where_it_happened(reason):
     class Fails(nn.Module):
         calls = 0
 
         def forward(self, values):
             self.calls += 1
             if self.calls == 3:  # those made while the stage was being built are not counted
-                raise RuntimeError("no")
+                raise RuntimeError(reason)
             return values
 
     modules = [mlp(1)[0][:5], nn.Sequential(Fails(), *mlp(1))]
-    with pytest.raises(RuntimeError, match="no") as caught:
+    with pytest.raises(RuntimeError, match=reason) as caught:
         train(FDG(), modules, data(mlp, 8))
-    assert caught.value.__notes__ == ["(stage 1, batch 2, tick 3: F1.2)"]
+    place, *advice = caught.value.__notes__
+    assert place == "(stage 1, batch 2, tick 3: F1.2)"
+    assert ["smaller batches" in line for line in advice] == [True] * (reason != "no")
 
 
 def test_a_step_gives_the_loss_of_the_batch_that_arrives():

@@ -267,8 +267,11 @@ def test_plateaus_without_losses_are_refused():
             OptionError, match="it wants scheduler_unit 'epoch', and stages that"
         ):
             Trainer(mlp(2), **{**plateau, **others}).prepare(batches[0][0])
+    stepped = {**plateau, "scheduler": partial(lr_scheduler.StepLR, step_size=1)}
+    with pytest.raises(OptionError, match=r"plateau_metric .*'accuracy'.*StepLR"):
+        Trainer(mlp(2), **stepped, plateau_metric="accuracy").prepare(batches[0][0])
     upwards = {**plateau, "scheduler": partial(ReduceLROnPlateau, mode="max")}
-    with pytest.raises(OptionError, match="has mode 'max' and follows the validation loss"):
+    with pytest.raises(OptionError, match="mode 'max' and follows test_loss"):
         Trainer(mlp(2), **upwards).prepare(batches[0][0])
 
 

@@ -391,7 +391,7 @@ REFUSALS = {
         lambda: trainer_of().fit(
             BATCHES, epochs=1, callbacks=[EarlyStopping()], progress=False
         ),
-        "watches test_error, and epoch 0 was not evaluated; give fit validation data",
+        "follows test_error, and epoch 0 was not evaluated; give fit validation data",
     ),
     "no class numbers": (
         lambda: epochs_until_stop(EarlyStopping(), [None]),
