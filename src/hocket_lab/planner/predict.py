@@ -108,7 +108,6 @@ def predict_all(
     *,
     link: Link = ONE_MACHINE,
     contended: bool = False,
-    repeat_reversed: bool = True,
     track: Track = iter,
 ) -> list[Forecast]:
     """Forecast some candidates, all with the same number of stages.
@@ -118,8 +117,6 @@ def predict_all(
         candidates: Methods and cuts.
         link: Link that packets go over.
         contended: The stages share this machine.
-        repeat_reversed: Rehearse all candidates a second time in reverse order, so that a
-            machine whose speed drifts affects all of them equally.
         track: Iterates over what is to be rehearsed.
 
     Raises:
@@ -130,9 +127,7 @@ def predict_all(
     baselines = [Candidate(BASELINE, candidate.cuts) for candidate in candidates]
     rehearsed = list(dict.fromkeys([Candidate(BASELINE, ()), *baselines, *candidates]))
     # With contention, stages of a method that waits are idle at times, and slower afterwards.
-    found = rehearse_candidates(
-        build, rehearsed, track, with_idle=contended, repeat_reversed=repeat_reversed
-    )
+    found = rehearse_candidates(build, rehearsed, track, with_idle=contended)
     profiles = _profiles_by_candidate(rehearsed, found)
     contended_profiles: Mapping[Candidate, StageProfiles] = {}
     if contended:
@@ -141,7 +136,6 @@ def predict_all(
             rehearsed,
             processes=len(candidates[0].cuts) + 1,
             threads=torch.get_num_threads(),
-            repeat_reversed=repeat_reversed,
         )
         contended_profiles = _profiles_by_candidate(rehearsed, found)
     return [

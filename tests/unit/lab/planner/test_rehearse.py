@@ -66,25 +66,13 @@ def test_with_idle_a_stage_sleeps_before_it_receives_a_packet(name, idles, monke
     candidates = [Candidate(name, ("1.0", "2")), Candidate(name, ())]
     slept = []
     monkeypatch.setattr(rehearse.time, "sleep", slept.append)
-    stages, (whole,) = rehearse_candidates(
-        build_workload, candidates, with_idle=True, repeat_reversed=False
-    )
-    ticks = rehearse.REPETITIONS
+    stages, (whole,) = rehearse_candidates(build_workload, candidates, with_idle=True)
+    ticks = 2 * rehearse.REPETITIONS  # each is rehearsed twice
     assert [len(one.seconds["F"]) for one in (*stages, whole)] == [ticks] * 4
     assert slept == [rehearse.IDLE_S] * (sum(idles) * ticks)
     slept.clear()
     rehearse_candidates(build_workload, candidates)
     assert not slept
-
-
-def test_with_repeat_reversed_each_stage_is_timed_twice():
-    candidate = Candidate("bp", ("2",))
-    for repeat_reversed, visits in ((True, 2), (False, 1)):
-        (stages,) = rehearse_candidates(
-            build_workload, [candidate], repeat_reversed=repeat_reversed
-        )
-        for stage in stages:
-            assert len(stage.seconds["F"]) == visits * rehearse.REPETITIONS
 
 
 def test_jitter_is_relative_to_the_mean():
