@@ -26,10 +26,8 @@ def test_a_log_gets_a_line_for_each_run(capsys):
     with SweepProgress(4, "test_loss", shown=True) as bar:
         bar.begin(1)
         bar.end(ended(1), run(1))
-        diverged = RunOutcome(
-            run(2), RunResult("diverged", "nan\nhelp"), (), (), RunSource(), float("inf")
-        )
-        bar.end(diverged, run(2))
+        diverged = RunResult("diverged", "nan\nhelp")
+        bar.end(RunOutcome(run(2), diverged, (), (), RunSource(), float("inf")), run(2))
         bar.end(None, run(3))
     captured = capsys.readouterr()
     assert captured.out == "", "standard output is for results"
