@@ -259,6 +259,21 @@ def test_the_activity_before_a_wait_returns_after_it(detectors):
     assert "; stage 1 has been going on for" in str(end_of_wait(detectors[0], 1))
 
 
+def test_a_wait_that_is_over_counts_as_progress_of_the_phase_around_it(monkeypatch):
+    detector = FailureDetector(HashStore(), NAMES, 0, 60.0)
+    detector.close()  # its thread reads the clock
+    seconds = 0.0
+    monkeypatch.setattr(time, "monotonic", lambda: seconds)
+    detector._clock = phases.RunningClock(most_s=100.0)
+    detector.set_activity("executing F1.4")
+    seconds = 5.0
+    assert detector.activity == Status("executing F1.4", seconds=5.0)
+    with detector.waiting_for("waiting", [1], "it"):
+        seconds = 12.0
+        assert detector.activity == Status("waiting", (1,), seconds=7.0)
+    assert detector.activity == Status("executing F1.4")
+
+
 def test_a_wait_that_ended_in_an_error_stays_the_activity(detectors):
     detectors[2].set_activity("executing F2.0")
     with (

@@ -8,7 +8,6 @@ from torch.distributed.distributed_c10d import PrefixStore, Store, _get_default_
 
 from hocket.distributed.folder.launch_folder import LaunchFolder
 from hocket.distributed.folder.process_state import is_at_work
-from hocket.distributed.folder.rejoin_files import RejoinMarkers
 
 KEY_TIMEOUT_S = 10.0
 """Seconds to wait for a key of the store that another process is about to write."""
@@ -24,7 +23,6 @@ class ProcessIdentity:
         store: Store that all processes read and write.
         incarnation: Number of the restart that began this process, counted from 1; 0 for a
             process that was there from the beginning.
-        rejoin_markers: Marker files of the launch; None where a killed process does not rejoin.
         launch_folder: Folder of the launch; None for processes that Hocket has not launched.
     """
 
@@ -32,7 +30,6 @@ class ProcessIdentity:
     size: int
     store: Store
     incarnation: int = 0
-    rejoin_markers: RejoinMarkers | None = None
     launch_folder: LaunchFolder | None = None
 
     def is_silent(self, rank: int) -> bool:

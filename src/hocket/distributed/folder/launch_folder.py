@@ -31,10 +31,6 @@ class LaunchFolder:
         """Record that this process has started, and is about to connect to the others."""
         self._write(f"started-{rank}", str(os.getpid()))
 
-    def has_started(self, rank: int) -> bool:
-        """Return True if a process has started."""
-        return self.pid(rank) is not None
-
     def pid(self, rank: int) -> int | None:
         """Return the number of a process that has started; None for others."""
         number = self._read(f"started-{rank}")
@@ -55,6 +51,28 @@ class LaunchFolder:
     def is_silent(self, rank: int) -> bool:
         """Return True if a process does not answer."""
         return (self.path / f"silent-{rank}").exists()
+
+    def mark_detached(self, rank: int) -> None:
+        """Record that a process needs no process group from now on."""
+        self._mark(f"detached-{rank}")
+
+    def mark_reunited(self) -> None:
+        """Record that all processes have joined again, for good."""
+        self._mark("reunited")
+
+    def all_detached(self, size: int) -> bool:
+        """Return True while every process is detached, so that one may be replaced alone."""
+        detached = all((self.path / f"detached-{rank}").exists() for rank in range(size))
+        return detached and not (self.path / "reunited").exists()
+
+    def mark_unrecoverable(self) -> None:
+        """Record that no process replaces one that was killed."""
+        self._mark("unrecoverable")
+
+    @property
+    def unrecoverable(self) -> bool:
+        """True if no process replaces one that was killed."""
+        return (self.path / "unrecoverable").exists() or not self.path.exists()
 
     def report_lost(self, message: str) -> None:
         """Tell the processes that one of them has died and could not say so itself."""

@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from weakref import WeakValueDictionary
 
-from torch import distributed
 from torch.distributed.distributed_c10d import PrefixStore, Store, default_pg_timeout
 from torch.distributed.rendezvous import rendezvous
 
@@ -21,11 +20,11 @@ from hocket.distributed.failures.first_failure import (
 )
 from hocket.distributed.failures.store_client import ask_store, connect_again, leave_store
 from hocket.distributed.folder.identity import ProcessIdentity, current_identity
-from hocket.distributed.folder.last_words import flush_files, flush_streams, write_last_words
+from hocket.distributed.folder.last_words import flush_files, write_last_words
 from hocket.distributed.folder.process_state import leave_gloo
 from hocket.distributed.folder.restart import environment_number, torchrun_restart_count
 from hocket.distributed.network import network_interface
-from hocket.distributed.network.strangers import form_without_strangers
+from hocket.distributed.network.strangers import form_default_group
 from hocket.distributed.world.solo_world import SoloWorld
 from hocket.distributed.world.world import World, close_abandoned_worlds
 from hocket.errors import HangError, PeerFailedError, PeerLostError, WorldError
@@ -82,15 +81,7 @@ def join_world(
         fresh = PrefixStore(f"attempt {torchrun_restart_count()}/{_joined.groups}", store)
         _joined.groups += 1
         # With torch's own time-out: a process that takes long to start does not hang.
-        form_without_strangers(
-            lambda: distributed.init_process_group(
-                "gloo", store=fresh, rank=rank, world_size=size
-            ),
-            PrefixStore("door", fresh),
-            rank=rank,
-            size=size,
-            timeout_s=default_pg_timeout.total_seconds(),
-        )
+        form_default_group(fresh, rank, size, default_pg_timeout.total_seconds())
 
     # Prepare the way out, once.
     identity = current_identity()
@@ -238,7 +229,6 @@ def exit_process(code: int) -> None:
     """
     if not _joined.count:
         return
-    flush_streams()
     flush_files()
     os._exit(code)
 

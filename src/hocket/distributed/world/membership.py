@@ -85,8 +85,8 @@ class Membership:
             )
         self.phase += 1
         self.detached = True
-        if self._identity.rejoin_markers is not None:
-            self._identity.rejoin_markers.mark_detached(self._identity.rank)
+        if self._identity.launch_folder is not None:
+            self._identity.launch_folder.mark_detached(self._identity.rank)
 
     def reunite(self, timeout_s: float) -> Group | None:
         """End the elastic phase when all processes do.
@@ -103,8 +103,8 @@ class Membership:
         """
         self.wait_for_all(_barrier(self.phase), "finish their last tick")
         self.detached = False
-        if self._identity.rejoin_markers is not None:
-            self._identity.rejoin_markers.mark_reunited()
+        if self._identity.launch_folder is not None:
+            self._identity.launch_folder.mark_reunited()
         latest = max(map(self.incarnation, range(self._identity.size)))
         if not latest or self.phase > 1:  # in which no process can rejoin
             return None
@@ -146,8 +146,8 @@ class Membership:
     @property
     def may_rejoin(self) -> bool:
         """True if a process that is gone may be replaced."""
-        markers = self._identity.rejoin_markers
-        return self.detached and markers is not None and not markers.unrecoverable
+        folder = self._identity.launch_folder
+        return self.detached and folder is not None and not folder.unrecoverable
 
     def incarnation(self, rank: int) -> int:
         """Return the number of the restart that began the process of a rank; 0 for none."""

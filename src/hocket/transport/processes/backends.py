@@ -151,7 +151,7 @@ class Backends:
         without_gpu = any(entry[0] is None for entry in devices)
         if name is None or without_gpu or len({tuple(entry) for entry in devices}) < world.size:
             return
-        self._edges, self.gradient_group = world.groups.direct(name)
+        self._edges, self.gradient_group = world.groups.form_direct(name)
 
     def for_headers(self, rank: int) -> HostBackend:
         """Build the backend for the headers of messages to a neighbour, and from it."""

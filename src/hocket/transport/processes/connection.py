@@ -149,9 +149,6 @@ class Connection:
             PacketError: Another message came in its place.
             HocketError: The neighbour is lost, or sends nothing.
         """
-        arrived = self._inbox.take_arrived((kind, number))
-        if arrived is not None:  # no wait to tell others of
-            return arrived
         wanted = f"{kind} {number} from {self.peer_name}"
         with self._waiting_for_peer(f"waiting for {wanted}", wanted) as wait:
             return wait.until(partial(self._inbox.take, (kind, number)))
