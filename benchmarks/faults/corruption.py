@@ -136,6 +136,7 @@ def corrupt_packets(count: int, seed: int) -> list[Row]:
             "kind": "activation",
             "number": number,
             "sequence": 0,
+            "trees": {},
             "tensors": [wire.tensor_spec(tensor)],
             "checksums": [wire.checksum(tensor)],
         }

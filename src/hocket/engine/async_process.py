@@ -245,10 +245,10 @@ class AsyncProcess:
         phase = self._world.membership.phase
         if self._following is not None:
             sent = self._stage.stage.send_stats.sent
-            self._following.wait_connected().send("count", phase, {"sent": sent})
+            self._following.wait_connected().send("count", phase, sent=sent)
         if self._previous is not None and self._buffer is not None:
             message = self._previous.wait_connected().receive("count", phase)
-            self._buffer.count_lost(message.value("sent", int))
+            self._buffer.count_lost(message.number("sent"))
 
     def _wait_for_packet(self) -> bool:
         """Wait for a packet to draw or, after the goal, to pass on; return True if it came.

@@ -29,7 +29,7 @@ class Transfer:
 
     def send(self, tensors, kind="evaluation", number=0):
         """Send a message; return its parts."""
-        message = self.writer.encode(kind, number, {}, {"values": tensors})
+        message = self.writer.encode(kind, number, {"values": tensors})
         message.begin()
         self.writer.count(message)
         return message.parts

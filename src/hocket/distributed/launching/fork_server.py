@@ -146,13 +146,14 @@ class ForkedProcess:
 
     Attributes:
         pid: Number of the process.
-        sentinel: Connection that becomes readable when the process ends.
+        sentinel: File descriptor that becomes readable when the process ends.
         has_ended: True once its end has been noticed.
     """
 
     def __init__(self, server: ForkServer, pid: int, status: Connection) -> None:
         self.pid = pid
-        self.sentinel = status
+        self.sentinel = status.fileno()
+        self._status = status
         self.has_ended = False
         self._server = server
 
@@ -163,7 +164,7 @@ class ForkedProcess:
             The exit code, -n for a death by signal n, or None if the server was killed, so that
             it is not known and the process perhaps still runs.
         """
-        code = _receive(self.sentinel)
+        code: int | None = _receive(self._status)
         if code is None:
             self.send(signal.SIGKILL)
             self._server.stop()
@@ -185,7 +186,7 @@ class ForkedProcess:
         if not self.has_ended:
             self.send(signal.SIGKILL)
             self.wait()
-        self.sentinel.close()
+        self._status.close()
 
 
 def serve(control: int, modules: Sequence[str]) -> NoReturn:

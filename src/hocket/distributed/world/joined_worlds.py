@@ -23,7 +23,7 @@ from hocket.distributed.folder.identity import ProcessIdentity, current_identity
 from hocket.distributed.folder.last_words import flush_files, write_last_words
 from hocket.distributed.folder.process_state import leave_gloo
 from hocket.distributed.folder.restart import environment_number, torchrun_restart_count
-from hocket.distributed.network import network_interface
+from hocket.distributed.network.network_interface import INTERFACE_VARIABLE, find_interface
 from hocket.distributed.network.strangers import form_default_group
 from hocket.distributed.world.solo_world import SoloWorld
 from hocket.distributed.world.world import World, close_abandoned_worlds
@@ -74,7 +74,8 @@ def join_world(
     if current_identity() is None:
         if environment_number("WORLD_SIZE", 1) == 1:
             return SoloWorld()
-        network_interface.choose_interface()
+        if (interface := find_interface(os.environ)) is not None:
+            os.environ[INTERFACE_VARIABLE] = interface
         store, rank, size = _meet()
         # torchrun keeps its store when it restarts its processes, with the addresses of those
         # that are gone; and so it does when the caller has destroyed a group.

@@ -66,8 +66,7 @@ class World(Collectives):
         flags: Flags that the processes set without waiting for each other.
         membership: Elastic phases, in which a killed process may rejoin.
         left: True once this process begins to leave the world.
-        operations_begun: Operations in process groups that this process has begun.
-        operations_done: Operations in process groups that it has completed.
+        open_operations: Operations in process groups that this process has not completed.
 
     Raises:
         WorldError: There are not K times R processes.
@@ -127,7 +126,7 @@ class World(Collectives):
         self.membership = Membership(identity, store, self.failures)
 
         # Operations in process groups, and connections to the neighbours.
-        self.operations_begun = self.operations_done = 0
+        self.open_operations = 0
         self._links: list[NeighbourLink] = []
         self._closing = threading.Lock()
         self._closed = self.left = False
@@ -218,8 +217,7 @@ class World(Collectives):
                 link.begin_close()
             end_s = time.monotonic() + self.failures.timeout_s
             quiet = [link.finish_close(end_s - time.monotonic()) for link in self._links]
-            complete = self.operations_begun == self.operations_done
-            if all(quiet) and complete and self._groups is not None:
+            if all(quiet) and not self.open_operations and self._groups is not None:
                 _left_groups.append(self._groups)
             self.failures.close()
             self._links.clear()
@@ -293,10 +291,10 @@ class World(Collectives):
 
     @contextmanager
     def _operations_among(self, ranks: Sequence[int], activity: str) -> Iterator[Finish]:
-        self.operations_begun += 1
+        self.open_operations += 1
         with self.failures.collective(activity, ranks) as finish:
             yield finish
-        self.operations_done += 1
+        self.open_operations -= 1
 
 
 _left_groups: list[ProcessGroups] = []

@@ -10,14 +10,13 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import Any
 
 import torch
 
 from hocket.distributed.failures.detector import Wait
 from hocket.distributed.world.world import World
 from hocket.errors import HocketError
-from hocket.transport.packet import Activation
+from hocket.transport.packet import Activation, Gradient
 from hocket.transport.processes.backend import Backend
 from hocket.transport.processes.inbox import Inbox
 from hocket.transport.processes.message import (
@@ -107,25 +106,29 @@ class Connection:
         )
         self._thread.start()
 
-    def send(self, kind: str, number: int, header: dict[str, Any], **trees: Tree) -> None:
+    def send(self, kind: str, number: int, **trees: Tree) -> None:
         """Start sending a message; return before the neighbour has received it.
 
         Args:
             kind: Kind of the message.
             number: Its number among the messages of that kind.
-            header: Values that JSON can hold, by name.
-            **trees: Nested tensors by name.
+            **trees: Nested tensors, numbers and texts by name.
 
         Raises:
             PacketError: A tree holds a value that cannot be sent to another process.
             HocketError: The neighbour is lost or does not receive.
         """
-        message = self._writer.encode(kind, number, header, trees)
+        message = self._writer.encode(kind, number, trees)
         wanted = f"{self.peer_name} to take {kind} {number}"
         activity = f"sending {kind} {number} to {self.peer_name}"
         with self._waiting_for_peer(activity, wanted) as wait:
             wait.until(partial(self._outbox.add, message.begin))
         self._writer.count(message)
+
+    def send_packet(self, packet: Activation | Gradient, **trees: Tree) -> None:
+        """Start sending a packet, with further values by name; see `send`."""
+        values = {name: getattr(packet, name) for name in packet.sent}
+        self.send(packet.kind, packet.batch, **values, **trees)
 
     @property
     def sent_bytes(self) -> int:
@@ -170,7 +173,7 @@ class Connection:
         self._inbox.close()
         parts: list[Part] = []
         for _ in range(self._ahead):  # a posted receive cannot be taken back
-            message = self._writer.encode("end", 0, {}, {})
+            message = self._writer.encode("end", 0, {})
             self._writer.count(message)
             parts += message.parts
         self._outbox.close(OutgoingMessage("end", 0, parts).begin)

@@ -10,7 +10,8 @@ library or in Hocket, training must stop: it would silently learn from another b
 """
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -22,7 +23,7 @@ from hocket.errors import PacketError, TransitError
 from hocket.transport.packet import Activation, Gradient
 from hocket.transport.port import Received
 from hocket.transport.processes.backend import Arrival, Backend, Lane
-from hocket.tree import Tree, map_tensors
+from hocket.tree import Tree
 
 Layout: TypeAlias = list[list[Any]]
 """Type, shape and strides of each tensor of a message."""
@@ -50,33 +51,26 @@ class Message:
     header: dict[str, Any]
     tensors: list[Tensor]
 
-    def value(self, name: str, kind: type) -> Any:
-        """Return the value of this name and type.
+    def number(self, name: str) -> int:
+        """Return the whole number of this name.
 
         Raises:
             TransitError: There is none.
         """
-        try:
-            return wire.header_value(self.header, name, kind)
-        except PacketError as error:
-            raise self.error(str(error)) from None
+        with self._named_errors():
+            number: int = wire.header_value(self.header["trees"], name, int)
+            return number
 
-    def tree(self, name: str, device: torch.device) -> Tree:
-        """Return the nested tensors of this name, on a device.
+    def trees(self, names: Sequence[str], device: torch.device) -> list[Tree]:
+        """Return the nested values of these names, with their tensors on a device.
 
         Raises:
-            TransitError: There are none.
+            TransitError: One is missing or malformed.
         """
-        structures = self.value("trees", dict)
-        if name not in structures:
-            raise self.error(f"a packet arrived with a malformed header: it has no {name!r}")
-        try:
-            tree = wire.decode_tree(structures[name], self.tensors)
-        except PacketError as error:
-            raise self.error(str(error)) from None
-        except RecursionError:
-            raise self.error("a packet has a structure that is too deep") from None
-        return map_tensors(lambda t: t.to(device), tree)
+        structures = self.header["trees"]
+        tensors = [tensor.to(device) for tensor in self.tensors]
+        with self._named_errors():
+            return [wire.decode_tree(structures[name], tensors) for name in names]
 
     def packet(self, packet_type: type[Received], device: torch.device) -> Received:
         """Return the packet that the message holds, with its tensors on a device.
@@ -84,14 +78,30 @@ class Message:
         Raises:
             TransitError: It holds none of this type.
         """
-        trees = {name: self.tree(name, device) for name in packet_type.tree_names}
-        try:
-            return packet_type.from_message(self.header, trees)
-        except PacketError as error:
-            raise self.error(str(error)) from None
+        values = self.trees(packet_type.sent, device)
+        with self._named_errors():
+            sent = dict(zip(packet_type.sent, values, strict=True))
+            packet = packet_type(batch=self.header["number"], **sent)
+            packet.check()
+            return packet
 
-    def error(self, text: str) -> TransitError:
-        """Build the error for contents that do not fit such a message."""
+    @contextmanager
+    def _named_errors(self) -> Iterator[None]:
+        """Context manager that turns errors of the contents into errors of the message.
+
+        Raises:
+            TransitError: The contents do not fit such a message.
+        """
+        try:
+            yield
+        except KeyError as error:
+            raise self._error(f"its header has no {error}") from None
+        except RecursionError:
+            raise self._error("its structure is too deep") from None
+        except PacketError as error:
+            raise self._error(str(error)) from None
+
+    def _error(self, text: str) -> TransitError:
         return TransitError(
             f"{self.route}: {self.header['kind']} {self.header['number']}: {text}; {ADVICE}"
         )
@@ -158,16 +168,13 @@ class MessageWriter:
         # Layouts that the receiver expects of the next messages.
         self._expected: deque[Layout] = deque([[]] * ahead, maxlen=ahead)
 
-    def encode(
-        self, kind: str, number: int, header: dict[str, Any], trees: dict[str, Tree]
-    ) -> OutgoingMessage:
+    def encode(self, kind: str, number: int, trees: Mapping[str, Tree]) -> OutgoingMessage:
         """Build the next message.
 
         Args:
             kind: Kind of the message.
             number: Its number among the messages of that kind.
-            header: Values that JSON can hold, by name.
-            trees: Nested tensors by name.
+            trees: Nested tensors, numbers and texts by name.
 
         Raises:
             PacketError: A tree holds a value that cannot be sent to another process.
@@ -180,8 +187,7 @@ class MessageWriter:
 
         # Write the header, which may be longer than its first part.
         first, rest = wire.encode_header(
-            header
-            | {
+            {
                 "trees": specs,
                 "kind": kind,
                 "number": number,

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import TypeAlias
 
 from hocket.distributed.world.world import World
@@ -58,6 +59,8 @@ class ReconnectingLink:
     ) -> None:
         self.rank = rank
         self.peer_name = world.names[rank]
+        # Not a method: link and connection would keep each other, and its group, alive.
+        self._lost_error = partial(_lost_error, world, rank)
         self.connection = connect(self._lost_error, *first) if first is not None else None
         self._world = world
         self._connect = connect
@@ -82,7 +85,7 @@ class ReconnectingLink:
             return False
         # If the connection is cut just now, the receiver of the next packet counts a lost one.
         with suppress(_ConnectionCutError):
-            connection.send(packet.kind, packet.batch, packet.header(), **packet.trees())
+            connection.send_packet(packet)
         return True
 
     def start_reconnecting(self) -> None:
@@ -128,12 +131,6 @@ class ReconnectingLink:
             self._thread.join(max(timeout_s, 0))
         connection = self.connection
         return connection is not None and connection.finish_close(end_s - time.monotonic())
-
-    def _lost_error(self, text: str) -> HocketError:
-        """Build the error to raise when the connection fails with an error of this text."""
-        if self._world.membership.may_rejoin:
-            return _ConnectionCutError(text)
-        return self._world.failures.peer_lost(self.rank, text)
 
     @property
     def _detached(self) -> bool:
@@ -192,6 +189,13 @@ class ReconnectingLink:
             if waited_s >= failures.limits.slow_timeout_s:
                 raise failures.timed_out(waited_s, f"{self.peer_name} to come back")
             time.sleep(POLL_S)
+
+
+def _lost_error(world: World, rank: int, text: str) -> HocketError:
+    """Build the error of a connection to a rank from the text of its failure."""
+    if world.membership.may_rejoin:
+        return _ConnectionCutError(text)
+    return world.failures.peer_lost(rank, text)
 
 
 class DroppingPort(ForwardOnlyPort):
