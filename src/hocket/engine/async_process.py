@@ -14,7 +14,6 @@ from hocket.engine.async_stage import AsyncStage
 from hocket.engine.engine import Batch
 from hocket.engine.event import Event
 from hocket.engine.lookahead import NO_BATCH, BatchAnnouncer, predict_stage
-from hocket.errors import HocketError
 from hocket.stage.passes.forward_only import Prediction
 from hocket.stage.stage import Stage
 from hocket.transport.processes.reconnecting import ReconnectingLink
@@ -54,9 +53,6 @@ class ProcessPace:
         self._reads_data = reads_data
         self._polled = 0.0
         self._announced_end = self.finished = self.stopped = False
-        self._failures: list[HocketError] = []
-        # Not a method: the world lives longer than this engine, and would keep it alive.
-        world.failures.add_listener(self._failures.append)
         self._waits = []
         for link in links:
             status = Status("waiting for the others", (link.rank,), limit="slow_timeout_s")
@@ -101,7 +97,7 @@ class ProcessPace:
     @property
     def failed(self) -> bool:
         """True if another process has failed."""
-        return bool(self._failures)
+        return self._world.failures.record.known is not None
 
     def _placeholders(self) -> Iterator[Batch]:
         """Return a placeholder for each turn that is left of the stage's own epoch."""
@@ -119,8 +115,7 @@ class ProcessPace:
                 wait.restart()
         for link in self._links:
             link.raise_if_lost()
-        if self._failures:
-            raise self._failures[0]
+        self._world.failures.raise_if_failed()
         now = time.monotonic()
         if not self.finished and now - self._polled >= POLL_S:
             self._polled = now

@@ -55,7 +55,6 @@ class Pipe:
 def connect(pipe):
     wait = SimpleNamespace(until=lambda attempt: attempt(60.0))
     failures = SimpleNamespace(
-        add_listener=lambda listen: None,
         waiting_for=lambda activity, ranks, awaited: nullcontext(wait),
         peer_lost=lambda rank, text: AssertionError(f"the connection is gone: {text}"),
     )

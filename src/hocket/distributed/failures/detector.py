@@ -99,10 +99,9 @@ class FailureDetector:
         self._begin(Status(Phase.STARTING, limit="slow_timeout_s", idle=True))
         self.operations = 0
 
-        # A thread answers requests and passes failures on.
+        # A thread answers requests and looks for failures.
         self._closed = threading.Event()
         self._silent_since_s: float | None = None  # when the store did not answer
-        self._listeners: list[Callable[[HocketError], None]] = []
         self._answered = 0
         self.store.set(f"present/{rank}", "yes")
         self._thread = StoreThread(self._poll, "hocket-failure-detector")
@@ -210,16 +209,12 @@ class FailureDetector:
             wait = Wait(self, Status(Phase.CONNECTING, everyone), "all processes to connect")
             return finish_call(wait, form)
 
-    def add_listener(self, listener: Callable[[HocketError], None]) -> None:
-        """Call a function, in another thread, once any process has recorded a failure."""
-        self._listeners.append(listener)
-
     def announce_exit(self) -> None:
         """Record that this process has left the training."""
         self.store.set(f"exited/{self._rank}", str(self.operations))
 
     def close(self) -> None:
-        """Stop the thread that answers status requests and passes failures on."""
+        """Stop the thread that answers status requests and looks for failures."""
         self._closed.set()
         self._thread.join(STORE_TIMEOUT_S)
 
@@ -376,7 +371,7 @@ class FailureDetector:
         return self.running_s - self._silent_since_s
 
     def _poll(self) -> None:
-        """Answer requests for the status of this process, and pass on the first failure."""
+        """Answer requests for the status of this process, and look for the first failure."""
         while not self._closed.wait(self._poll_s):
             try:
                 # In this thread, without a limit of time: nothing waits for it.
@@ -391,8 +386,6 @@ class FailureDetector:
                     self._answered = requested
             if first is not None:
                 self.record.known = first
-                for listener in self._listeners:
-                    listener(PeerFailedError(first))
 
 
 class Wait:

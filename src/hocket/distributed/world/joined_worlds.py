@@ -100,25 +100,13 @@ def join_world(
     try:
         world = World(stages, replicas, timeout_s, store, identity, slow_timeout_s)
     except BaseException as error:
-        mark(error, _VERDICTS[_tell_those_that_join(store, identity, error)])
+        if not isinstance(error, PeerFailedError):
+            # A world has recorded its own errors: later ones would be a PeerFailedError.
+            recorded = isinstance(error, (HangError, PeerLostError))
+            mark(error, _VERDICTS[recorded or _is_first(store, identity, error)])
         raise
     _joined.worlds[_joined.count] = world
     return world
-
-
-def _tell_those_that_join(
-    store: Store, identity: ProcessIdentity, error: BaseException
-) -> bool:
-    """Tell the others in the store of a world why this process does not join it.
-
-    Returns:
-        True if it is the first that failed there.
-    """
-    if isinstance(error, PeerFailedError):
-        return False
-    if isinstance(error, (HangError, PeerLostError)):
-        return True  # the world has recorded it: a later one would be a PeerFailedError
-    return _is_first(store, identity, error)
 
 
 def _is_first(store: Store, identity: ProcessIdentity, error: BaseException) -> bool:

@@ -96,11 +96,9 @@ class Connection:
         self._writer = MessageWriter(headers, backend, ahead, checksum=checksum)
         self._reader = MessageReader(route, headers, backend)
 
-        # A failure anywhere wakes up a thread that waits here.
+        # What arrives waits in an inbox; an outbox waits for what is sent.
         self._inbox: Inbox[Message] = Inbox(route, capacity)
         self._outbox = Outbox(f"hocket-to-{rank}", IN_FLIGHT)
-        world.failures.add_listener(self._inbox.fail)
-        world.failures.add_listener(self._outbox.fail)
         self._thread = threading.Thread(
             target=self._receive_loop, name=f"hocket-from-{rank}", daemon=True
         )
@@ -176,7 +174,13 @@ class Connection:
             message = self._writer.encode("end", 0, {})
             self._writer.count(message)
             parts += message.parts
-        self._outbox.close(OutgoingMessage("end", 0, parts).begin)
+        last = OutgoingMessage("end", 0, parts)
+
+        def send_last() -> None:
+            wait = last.begin()
+            wait()
+
+        self._outbox.close(send_last)
 
     def finish_close(self, timeout_s: float) -> bool:
         """Wait until the neighbour says the same; return True if nothing is under way.
