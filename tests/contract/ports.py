@@ -186,11 +186,11 @@ def changing(change, number):
 def connect(world, transport, capacity=CAPACITY, checksum=True):
     """Build this process's end of a connection; return it and the connection."""
     device, rank = torch.device("cpu"), 1 - world.rank
-    headers = backend = HostBackend(world.groups.packets, rank)
+    backend = HostBackend(world.groups.packets, rank)
     if transport == "shared memory":
         backend = Backends(world, device).for_peer(rank)
         assert isinstance(backend, SharedMemoryBackend)
-    connection = Connection(world, rank, capacity, device, headers, backend, checksum=checksum)
+    connection = Connection(world, rank, capacity, device, backend, checksum=checksum)
     port = (ConnectionToNext, ConnectionToPrevious)[world.rank]
     return port(connection, Lookahead(), Recorder(world.rank, keep=False)), connection
 

@@ -22,8 +22,8 @@ class Transfer:
 
     def __init__(self, ahead=2, *, checksum=True):
         self.lanes = Lanes()
-        self.writer = MessageWriter(self.lanes, self.lanes, ahead, checksum=checksum)
-        self.reader = MessageReader("stage 1, from stage 0", self.lanes, self.lanes)
+        self.writer = MessageWriter(self.lanes, ahead, checksum=checksum)
+        self.reader = MessageReader("stage 1, from stage 0", self.lanes)
         for _ in range(ahead):
             self.reader.post([])
 

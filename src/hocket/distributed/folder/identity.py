@@ -41,10 +41,6 @@ class ProcessIdentity:
             self.launch_folder.mark_silent(rank)
         return silent
 
-    def find_lost(self) -> str | None:
-        """Return the launcher's message about a process that has died; None if none has."""
-        return None if self.launch_folder is None else self.launch_folder.lost
-
 
 def open_store(folder: LaunchFolder) -> Store:
     """Open the store that the processes of a launch share."""

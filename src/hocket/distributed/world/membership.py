@@ -126,6 +126,7 @@ class Membership:
             HangError: One of them hangs.
         """
         arrived, store, rank = False, self._failures.store, self._identity.rank
+        folder = self._identity.launch_folder
         missing = keys = _arrival_keys(barrier, self._identity.size)
         awaited = f"all processes to {purpose}"
         activity, ranks = f"waiting for {awaited}", others(range(len(keys)), rank)
@@ -136,7 +137,7 @@ class Membership:
                 missing = [key for key in missing if store.get(key) is None]
 
                 # A process may die before any other has met it: no connection tells of that.
-                if (first := store.get(FAILURE_KEY) or self._identity.find_lost()) is not None:
+                if first := store.get(FAILURE_KEY) or (folder and folder.lost):
                     raise PeerFailedError(first)
                 if not missing:
                     return

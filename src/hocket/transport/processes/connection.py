@@ -55,8 +55,7 @@ class Connection:
         rank: Rank of the neighbour.
         capacity: Number of packets that may arrive before they are needed.
         device: Device on which received tensors are put.
-        headers: Sends and receives headers.
-        backend: Sends and receives tensors.
+        backend: Sends and receives headers and tensors.
         on_activation: Called with every activation in the receiving thread; if not given,
             activations wait in the inbox.
         ahead: Number of messages whose receives are posted before they are sent; the same at
@@ -72,7 +71,6 @@ class Connection:
         rank: int,
         capacity: int,
         device: torch.device,
-        headers: Backend,
         backend: Backend,
         on_activation: Callable[[Activation], None] | None = None,
         *,
@@ -93,8 +91,8 @@ class Connection:
         # Messages are written and read through the backends.
         self._backend = backend
         route = f"{world.name}, from {self.peer_name}"
-        self._writer = MessageWriter(headers, backend, ahead, checksum=checksum)
-        self._reader = MessageReader(route, headers, backend)
+        self._writer = MessageWriter(backend, ahead, checksum=checksum)
+        self._reader = MessageReader(route, backend)
 
         # What arrives waits in an inbox; an outbox waits for what is sent.
         self._inbox: Inbox[Message] = Inbox(route, capacity)

@@ -148,8 +148,7 @@ class MessageWriter:
     """Builds the messages to one neighbour, and counts them.
 
     Args:
-        header_backend: Sends headers.
-        backend: Sends tensors.
+        backend: Sends to the neighbour.
         ahead: Number of messages whose receives the neighbour posts before they are sent.
         checksum: Whether tensors are sent with a checksum; headers always are.
 
@@ -157,11 +156,8 @@ class MessageWriter:
         sent_bytes: Size of all messages that were counted.
     """
 
-    def __init__(
-        self, header_backend: Backend, backend: Backend, ahead: int, *, checksum: bool
-    ) -> None:
+    def __init__(self, backend: Backend, ahead: int, *, checksum: bool) -> None:
         self.sent_bytes = 0
-        self._header_backend = header_backend
         self._backend = backend
         self._checksum = checksum
         self._sent_count = 0
@@ -198,9 +194,9 @@ class MessageWriter:
                 ),
             }
         )
-        parts: list[Part] = [(self._header_backend, first, Lane.HEADER)]
+        parts: list[Part] = [(self._backend.headers, first, Lane.HEADER)]
         if rest is not None:
-            parts.append((self._header_backend, rest, Lane.LATE))
+            parts.append((self._backend.headers, rest, Lane.LATE))
 
         # Fill the receives that the neighbour has posted, and send what does not fit them.
         expected, lane = self._expected[0], Lane.EXPECTED
@@ -223,17 +219,16 @@ class MessageReader:
 
     Args:
         route: Receiver and sender, as error messages name them.
-        header_backend: Receives headers.
-        backend: Receives tensors.
+        backend: Receives from the neighbour.
 
     Attributes:
         received_bytes: Bytes that have arrived, with those that only filled receives.
     """
 
-    def __init__(self, route: str, header_backend: Backend, backend: Backend) -> None:
+    def __init__(self, route: str, backend: Backend) -> None:
         self.received_bytes = 0
         self._route = route
-        self._header_backend, self._backend = header_backend, backend
+        self._backend = backend
         # Of each message the layout, and what waits for the header and for each tensor.
         self._posted: deque[tuple[Layout, Arrival, list[Arrival]]] = deque()
         self._next = 0
@@ -247,7 +242,7 @@ class MessageReader:
 
     def post(self, layout: Layout) -> None:
         """Post the receives of one more message, laid out like this one."""
-        header = self._header_backend.post(HEADER, Lane.HEADER)
+        header = self._backend.headers.post(HEADER, Lane.HEADER)
         arrivals = [self._backend.post(spec, Lane.EXPECTED) for spec in layout]
         self._posted.append((layout, header, arrivals))
 
@@ -264,7 +259,7 @@ class MessageReader:
             length = wire.remaining_bytes(first)
             self.received_bytes += first.nbytes + length
             if length:
-                rest = self._header_backend.post(["uint8", [length], [1]], Lane.LATE)()
+                rest = self._backend.headers.post(["uint8", [length], [1]], Lane.LATE)()
             header = wire.decode_header(first, rest)
             wire.check_header(header)
         except PacketError as error:

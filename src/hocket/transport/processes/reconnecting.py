@@ -24,11 +24,8 @@ from hocket.transport.stats import SendStats
 
 POLL_S = 0.1
 """Seconds between two looks whether a neighbour is back."""
-ConnectionFactory: TypeAlias = Callable[
-    [Callable[[str], HocketError], Backend, Backend], Connection
-]
-"""Makes a connection. Args: the builder of the error that a lost neighbour raises, and the
-backends for headers and for tensors."""
+ConnectionFactory: TypeAlias = Callable[[Callable[[str], HocketError], Backend], Connection]
+"""Makes a connection from the builder of the error for a lost neighbour, and a backend."""
 
 
 class _ConnectionCutError(HocketError):
@@ -42,7 +39,7 @@ class ReconnectingLink:
         world: The processes of the training.
         rank: Rank of the neighbour.
         connect: Makes each connection.
-        first: Backends of the first connection; None if this process was started again alone,
+        first: Backend of the first connection; None if this process was started again alone,
             and connects later.
 
     Attributes:
@@ -55,13 +52,13 @@ class ReconnectingLink:
         world: World,
         rank: int,
         connect: ConnectionFactory,
-        first: tuple[Backend, Backend] | None,
+        first: Backend | None,
     ) -> None:
         self.rank = rank
         self.peer_name = world.names[rank]
         # Not a method: link and connection would keep each other, and its group, alive.
         self._lost_error = partial(_lost_error, world, rank)
-        self.connection = connect(self._lost_error, *first) if first is not None else None
+        self.connection = connect(self._lost_error, first) if first is not None else None
         self._world = world
         self._connect = connect
         self._closed_sent_bytes = 0  # sent over connections that were cut
@@ -175,7 +172,7 @@ class ReconnectingLink:
                 group = membership.pair_group(self.rank)
             if group is not None:
                 backend = HostBackend(group, int(self.rank > self._world.rank))
-                made = self._connect(self._lost_error, backend, backend)
+                made = self._connect(self._lost_error, backend)
                 with self._changing:
                     self.connection = made
                     if self._closing:  # meanwhile: the neighbour waits to hear of the end
