@@ -23,7 +23,7 @@ import pytest
 import hocket
 from benchmarks.faults.processes import children_of
 from hocket.cli.main import main
-from hocket.distributed.folder.launch_folder import LaunchFolder
+from hocket.distributed.folder.launch_folder import LaunchFolder, Note
 from hocket.distributed.folder.restart import describe_loss
 from hocket.distributed.launching import launch as launch_module
 from hocket.distributed.launching import supervisor
@@ -222,7 +222,7 @@ def test_a_signal_of_the_moment_in_which_the_last_process_ends_is_heard(tmp_path
 )
 def test_what_is_lost_after_ctrl_c_is_not_started_again(tmp_path, code, found):
     folder = LaunchFolder(tmp_path)
-    folder.mark_joined(0)
+    folder.write(Note.JOINED, 0)
     reading, writing = os.pipe()
     os.write(writing, bytes([signal.SIGINT]))
     with Supervisor(0, folder, pytest.fail) as supervising:

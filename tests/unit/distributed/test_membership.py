@@ -9,7 +9,7 @@ from torch.distributed import HashStore, Store
 
 from hocket.distributed.failures.detector import FailureDetector
 from hocket.distributed.folder.identity import ProcessIdentity
-from hocket.distributed.folder.launch_folder import LaunchFolder
+from hocket.distributed.folder.launch_folder import LaunchFolder, Note
 from hocket.distributed.world import membership as module
 from hocket.distributed.world.membership import Membership
 from hocket.errors import PeerLostError
@@ -45,7 +45,7 @@ def test_a_process_that_is_killed_while_all_are_detached_may_rejoin(tmp_path):
     assert folder.all_detached(2)
     build_membership(store, 1, 1, folder)
     assert first.incarnation(1) == 1
-    folder.mark_unrecoverable()
+    folder.write(Note.UNRECOVERABLE)
     assert not first.may_rejoin
 
 
@@ -57,8 +57,8 @@ def test_no_process_may_rejoin_without_a_launcher():
 
 def test_no_process_may_rejoin_after_the_folder_was_deleted(tmp_path):
     folder = LaunchFolder(tmp_path / "away")
-    assert folder.unrecoverable
-    folder.mark_unrecoverable()
+    assert not folder.can_recover
+    folder.write(Note.UNRECOVERABLE)
     assert not folder.all_detached(2)
 
 

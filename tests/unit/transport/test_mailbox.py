@@ -19,7 +19,7 @@ def test_the_directions_of_an_edge_are_separate():
     edge.to_previous().send(returned)
     assert edge.to_previous().receive(3) is sent
     assert edge.to_next().receive(3) is returned
-    assert len(edge.activations) == len(edge.gradients) == 0
+    assert edge.activations.state_dict() == edge.gradients.state_dict() == []
 
 
 def test_packets_are_taken_by_number_in_any_order():

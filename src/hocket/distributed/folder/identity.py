@@ -6,7 +6,7 @@ from datetime import timedelta
 from torch import distributed
 from torch.distributed.distributed_c10d import PrefixStore, Store, _get_default_store
 
-from hocket.distributed.folder.launch_folder import LaunchFolder
+from hocket.distributed.folder.launch_folder import LaunchFolder, Note
 from hocket.distributed.folder.process_state import is_at_work
 
 KEY_TIMEOUT_S = 10.0
@@ -36,9 +36,9 @@ class ProcessIdentity:
         """Return False if a process that does not answer is at work; else tell the launcher."""
         if self.launch_folder is None:
             return True
-        pid = self.launch_folder.pid(rank)
-        if silent := pid is None or not is_at_work(pid):
-            self.launch_folder.mark_silent(rank)
+        pid = self.launch_folder.read(Note.STARTED, rank)
+        if silent := pid is None or not is_at_work(int(pid)):
+            self.launch_folder.write(Note.SILENT, rank)
         return silent
 
 

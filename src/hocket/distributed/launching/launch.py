@@ -18,7 +18,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from hocket.distributed.folder.launch_folder import LaunchFolder
+from hocket.distributed.folder.launch_folder import LaunchFolder, Note
 from hocket.distributed.folder.restart import RestartBudget
 from hocket.distributed.launching.fork_server import ForkedProcess, ForkServer
 from hocket.distributed.launching.supervisor import Supervisor, print_message
@@ -128,7 +128,7 @@ def _supervise(
 
     folder = LaunchFolder(spec.folder)
     if restarts is None or not restarts.remaining:
-        folder.mark_unrecoverable()
+        folder.write(Note.UNRECOVERABLE)
     with Supervisor(grace_s, folder, start_process, restarts) as supervisor:
         for rank in range(spec.processes):
             supervisor.add(start_process(rank, 0))

@@ -15,7 +15,7 @@ from typing import Self
 
 from hocket.distributed.failures.phases import RunningClock
 from hocket.distributed.folder.last_words import write_last_words
-from hocket.distributed.folder.launch_folder import LaunchFolder
+from hocket.distributed.folder.launch_folder import LaunchFolder, Note
 from hocket.distributed.folder.process_state import process_state
 from hocket.distributed.folder.restart import (
     RENDEZVOUS_LOST,
@@ -159,7 +159,7 @@ class Supervisor:
 
     def _has_begun(self) -> bool:
         """Return True if all processes were connected, so that there may be work to save."""
-        return any(map(self._folder.has_joined, range(len(self._workers))))
+        return any(self._folder.has(Note.JOINED, rank) for rank in range(len(self._workers)))
 
     def _handle_exit(self, rank: int, code: int) -> None:
         requested = (rank, -code) in self._sent
@@ -169,7 +169,8 @@ class Supervisor:
             if self._try_restart(rank, code):
                 return
             print_message(_describe_death(rank, code))
-            self._folder.report_lost(f"process {rank} was ended by {signal_name(-code)}")
+            message = f"process {rank} was ended by {signal_name(-code)}"
+            self._folder.write(Note.LOST, text=message)
         if _precedence(code) > _precedence(self._failure_code):
             self._failure_code = code if code > 0 else 128 - code
         self._has_cause |= code > 0 and code not in SYMPTOMS
@@ -183,7 +184,7 @@ class Supervisor:
         ending = self._signal_code or self._failure_code or self._deadline < math.inf
         detached = self._folder.all_detached(len(self._workers))
         if ending or not detached or not restarts.take():
-            self._folder.mark_unrecoverable()
+            self._folder.write(Note.UNRECOVERABLE)
             return False
         print_message(f"{_describe_death(rank, code)}; it alone is restarted, {restarts}")
         worker = self._start_process(rank, restarts.used)
@@ -205,13 +206,13 @@ class Supervisor:
         now_s = self._clock.seconds
         running = sorted(self._running.values())
         if self._start_deadline < math.inf:
-            joined = set(filter(self._folder.has_joined, running))
+            joined = {rank for rank in running if self._folder.has(Note.JOINED, rank)}
             if joined == set(running):
                 self._start_deadline = math.inf
             elif now_s >= self._start_deadline:
                 self._kill_unconnected([rank for rank in running if rank not in joined])
         if self._deadline < math.inf:
-            silent = list(filter(self._folder.is_silent, running))
+            silent = [rank for rank in running if self._folder.has(Note.SILENT, rank)]
             self._kill_hung(silent, "it did not answer the others")
         if now_s >= self._deadline:
             self._kill_hung(running, f"it still ran {self._grace_s:g} s after {self._reason}")
@@ -219,7 +220,7 @@ class Supervisor:
 
     def _kill_unconnected(self, ranks: Sequence[int]) -> None:
         """Kill all processes after a start that took too long, and name those at fault."""
-        missing = [rank for rank in ranks if self._folder.pid(rank) is None]
+        missing = [rank for rank in ranks if not self._folder.has(Note.STARTED, rank)]
         folders = {rank: Path("/proc", str(self._workers[rank].pid)) for rank in ranks}
         stopped = [rank for rank in ranks if process_state(folders[rank]) == "T"]
         self._kill_hung(
@@ -260,7 +261,7 @@ class Supervisor:
 
     def _explain_failure(self) -> None:
         """Print the cause of a failure for which no process was to blame."""
-        symptom = self._folder.symptom
+        symptom = self._folder.read(Note.SYMPTOM)
         if self._failure_code in SYMPTOMS and (problem := self._folder.find_problem()):
             self._print_problem(problem)
             self._failure_code = RENDEZVOUS_LOST

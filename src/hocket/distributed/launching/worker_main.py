@@ -16,7 +16,7 @@ from torch import distributed
 
 from hocket.distributed.folder import identity
 from hocket.distributed.folder.last_words import flush_files, write_last_words
-from hocket.distributed.folder.launch_folder import LaunchFolder
+from hocket.distributed.folder.launch_folder import LaunchFolder, Note
 from hocket.distributed.network.strangers import form_default_group
 from hocket.distributed.world import joined_worlds
 from hocket.errors import PeerFailedError, PeerLostError
@@ -86,18 +86,19 @@ def _run_work(spec: WorkerSpec) -> tuple[int, bool]:
         # Meet the other processes.
         _set_up(spec)
         folder = LaunchFolder(spec.folder)
-        folder.mark_started(spec.rank)
+        folder.write(Note.STARTED, spec.rank, str(os.getpid()))
         try:
             _join(spec, folder)
         except RuntimeError as error:
             # Another process may know better, and the launcher whether one has died.
-            if folder.symptom is None:
-                folder.report_symptom(
+            if not folder.has(Note.SYMPTOM):
+                text = (
                     f"hocket: process {spec.rank} of {spec.processes} could not connect to the "
                     f"others: {error}\n"
                 )
+                folder.write(Note.SYMPTOM, text=text)
             return PeerLostError.exit_code, False
-        folder.mark_joined(spec.rank)
+        folder.write(Note.JOINED, spec.rank)
 
         # Work, and leave in good order.
         work, arguments = pickle.loads(spec.work)

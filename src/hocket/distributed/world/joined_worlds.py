@@ -21,6 +21,7 @@ from hocket.distributed.failures.first_failure import (
 from hocket.distributed.failures.store_client import ask_store, connect_again, leave_store
 from hocket.distributed.folder.identity import ProcessIdentity, current_identity
 from hocket.distributed.folder.last_words import flush_files, write_last_words
+from hocket.distributed.folder.launch_folder import Note
 from hocket.distributed.folder.process_state import leave_gloo
 from hocket.distributed.folder.restart import environment_number, torchrun_restart_count
 from hocket.distributed.network.network_interface import INTERFACE_VARIABLE, find_interface
@@ -201,7 +202,7 @@ def report_symptom(error: BaseException, text: str) -> bool:
         return False
     if not isinstance(error, (PeerLostError, HangError)):
         return False
-    identity.launch_folder.report_symptom(text)
+    identity.launch_folder.write(Note.SYMPTOM, text=text)
     return True
 
 

@@ -17,6 +17,7 @@ from hocket.distributed.failures.detector import FailureDetector
 from hocket.distributed.failures.first_failure import FAILURE_KEY
 from hocket.distributed.failures.phases import others
 from hocket.distributed.folder.identity import KEY_TIMEOUT_S, ProcessIdentity
+from hocket.distributed.folder.launch_folder import Note
 from hocket.distributed.network.strangers import form_without_strangers
 from hocket.errors import PeerFailedError, PeerLostError, WorldError
 
@@ -86,7 +87,7 @@ class Membership:
         self.phase += 1
         self.detached = True
         if self._identity.launch_folder is not None:
-            self._identity.launch_folder.mark_detached(self._identity.rank)
+            self._identity.launch_folder.write(Note.DETACHED, self._identity.rank)
 
     def reunite(self, timeout_s: float) -> Group | None:
         """End the elastic phase when all processes do.
@@ -104,7 +105,7 @@ class Membership:
         self.wait_for_all(_barrier(self.phase), "finish their last tick")
         self.detached = False
         if self._identity.launch_folder is not None:
-            self._identity.launch_folder.mark_reunited()
+            self._identity.launch_folder.write(Note.REUNITED)
         latest = max(map(self.incarnation, range(self._identity.size)))
         if not latest or self.phase > 1:  # in which no process can rejoin
             return None
@@ -137,7 +138,7 @@ class Membership:
                 missing = [key for key in missing if store.get(key) is None]
 
                 # A process may die before any other has met it: no connection tells of that.
-                if first := store.get(FAILURE_KEY) or (folder and folder.lost):
+                if first := store.get(FAILURE_KEY) or (folder and folder.read(Note.LOST)):
                     raise PeerFailedError(first)
                 if not missing:
                     return
@@ -148,7 +149,7 @@ class Membership:
     def may_rejoin(self) -> bool:
         """True if a process that is gone may be replaced."""
         folder = self._identity.launch_folder
-        return self.detached and folder is not None and not folder.unrecoverable
+        return self.detached and folder is not None and folder.can_recover
 
     def incarnation(self, rank: int) -> int:
         """Return the number of the restart that began the process of a rank; 0 for none."""

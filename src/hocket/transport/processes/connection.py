@@ -132,11 +132,6 @@ class Connection:
         return self._writer.sent_bytes
 
     @property
-    def received_bytes(self) -> int:
-        """Bytes that have arrived."""
-        return self._reader.received_bytes
-
-    @property
     def busy(self) -> bool:
         """True if a send would block."""
         return self._outbox.full

@@ -220,13 +220,9 @@ class MessageReader:
     Args:
         route: Receiver and sender, as error messages name them.
         backend: Receives from the neighbour.
-
-    Attributes:
-        received_bytes: Bytes that have arrived, with those that only filled receives.
     """
 
     def __init__(self, route: str, backend: Backend) -> None:
-        self.received_bytes = 0
         self._route = route
         self._backend = backend
         # Of each message the layout, and what waits for the header and for each tensor.
@@ -257,7 +253,6 @@ class MessageReader:
         try:
             first, rest = arrive(), None
             length = wire.remaining_bytes(first)
-            self.received_bytes += first.nbytes + length
             if length:
                 rest = self._backend.headers.post(["uint8", [length], [1]], Lane.LATE)()
             header = wire.decode_header(first, rest)
@@ -270,18 +265,12 @@ class MessageReader:
 
         # Wait for the tensors; where another layout was expected, zeros come before them.
         self._posted.popleft()
-        tensors = self._wait(arrivals)
+        tensors = [arrive() for arrive in arrivals]
         if header["tensors"] != expected:
-            tensors = self._wait(
-                [self._backend.post(spec, Lane.LATE) for spec in header["tensors"]]
-            )
+            arrivals = [self._backend.post(spec, Lane.LATE) for spec in header["tensors"]]
+            tensors = [arrive() for arrive in arrivals]
         self._check_tensors(header, tensors)
         return Message(self._route, header, tensors)
-
-    def _wait(self, arrivals: Sequence[Arrival]) -> list[Tensor]:
-        tensors = [arrive() for arrive in arrivals]
-        self.received_bytes += sum(tensor.nbytes for tensor in tensors)
-        return tensors
 
     def _check_order(self, kind: str, number: int, sequence: int) -> None:
         """Refuse a message that is not the next one.
