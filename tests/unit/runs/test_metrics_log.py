@@ -20,12 +20,11 @@ from hocket.runs.metrics_log import (
     MetricsLog,
     cut_logs,
     cut_unknown_logs,
-    import_tensorboard,
     remove_logs,
 )
 from hocket.runs.train import train
 from hocket.training.results.metrics import EvaluationResult
-from hocket.training.results.rows import scalars
+from hocket.training.results.rows import import_tensorboard, scalars
 
 BATCHES = [(torch.ones(2, 3), torch.tensor([0, 1]))] * 6
 
@@ -157,7 +156,7 @@ def test_no_tensorboard_file_unless_asked_for(tmp_path):
 
 def test_without_the_package_it_is_refused_before_anything_is_made(tmp_path, monkeypatch):
     # None in the table of modules makes an import fail as if the package were not there.
-    monkeypatch.setitem(sys.modules, "tensorboard", None)
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
     with pytest.raises(OptionError, match=r"pip install 'hocket\[tensorboard\]'"):
         import_tensorboard()
     with pytest.raises(
