@@ -4,10 +4,10 @@ import math
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
-from hocket.errors import CheckpointError, OptionError, unknown_name
+from hocket.errors import CheckpointError, OptionError
 from hocket.options.ranges import check_choice
 from hocket.training.callback import Callback
-from hocket.training.results.metrics import EpochResult
+from hocket.training.results.metrics import EpochResult, read_metric
 from hocket.training.view import TrainerView
 from hocket.training.weights_file import save_weights
 
@@ -73,37 +73,13 @@ class BestEpoch(Callback):
         Raises:
             OptionError: The epoch was not evaluated as the metric needs it.
         """
-        value = self._read(result)
+        value = read_metric(result, self._metric, type(self).__name__)
         sign = 1 if self._mode == "min" else -1
         limit = math.inf if self._value is None else sign * self._value - self._min_delta
         if not sign * value < limit:
             return False
         self.best_epoch, self._value = result.number, value
         return True
-
-    def _read(self, result: EpochResult) -> float:
-        if self._metric == "train_loss":
-            return result.loss
-        name = type(self).__name__
-        where = f"{name} watches {self._metric}, and epoch {result.number}"
-        if result.evaluation is None:
-            raise OptionError(
-                f"{where} was not evaluated; give fit validation data, or watch train_loss"
-            )
-        values: dict[str, float | None] = {
-            **result.evaluation.metrics,
-            "test_error": result.evaluation.error,
-            "test_loss": result.evaluation.loss,
-        }
-        if self._metric not in values:
-            known = [*values, "train_loss"]
-            raise OptionError(f"{name}: {unknown_name('metric', self._metric, known)}")
-        value = values[self._metric]
-        if value is None:
-            raise OptionError(
-                f"{where} has no error, as targets are not class numbers; watch test_loss"
-            )
-        return value
 
     def state_dict(self) -> dict[str, Any]:
         """Return the number and the value of the best epoch."""

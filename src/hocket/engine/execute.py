@@ -3,6 +3,8 @@
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
+import torch
+
 from hocket.engine.event import Event, Watcher
 from hocket.errors import NonFiniteError
 from hocket.program.action import Action
@@ -74,6 +76,12 @@ def _add_place(error: Exception, action: Action, tick: int) -> None:
         error.batch = action.batch
     where = f"stage {action.stage}, batch {action.batch}, tick {tick}"
     error.add_note(f"({where}: {action})")
+    # PyTorch has no class for a lack of memory on a CPU.
+    if isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error):
+        error.add_note(
+            "(memory is short: use smaller batches and accumulate more of them, a method that "
+            "keeps fewer batches in flight, or precision='bf16')"
+        )
 
 
 def predict_in_order(

@@ -56,7 +56,11 @@ def build_updaters(
             if setup.scheduler is not None:
                 by_epochs = setup.scheduler_unit == "epoch" and not method.free_running
                 scheduler = build_scheduler(
-                    setup.scheduler, optimizer, parts.index, has_evaluations=by_epochs
+                    setup.scheduler,
+                    optimizer,
+                    parts.index,
+                    has_evaluations=by_epochs,
+                    metric=setup.plateau_metric,
                 )
         return Updater(
             trained,

@@ -27,7 +27,7 @@ from hocket.training.checkpoints.save import SaveCheckpoint
 from hocket.training.fit.interrupt import Interrupt
 from hocket.training.fit_state import FitState
 from hocket.training.results.meters import TrainingMeter
-from hocket.training.results.metrics import EpochResult, EvaluationResult
+from hocket.training.results.metrics import EpochResult, EvaluationResult, read_metric
 from hocket.training.results.progress_bar import Progress
 from hocket.training.session.agreement import require_alike
 from hocket.training.session.batches import require_batches
@@ -365,9 +365,10 @@ class CommonEpochs(Fit):
         state.pause()
         rows = session.world.gather([state.meter.values(), state.samples, state.seconds])
         evaluation = self.evaluate()
-        if evaluation is not None:
-            session.ticks.note_loss(state.epoch, evaluation.loss)
         epoch = self.merge_rows(rows, state.epoch, evaluation)
+        if session.ticks.follows_losses:
+            followed = read_metric(epoch, session.setup.plateau_metric, "ReduceLROnPlateau")
+            session.ticks.note_loss(state.epoch, followed)
         if not method.free_running:
             epoch = replace(epoch, updates=state.updates)
         # Add the epoch to the history, show it, and tell the callbacks.
