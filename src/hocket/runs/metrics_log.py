@@ -17,10 +17,9 @@ from hocket.errors import RunFolderError, warn
 from hocket.files import open_to_append, read_lines
 from hocket.runs.config import plain_values
 from hocket.runs.run_dir import cannot_write
-from hocket.runs.trackers import import_tensorboard
 from hocket.stage.stage import Stage
 from hocket.training.results.metrics import EpochResult, EvaluationResult
-from hocket.training.results.rows import axis, event_row, scalars
+from hocket.training.results.rows import axis, event_row, import_tensorboard, scalars
 
 
 class MetricsLog:
