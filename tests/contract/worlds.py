@@ -18,7 +18,7 @@ from hocket import Checkpoints, Trainer
 from hocket.checkpoint.directory import read_manifest
 from hocket.distributed.launching.launch import launch
 from hocket.methods import METHODS
-from hocket.methods.simulated.staleness_profile import with_staleness
+from hocket.methods.simulated.delays import with_staleness
 from hocket.remedies import Remedy
 from hocket.training.callback import Callback
 from hocket.training.results.metrics import EpochResult

@@ -20,8 +20,8 @@ from hocket.errors import OptionError
 from hocket.methods.method import Method
 from hocket.options.require import require_functions
 from hocket.program.action import Action, Tick
+from hocket.stage.passes.edges import backward_roots
 from hocket.stage.passes.forward_only import forward_again
-from hocket.stage.passes.graph import backward_roots
 from hocket.stage.stage import Stage
 from hocket.tree import Tree, map_tensors
 

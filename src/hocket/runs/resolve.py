@@ -31,7 +31,7 @@ from hocket.runs.metrics_log import tensorboard_writer
 from hocket.runs.trackers import BuildTracker, parse_trackers
 from hocket.signals.losses import Loss, cross_entropy
 from hocket.stage.training_options import TrainingOptions
-from hocket.stage.update.clipping import as_clipping
+from hocket.stage.update.accumulate import as_clipping
 from hocket.training.budget import COUNTS_OWN_UPDATES, Budget
 from hocket.training.weights_file import import_safetensors
 

@@ -7,7 +7,7 @@ from hocket.options.common_options import Reduce
 from hocket.remedies.remedy import Remedy, Weights, attach_remedies
 from hocket.stage.parts import StageParts
 from hocket.stage.setup import Setup
-from hocket.stage.update.clipping import as_clipping
+from hocket.stage.update.accumulate import as_clipping
 from hocket.stage.update.untrained import UntrainedWeights
 from hocket.stage.update.updater import Updater
 

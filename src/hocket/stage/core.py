@@ -6,25 +6,21 @@ from torch import Tensor, nn
 
 from hocket.stage.build_updaters import build_updaters
 from hocket.stage.contexts import PassContexts
-from hocket.stage.finite.late_check import LateCheck
-from hocket.stage.finite.nonfinite import NonFiniteCheck
-from hocket.stage.in_flight import DeferredTargets, InFlight
+from hocket.stage.finite.nonfinite import LateCheck, NonFiniteCheck
+from hocket.stage.in_flight import DeferredTarget, InFlight
 from hocket.stage.late_gradients.build import build_linearizer
 from hocket.stage.late_gradients.compiled import build_compiled
-from hocket.stage.late_gradients.stash_or_live import Linearizer
+from hocket.stage.late_gradients.linearizer import Linearizer, StageLayers
 from hocket.stage.layers.compatibility import ForbidForward
-from hocket.stage.layers.gradient_flow import GradientFlow
 from hocket.stage.layers.known_layers import KnownLayers
-from hocket.stage.layers.module_tensors import ModuleTensors
+from hocket.stage.layers.module_tensors import GradientFlow, ModuleTensors
 from hocket.stage.parts import StageParts
 from hocket.stage.setup import Setup
-from hocket.stage.update.foreign_weights import ForeignWeights
 from hocket.stage.update.loss_scale import LossScale
-from hocket.stage.update.untrained import UntrainedWeights
+from hocket.stage.update.untrained import ForeignWeights, UntrainedWeights
 from hocket.stage.update.updater import Updater
-from hocket.stage.weights.corrected import build_weights
 from hocket.stage.weights.forward_check import ForwardCheck, build_forward_check
-from hocket.stage.weights.held import NewestWeights
+from hocket.stage.weights.stage_weights import NewestWeights, build_weights
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,7 +86,7 @@ class StageCore:
     loss_scale: LossScale
     checks: StageChecks
     in_flight: InFlight
-    deferred_targets: DeferredTargets
+    deferred_targets: dict[int, DeferredTarget] = field(default_factory=dict)
     epochs: dict[int, int] = field(default_factory=dict)
     gradients: list[Tensor | None] = field(default_factory=list)
 
@@ -113,12 +109,14 @@ def build_core(setup: Setup, parts: StageParts) -> StageCore:
         method.linearize,
         method.graph_delay(parts.index, parts.count),
         method.statistics,
-        # Without delay no batch is in flight between two ticks.
-        keep_states=setup.resumable and method.delay(parts.index, parts.count) > 0,
-        layers=layers,
-        compiled=build_compiled(setup, parts),
-        names=parts.names,
-        trained=updater.parameters,
+        StageLayers(
+            known=layers,
+            compiled=build_compiled(setup, parts),
+            names=parts.names,
+            trained=updater.parameters,
+            # Without delay no batch is in flight between two ticks.
+            keep_states=setup.resumable and method.delay(parts.index, parts.count) > 0,
+        ),
         flushes=method.flushes,
     )
     in_flight = InFlight(parts.index)
@@ -162,5 +160,4 @@ def build_core(setup: Setup, parts: StageParts) -> StageCore:
         loss_scale=setup.build_loss_scale(),
         checks=checks,
         in_flight=in_flight,
-        deferred_targets=DeferredTargets(parts.index),
     )

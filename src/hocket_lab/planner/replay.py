@@ -6,7 +6,7 @@ from collections.abc import Callable
 from hocket.errors import DataError
 from hocket.methods.method import Method
 from hocket.program.action import Action, dependency
-from hocket.timeline.span import ACTION_KINDS, Span
+from hocket.timeline.recorder import ACTION_KINDS, Span
 from hocket.timeline.timeline import Timeline
 
 

@@ -6,14 +6,14 @@ import torch
 from torch import nn
 
 from contract.small import conv, data, different
-from hocket.stage.late_gradients.stash_or_live import SavedTensorHooks
-from hocket.stage.layers.network_names import NetworkNames
+from hocket.stage.late_gradients.linearizer import StageLayers
+from hocket.stage.late_gradients.saved_weights import SavedTensorHooks
 from hocket.stage.weight_copies.forward_state import mismatches, named_tensors, set_tensors
 
 (X, _), (OTHER, _) = data(conv, 2)
 
 
-hooks = partial(SavedTensorHooks, NetworkNames())
+hooks = partial(SavedTensorHooks, StageLayers(keep_states=True))
 
 
 def build_module():
@@ -34,13 +34,13 @@ def storages(state):
 
 
 def test_nothing_is_kept_unless_it_is_asked_for():
-    assert hooks(stash=True).forward_state(build_module()) is None
+    assert SavedTensorHooks(StageLayers(), stash=True).forward_state(build_module()) is None
 
 
 def test_a_repeated_forward_is_the_first_one_and_leaves_statistics_alone():
     module, linearizer = (
         build_module(),
-        hooks(stash=True, keep_states=True),
+        hooks(stash=True),
     )
     state = linearizer.forward_state(module)
     first = module(X)
@@ -54,15 +54,15 @@ def test_gradients_are_those_of_the_graph_that_was_lost():
     """At the weights of the forward for stash, at the current ones for live."""
     for stash in (True, False):
         module, gradients = build_module(), []
-        linearizer = hooks(stash=stash, keep_states=True)
+        linearizer = hooks(stash=stash)
         state = linearizer.forward_state(module)
         _, kept = linearizer.forward(module, X)
         change(module)
         current = {name: value.clone() for name, value in named_tensors(module).items()}
         linearizer.after_update()
-        rebuilt = SavedTensorHooks(
-            NetworkNames(), stash=stash, keep_states=True
-        ).rebuild_output(module, X, state)
+        rebuilt = SavedTensorHooks(StageLayers(keep_states=True), stash=stash).rebuild_output(
+            module, X, state
+        )
         set_tensors(module, current)
         for output in (kept, rebuilt):
             module.zero_grad()
@@ -74,7 +74,7 @@ def test_gradients_are_those_of_the_graph_that_was_lost():
 def test_stash_shares_what_is_kept_with_what_it_copies():
     module, linearizer = (
         build_module(),
-        hooks(stash=True, keep_states=True),
+        hooks(stash=True),
     )
     state = linearizer.forward_state(module)
     stashed = storages(state)
@@ -87,7 +87,7 @@ def test_stash_shares_what_is_kept_with_what_it_copies():
 
 
 def test_a_state_keeps_the_buffers_that_a_forward_changes():
-    module, linearizer = build_module(), hooks(stash=False, keep_states=True)
+    module, linearizer = build_module(), hooks(stash=False)
     before = [buffer.clone() for buffer in module.buffers()]
     kept = list(linearizer.forward_state(module).buffers.values())
     assert not different(before, kept)

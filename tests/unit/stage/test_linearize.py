@@ -27,18 +27,17 @@ from hocket import cross_entropy
 from hocket.errors import LinearizeError
 from hocket.methods import DDG, FDG
 from hocket.stage.late_gradients.build import build_linearizer
-from hocket.stage.late_gradients.recompute import Recompute
-from hocket.stage.late_gradients.stash_or_live import PlainGraph, SavedTensorHooks
-from hocket.stage.layers.network_names import NetworkNames
+from hocket.stage.late_gradients.linearizer import PlainGraph, Recompute, StageLayers
+from hocket.stage.late_gradients.saved_weights import SavedTensorHooks
 from reference import ddg, fdg
 
 every_linearization = pytest.mark.parametrize("linearize", LINEARIZE)
 SAVING = pytest.mark.parametrize("linearize", ["stash", "live"])
 FACTORY = {
-    "stash": partial(SavedTensorHooks, NetworkNames(), stash=True),
-    "live": partial(SavedTensorHooks, NetworkNames(), stash=False),
+    "stash": partial(SavedTensorHooks, StageLayers(), stash=True),
+    "live": partial(SavedTensorHooks, StageLayers(), stash=False),
 }
-FACTORY["recompute"] = partial(Recompute, "forward")
+FACTORY["recompute"] = partial(Recompute, StageLayers(), "forward")
 
 
 class Recurrent(nn.Module):
@@ -310,8 +309,10 @@ def test_checkpointing_in_a_stage_without_delay_is_allowed(reentrant, linearize)
 
 def test_without_delay_every_linearizer_is_the_plain_graph():
     for linearize in LINEARIZE:
-        assert isinstance(build_linearizer(linearize, 0, "forward"), PlainGraph)
-        assert not isinstance(build_linearizer(linearize, 1, "forward"), PlainGraph)
+        assert isinstance(build_linearizer(linearize, 0, "forward", StageLayers()), PlainGraph)
+        assert not isinstance(
+            build_linearizer(linearize, 1, "forward", StageLayers()), PlainGraph
+        )
 
 
 @every_linearization
@@ -397,7 +398,7 @@ def test_live_refuses_weights_that_are_replaced_by_others_of_another_layout():
 def test_stash_copies_a_weight_once_for_each_version():
     module, linearizer = (
         nn.Sequential(nn.Linear(5, 5), nn.Linear(5, 5)),
-        SavedTensorHooks(NetworkNames(), stash=True),
+        SavedTensorHooks(StageLayers(), stash=True),
     )
     x = torch.ones(1, 5, requires_grad=True)
     outputs = [linearizer.forward(module, x)[1] for _ in range(3)]
@@ -416,7 +417,7 @@ def test_stash_sees_weights_that_change_from_outside(change):
     torch.manual_seed(0)
     module, linearizer = (
         nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3)),
-        SavedTensorHooks(NetworkNames(), stash=True),
+        SavedTensorHooks(StageLayers(), stash=True),
     )
     x = torch.ones(1, 3, requires_grad=True)
 
@@ -446,7 +447,9 @@ def test_a_module_may_edit_what_it_is_given(linearize):
 
 def test_a_replay_builds_no_graph_in_its_forward():
     """It keeps the input; the graph is built when the gradient comes."""
-    output, kept = Recompute("forward").forward(nn.Linear(5, 5), torch.ones(1, 5))
+    output, kept = Recompute(StageLayers(), "forward").forward(
+        nn.Linear(5, 5), torch.ones(1, 5)
+    )
     assert not output.requires_grad
     assert kept.get().requires_grad
 
@@ -454,7 +457,7 @@ def test_a_replay_builds_no_graph_in_its_forward():
 @pytest.mark.parametrize(("statistics", "counted"), [("forward", 1), ("both", 2)])
 def test_statistics_are_counted_in_one_pass_or_in_both(statistics, counted):
     module = nn.BatchNorm1d(2)
-    _, kept = Recompute(statistics).forward(module, torch.randn(4, 2))
+    _, kept = Recompute(StageLayers(), statistics).forward(module, torch.randn(4, 2))
     kept.get()
     assert module.num_batches_tracked.item() == counted
 

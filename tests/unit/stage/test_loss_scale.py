@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from hocket.stage.update import loss_scale
-from hocket.stage.update.loss_scale import DynamicScale, NoScale
+from hocket.stage.update.loss_scale import DynamicScale, LossScale
 
 
 def test_the_constants_are_those_of_torchs_scaler():
@@ -80,7 +80,7 @@ def test_gradients_lose_the_scale_and_small_ones_of_inputs_survive():
 
 @pytest.mark.parametrize("finite", [True, False])
 def test_without_a_scale_nothing_changes(finite):
-    scale, weight = NoScale(), nn.Parameter(torch.ones(2))
+    scale, weight = LossScale(), nn.Parameter(torch.ones(2))
     weight.grad = torch.ones(2)
     (kept,) = scale.unscale([], [weight])
     assert kept is weight.grad

@@ -155,6 +155,6 @@ def test_a_stage_does_one_thing_at_a_time():
 
 
 def test_of_many_problems_the_first_are_listed():
-    with pytest.raises(DataError, match=r"  - 95 more$") as caught:
+    with pytest.raises(DataError, match="not a timeline") as caught:
         Timeline((span("F", 2, 1),) * 100)
-    assert len(str(caught.value).splitlines()) == 7
+    assert len(str(caught.value).splitlines()) == 6

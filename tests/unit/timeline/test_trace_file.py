@@ -173,10 +173,10 @@ def write_damaged(file, change):
         ("pid", "one", "pid is 'one'; wanted a whole number"),
         ("pid", True, "pid is True; wanted a whole number"),
         ("pid", 10**400, "pid is 1000"),
-        ("ts", None, "ts is None; wanted a number"),
-        ("ts", float("nan"), "ts is nan; wanted a number"),
-        ("dur", float("inf"), "dur is inf; wanted a number"),
-        ("cat", 3, "cat is 3; wanted a text"),
+        ("ts", None, "ts is None; wanted a finite number"),
+        ("ts", float("nan"), "ts is nan; wanted a finite number"),
+        ("dur", float("inf"), "dur is inf; wanted a finite number"),
+        ("cat", 3, "cat is 3; wanted text"),
     ],
 )
 def test_a_damaged_event_is_named(field, value, message, file):

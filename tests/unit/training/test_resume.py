@@ -23,7 +23,7 @@ from hocket.checkpoint.serialize import pack
 from hocket.errors import CheckpointError, DataError, HocketError
 from hocket.methods import ADL, DDG, DGL, FDG, METHODS
 from hocket.remedies import Predict, StalenessRate
-from hocket.stage.late_gradients.stash_or_live import PlainGraph
+from hocket.stage.late_gradients.linearizer import PlainGraph, StageLayers
 from hocket.stage.weight_copies.forward_state import ForwardState
 
 
@@ -251,7 +251,9 @@ def test_data_that_are_not_those_of_before_are_told(saved):
 
 def test_a_checkpoint_of_another_method_has_batches_where_there_can_be_none():
     with pytest.raises(CheckpointError, match="gradients come without delay"):
-        PlainGraph().rebuild_output(nn.Identity(), torch.ones(1), ForwardState({}, {}))
+        PlainGraph(StageLayers()).rebuild_output(
+            nn.Identity(), torch.ones(1), ForwardState({}, {})
+        )
 
 
 # Other stages.

@@ -8,14 +8,18 @@ from torch import nn
 from hocket.distributed.replicas.sync_batchnorm import unshare_statistics
 from hocket.distributed.world.solo_world import SoloWorld
 from hocket.distributed.world.world import World
-from hocket.engine.build import EngineParts, build_engine
-from hocket.engine.build_stage import warn_of_biased_gradients, warn_of_idle_remedies
+from hocket.engine.build import (
+    EngineParts,
+    build_engine,
+    warn_of_biased_gradients,
+    warn_of_idle_remedies,
+)
 from hocket.engine.engine import Engine
 from hocket.engine.event import Watcher
 from hocket.engine.gradient_error import GradientErrorMeter
 from hocket.errors import OptionError, warn
 from hocket.partition.inputs import as_inputs
-from hocket.stage.layers.network_names import NetworkNames
+from hocket.stage.layers.module_tensors import NetworkNames
 from hocket.stage.setup import Setup
 from hocket.stage.update.scale_free import warn_of_cancelled_scales
 from hocket.stage.update.untrained import loss_weights, warn_of_untrained

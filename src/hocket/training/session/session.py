@@ -11,10 +11,9 @@ from hocket.checkpoint.claimed_folders import ClaimedFolders
 from hocket.distributed.failures.phases import Phase
 from hocket.distributed.world.joined_worlds import join_world
 from hocket.distributed.world.solo_world import SoloWorld
-from hocket.engine.engine import Engine
+from hocket.engine.engine import Engine, UnbuiltEngine
 from hocket.engine.event import Watcher
 from hocket.engine.gradient_error import GradientErrorMeter
-from hocket.engine.unbuilt import UnbuiltEngine
 from hocket.modes import TrainingMode
 from hocket.options.require import require_list
 from hocket.restore import preserve_rng

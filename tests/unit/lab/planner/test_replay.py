@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from hocket.errors import DataError
 from hocket.methods import ADL, BP, DDG, DGL, DNI, DSP, FDG, FR
-from hocket.methods.simulated.extra_delay import with_extra_delay
+from hocket.methods.simulated.delays import with_extra_delay
 from hocket.program import Action, dependency, unroll
 from hocket.timeline import Span, Timeline
 from hocket_lab.planner.replay import replay_timeline
