@@ -20,7 +20,7 @@ from unittest.mock import patch
 import pytest
 import torch
 from torch import nn
-from torch.optim.lr_scheduler import StepLR
+from torch.optim.lr_scheduler import ReduceLROnPlateau, StepLR
 
 from contract.small import bits, conv, data, mlp, sgd
 from hocket import Trainer, cross_entropy
@@ -149,6 +149,20 @@ def with_nan(**options: Any) -> object:
     return fitted(batches, **options).events
 
 
+def plateau_rates(**options: Any) -> object:
+    """Learning rates at the end, by a metric that stays the same or one that rises."""
+    scheduler = partial(ReduceLROnPlateau, mode="max", patience=0)
+    metrics = {"same": lambda *_: 1.0, "rising": lambda *_: float(len(seen))}
+    seen: list[str] = []
+    options |= {"scheduler": scheduler, "metrics": metrics, "method": "fdg", "stages": 2}
+    trainer = Trainer(nn.Sequential(*mlp(2)), optimizer=sgd, **options)
+    batches = data(mlp, 3)
+    trainer.fit(
+        batches, batches, epochs=4, progress=False, on_epoch=lambda epoch: seen.append("")
+    )
+    return [stage.updater.optimizer.param_groups[0]["lr"] for stage in trainer.stages]
+
+
 FREE = {"method": DGLAsync(buffer=2)}
 SCHEDULED = {"scheduler": partial(StepLR, step_size=1)}
 TRAINER = {
@@ -157,6 +171,7 @@ TRAINER = {
     "method": Row(("fdg", "adl"), weights),
     "scheduler": Row((None, partial(StepLR, step_size=1)), weights),
     "scheduler_unit": Row(("epoch", "update"), weights, SCHEDULED),
+    "plateau_metric": Row(("same", "rising"), plateau_rates),
     "warmup_updates": Row((0, 3), weights),
     "clip": Row((None, 0.1), weights),
     "loss": Row((cross_entropy, lambda o, t: 2 * cross_entropy(o, t)), weights),
@@ -470,6 +485,7 @@ RUN_ELSEWHERE = {
 }
 SAME = {
     "scheduler_unit": ("update", {"scheduler": "StepLR:step_size=1"}),
+    "plateau_metric": ("train_loss", {"scheduler": "ReduceLROnPlateau:patience=3"}),
     "warmup_updates": (2, {}),
     "clip": ("batch:0.5", {}),
     "seed": (7, {}),
@@ -514,6 +530,7 @@ def test_every_option_of_a_run_has_a_row():
 
 ALONE = {
     "scheduler_unit": ("update", "scheduler"),
+    "plateau_metric": ("test_error", "scheduler"),
     "checkpoint_keep": (2, "checkpoint_every"),
     "on_checkpoint_error": ("stop", "checkpoint_every"),
     "batchnorm": ("shared", "replicas"),

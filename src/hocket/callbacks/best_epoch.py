@@ -3,9 +3,9 @@
 import math
 from typing import Any, Literal, TypeAlias
 
-from hocket.errors import OptionError, unknown_name
+from hocket.errors import OptionError
 from hocket.options.ranges import check_choice
-from hocket.training.results.metrics import EpochResult
+from hocket.training.results.metrics import EpochResult, read_metric
 from hocket.training.view import TrainerView
 
 Mode: TypeAlias = Literal["min", "max"]
@@ -80,37 +80,13 @@ class BestEpoch:
         Raises:
             OptionError: The epoch was not evaluated as the metric needs it.
         """
-        value = self._read(result)
+        value = read_metric(result, self.metric, self._owner)
         sign = 1 if self.mode == "min" else -1
         limit = math.inf if self.value is None else sign * self.value - self._min_delta
         if not sign * value < limit:
             return False
         self.number, self.value = result.number, value
         return True
-
-    def _read(self, result: EpochResult) -> float:
-        if self.metric == "train_loss":
-            return result.loss
-        where = f"{self._owner} watches {self.metric}, and epoch {result.number}"
-        if result.evaluation is None:
-            raise OptionError(
-                f"{where} was not evaluated; give fit validation data, or watch train_loss"
-            )
-        if self.metric == "test_loss":
-            return result.evaluation.loss
-        if self.metric != "test_error":
-            own = result.evaluation.metrics
-            if self.metric not in own:
-                known = ["test_error", "test_loss", "train_loss", *own]
-                raise OptionError(
-                    f"{self._owner}: {unknown_name('metric', self.metric, known)}"
-                )
-            return own[self.metric]
-        if result.evaluation.error is None:
-            raise OptionError(
-                f"{where} has no error, as targets are not class numbers; watch test_loss"
-            )
-        return result.evaluation.error
 
     def state_dict(self) -> dict[str, Any]:
         """Return the number and the value of the best epoch."""

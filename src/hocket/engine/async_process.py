@@ -7,8 +7,8 @@ link takes. No process waits for another, so the order of turns depends on the m
 import time
 from collections.abc import Iterable, Iterator, Sequence
 
+from hocket.distributed.failures.detector import Wait
 from hocket.distributed.failures.phases import Status
-from hocket.distributed.failures.waits import Wait
 from hocket.distributed.world.world import World
 from hocket.engine.async_stage import AsyncStage
 from hocket.engine.engine import Batch, Engine, Pace

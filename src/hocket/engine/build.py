@@ -9,7 +9,7 @@ from typing import Any, cast
 import torch
 from torch import nn
 
-from hocket.codecs.exact import Exact
+from hocket.codecs.stateless import Exact
 from hocket.distributed.replicas.gradient_sync import GradientSync, sync_replicas
 from hocket.distributed.replicas.sync_batchnorm import (
     require_replaceable_forwards,
@@ -43,7 +43,6 @@ from hocket.stage.setup import Setup
 from hocket.stage.stage import Stage
 from hocket.timeline import Recorder
 from hocket.transport import replay_buffer
-from hocket.transport.dropping_port import DroppingPort
 from hocket.transport.encoded import EncodedPort
 from hocket.transport.mailbox import Edge, NoNextStage
 from hocket.transport.packet import Activation
@@ -56,7 +55,7 @@ from hocket.transport.processes.connection_ports import (
     ConnectionToPrevious,
     Lookahead,
 )
-from hocket.transport.processes.reconnecting import ReconnectingLink
+from hocket.transport.processes.reconnecting import DroppingPort, ReconnectingLink
 from hocket.transport.replay_buffer import ReplayBuffer
 from hocket.transport.source import Source
 from hocket.transport.stats import SendStats
@@ -436,7 +435,7 @@ def build_async_process(parts: EngineParts, world: World) -> AsyncProcess:
 
     # What packets to and from the neighbours go through.
     _ = parts.signals  # built before processes wait for each other
-    backends = world.together(lambda: Backends(world, setup.device))
+    backends = None if world.rejoined else Backends(world, setup.device)
     send_stats = SendStats()
     buffer = ReplayBuffer(replay) if k > 0 else None
 

@@ -10,11 +10,12 @@ input and the gradient it receives are old.
 True
 """
 
-from hocket.methods.method import EpochEnd, Method, Order
+from hocket.methods.method import EpochEnd, Method, Order, preset
 from hocket.options.common_options import Reduce
 from hocket.signals import Delayed
 
 
+@preset("arXiv 1909.02625", Delayed, linearize="recompute")
 def DSP(
     *,
     accumulate: int = 1,
@@ -32,18 +33,6 @@ def DSP(
     Raises:
         OptionError: An option is out of range.
     """
-    return Method(
-        name=name,
-        paper="arXiv 1909.02625",
-        signal=Delayed(),
-        forward_delay=forward_delay,
-        backward_delay=backward_delay,
-        order=order,
-        linearize="recompute",
-        accumulate=accumulate,
-        reduce=reduce,
-        epoch_end=epoch_end,
-    )
 
 
 PRESETS = {"dsp": DSP}

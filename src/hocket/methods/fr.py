@@ -12,10 +12,11 @@ True
 
 from functools import partial
 
-from hocket.methods.method import EpochEnd, Method, Order, Statistics
+from hocket.methods.method import EpochEnd, Method, Order, Statistics, preset
 from hocket.signals import Delayed
 
 
+@preset("arXiv 1807.04511", Delayed, linearize="recompute")
 def FR(
     *,
     order: Order = "forward-first",
@@ -33,18 +34,6 @@ def FR(
     Raises:
         OptionError: An option is out of range.
     """
-    return Method(
-        name=name,
-        paper="arXiv 1807.04511",
-        signal=Delayed(),
-        forward_delay=forward_delay,
-        backward_delay=backward_delay,
-        order=order,
-        linearize="recompute",
-        statistics=statistics,
-        first_stage_rate=first_stage_rate,
-        epoch_end=epoch_end,
-    )
 
 
 PRESETS = {

@@ -4,10 +4,12 @@ Nothing depends on a method's name. Stages are counted from 0; papers count modu
 stage k here is module k+1 there.
 """
 
+import inspect
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
+from functools import wraps
 from math import ceil, inf
-from typing import Literal
+from typing import Any, Literal, ParamSpec
 
 from hocket.errors import OptionError, format_problems
 from hocket.options.common_options import Reduce
@@ -438,3 +440,36 @@ class Method:
         backward = self.signal.needs_gradient and min(back for _, back in edges) == 0
         locks = {"forward": forward, "backward": backward, "update": forward and backward}
         return tuple(name for name, locked in locks.items() if locked)
+
+
+P = ParamSpec("P")
+
+
+def preset(
+    paper: str, signal: Callable[..., Signal], **fixed: Any
+) -> Callable[[Callable[P, Method]], Callable[P, Method]]:
+    """Return a decorator that makes a signature into a function that builds a method.
+
+    Each argument of that function is a choice of the method, or goes to the signal.
+
+    Args:
+        paper: Reference of the paper.
+        signal: Builds the signal from the arguments that are no choices of a method.
+        fixed: Choices that all its methods share.
+    """
+    choices = {field.name for field in fields(Method)}
+
+    def decorate(function: Callable[P, Method]) -> Callable[P, Method]:
+        signature = inspect.signature(function)
+
+        @wraps(function)
+        def build(*args: P.args, **kwargs: P.kwargs) -> Method:
+            given = signature.bind(*args, **kwargs)
+            given.apply_defaults()
+            chosen = {n: value for n, value in given.arguments.items() if n in choices}
+            others = {n: value for n, value in given.arguments.items() if n not in choices}
+            return Method(paper=paper, signal=signal(**others), **fixed, **chosen)
+
+        return build
+
+    return decorate

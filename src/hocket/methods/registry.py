@@ -74,26 +74,12 @@ def forwards_first(text: str) -> str | None:
     >>> forwards_first("ddg"), forwards_first("bp")
     (None, None)
     """
-    named = Named.parse(split_remedies(text)[0])
+    method, remedies = split_remedies(text)
+    named = Named.parse(method)
     options = method_options(named.name) | named.options
     if options.get("order") != "backward-first":
         return None
-    return with_option(text, "order", "forward-first")
-
-
-def with_option(text: str, name: str, value: Any) -> str:
-    """Return a method as it is written, with one more option or another value of it.
-
-    Args:
-        text: A method as `parse_method` reads it.
-        name: Name of the option.
-        value: Value of the option.
-
-    >>> with_option("fdg:shrink=0.5+predict", "shrink", 0.1)
-    'fdg:shrink=0.1+predict'
-    """
-    method, remedies = split_remedies(text)
-    return "+".join([str(Named.parse(method).with_option(name, value)), *remedies])
+    return "+".join([str(named.with_option("order", "forward-first")), *remedies])
 
 
 def normalize_method(text: str) -> str:

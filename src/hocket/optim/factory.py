@@ -86,7 +86,12 @@ def build_optimizer(
 
 
 def build_scheduler(
-    factory: SchedulerFactory, optimizer: Optimizer, stage: int, *, has_evaluations: bool
+    factory: SchedulerFactory,
+    optimizer: Optimizer,
+    stage: int,
+    *,
+    has_evaluations: bool,
+    metric: str = "test_loss",
 ) -> LRScheduler:
     """Build the scheduler of a stage.
 
@@ -96,10 +101,11 @@ def build_scheduler(
         stage: Number of the stage.
         has_evaluations: True if the stage's schedulers count epochs that end with an
             evaluation.
+        metric: Result of an epoch that ReduceLROnPlateau follows.
 
     Raises:
         OptionError: It is no scheduler of this optimizer, follows evaluations that there are
-            none of, or follows the loss upwards.
+            none of, or follows a loss or an error upwards.
     """
     try:
         scheduler = factory(optimizer)
@@ -110,10 +116,17 @@ def build_scheduler(
             "ReduceLROnPlateau follows the validation loss at the end of each epoch, so it "
             "wants scheduler_unit 'epoch', and stages that do not run freely"
         )
-    if isinstance(scheduler, ReduceLROnPlateau) and scheduler.mode == "max":
+    falls = metric in ("test_loss", "test_error", "train_loss")
+    if isinstance(scheduler, ReduceLROnPlateau) and scheduler.mode == "max" and falls:
         raise OptionError(
-            "ReduceLROnPlateau has mode 'max' and follows the validation loss, which is better "
-            "when it is less; leave mode at 'min'"
+            f"ReduceLROnPlateau has mode 'max' and follows {metric}, which is better when it "
+            "is less; leave mode at 'min', or name another plateau_metric"
+        )
+    if not isinstance(scheduler, ReduceLROnPlateau) and metric != "test_loss":
+        raise OptionError(
+            f"plateau_metric is {metric!r}, and the scheduler of stage {stage}, a "
+            f"{type(scheduler).__name__}, follows no metric; leave plateau_metric out, or use "
+            "ReduceLROnPlateau"
         )
     if not isinstance(scheduler, LRScheduler):
         raise OptionError(

@@ -32,6 +32,7 @@ RANGES = {
 """Ranges of the options below."""
 NEEDED = {
     "scheduler_unit": "scheduler",
+    "plateau_metric": "scheduler",
     "batchnorm": "replicas",
 }
 """Options that have no effect without another one."""
@@ -52,6 +53,9 @@ class CommonOptions:
 
     scheduler_unit: SchedulerUnit = "epoch"
     """Unit that the scheduler counts: epoch or update."""
+    plateau_metric: str = "test_loss"
+    """Result of each epoch that ReduceLROnPlateau follows: test_loss, test_error, train_loss,
+    or a metric of the trainer."""
     warmup_updates: int = 0
     """Number W of first updates of a stage in which the learning rates rise: update u (from 0)
     has (u + 1) / (W + 1) of the scheduler's. A scheduler that counts updates begins after

@@ -1,4 +1,4 @@
-"""Remedies for the staleness of gradients, one file each, and their registry."""
+"""Remedies for the staleness of gradients, one file for each paper, and their registry."""
 
 # First, as the registry imports each file of this folder, which may take them from here.
 from hocket.remedies.remedy import Remedy as Remedy

@@ -115,10 +115,7 @@ def _run_work(spec: WorkerSpec) -> tuple[int, bool]:
         if not end.code:
             return 0, True
         joined_worlds.report_failure(end)
-        if isinstance(end.code, int):
-            return end.code, True
-        write_last_words(f"{end.code}\n")
-        return 1, True
+        return _exit_code(end, spec), True
     except KeyboardInterrupt as error:
         joined_worlds.report_failure(error)
         return 128 + signal.SIGINT, False
@@ -131,6 +128,20 @@ def _run_work(spec: WorkerSpec) -> tuple[int, bool]:
             error, f"process {spec.rank} of {spec.processes} failed:\n{trace}"
         )
         return code, False
+
+
+def _exit_code(end: SystemExit, spec: WorkerSpec) -> int:
+    """Return the exit code of an exit with an error, and print what the program has not."""
+    if not isinstance(end.code, int):
+        write_last_words(f"{end.code}\n")
+        return 1
+    place = traceback.extract_tb(end.__traceback__)[-1]
+    if place.filename != __file__:
+        write_last_words(
+            f"hocket: process {spec.rank} of {spec.processes} exited with code {end.code} at "
+            f"{place.filename}:{place.lineno}\n"
+        )
+    return end.code
 
 
 def _interrupt_once(number: int, frame: FrameType | None) -> NoReturn:

@@ -69,7 +69,9 @@ class VersionCopies:
         """
         key = version_key(weight)
         if key not in self._whole:
-            self._whole[key] = self._copy(weight.detach(), key)
+            memory = self._memory(weight, key)
+            if key not in self._whole:
+                self._whole[key] = view_like(weight)(memory)
         return self._whole[key].detach()
 
     def view(self, tensor: Tensor, weight: Tensor) -> Tensor:
@@ -83,23 +85,6 @@ class VersionCopies:
             return self.whole(weight)
         return view_like(tensor)(self._memory(weight, version_key(weight)))
 
-    def _copy(self, weight: Tensor, key: tuple[int, int]) -> Tensor:
-        """Return a weight in a copy of its memory, which is made if there is none.
-
-        Args:
-            weight: The weight (...), detached.
-            key: Its place and version.
-        """
-        if key not in self._copies:
-            copy = weight.clone()  # the shortest way, if all of the memory is copied as it is
-            if (
-                copy.stride() == weight.stride()
-                and copy.nbytes == weight.untyped_storage().nbytes()
-            ):
-                self._copies[key] = copy.untyped_storage()
-                return copy
-        return view_like(weight)(self._memory(weight, key))
-
     def _memory(self, weight: Tensor, key: tuple[int, int]) -> torch.UntypedStorage:
         """Return the copy of the memory of a weight, which is made if there is none.
 
@@ -108,7 +93,14 @@ class VersionCopies:
             key: Its place and version.
         """
         if key not in self._copies:
-            self._copies[key] = weight.untyped_storage().clone()
+            # A clone is the shortest way, if all of the memory is copied as it is.
+            copy = weight.detach().clone()
+            whole = copy.nbytes == weight.untyped_storage().nbytes()
+            if whole and copy.stride() == weight.stride():
+                self._copies[key] = copy.untyped_storage()
+                self._whole[key] = copy
+            else:
+                self._copies[key] = weight.untyped_storage().clone()
         return self._copies[key]
 
     def copy_weights(self, weights: Sequence[Tensor]) -> list[torch.UntypedStorage]:

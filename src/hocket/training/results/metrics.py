@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from hocket.errors import OptionError, unknown_name
+
 
 @dataclass(frozen=True)
 class EvaluationResult:
@@ -56,3 +58,35 @@ class EpochResult:
     staleness: tuple[float, ...]
     skipped: tuple[int, ...]
     updates: int | None = None
+
+
+def read_metric(result: EpochResult, metric: str, follower: str) -> float:
+    """Return one result of an epoch.
+
+    Args:
+        result: Results of the epoch.
+        metric: ``test_error``, ``test_loss``, ``train_loss``, or the name of a metric of the
+            trainer.
+        follower: Name of what follows the metric, for messages.
+
+    Raises:
+        OptionError: The epoch was not evaluated as the metric needs it.
+    """
+    if metric == "train_loss":
+        return result.loss
+    where = f"{follower} follows {metric}, and epoch {result.number}"
+    evaluation = result.evaluation
+    if evaluation is None:
+        raise OptionError(
+            f"{where} was not evaluated; give fit validation data, or follow train_loss"
+        )
+    if metric == "test_error" and evaluation.error is None:
+        raise OptionError(
+            f"{where} has no error, as targets are not class numbers; follow test_loss"
+        )
+    values = {"test_error": evaluation.error, "test_loss": evaluation.loss}
+    value = (values | dict(evaluation.metrics)).get(metric)
+    if value is None:
+        known = [*values, "train_loss", *evaluation.metrics]
+        raise OptionError(f"{follower}: {unknown_name('metric', metric, known)}")
+    return value

@@ -166,7 +166,10 @@ def _updates(
     schedule = f"the scheduler of stage {stage}"
     choices = {owner: type(optimizer).__name__, schedule: "None"}
     if setup.scheduler is not None:
-        scheduler = build_scheduler(setup.scheduler, optimizer, stage, has_evaluations=True)
+        metric = setup.plateau_metric
+        scheduler = build_scheduler(
+            setup.scheduler, optimizer, stage, has_evaluations=True, metric=metric
+        )
         choices[schedule] = type(scheduler).__name__
         choices |= {
             f"{name} of {schedule}": as_text(value)

@@ -37,6 +37,7 @@ def setup_choices(setup: Setup) -> dict[str, str]:
             "precision",
             "batchnorm",
             "scheduler_unit",
+            "plateau_metric",
             "warmup_updates",
             "clip",
             "stage_speeds",
