@@ -67,12 +67,7 @@ def all_processes(pid):
 def stop(folder, number, phase, seed, *words):
     """Start a training in three processes, signal all of them in a phase, and check the end.
 
-    Args:
-        folder: An empty folder.
-        number: Number of the signal.
-        phase: Phase of the training, within which the moment is drawn.
-        seed: Seed of that moment, and of the order of the processes.
-        words: More options of the training.
+    The seed draws the moment within the phase, and the order of the processes.
     """
     draw = random.Random(seed)
     (folder / "nets.py").write_text(NETWORK)
