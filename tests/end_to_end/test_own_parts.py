@@ -45,17 +45,6 @@ def test_a_sequential_on_a_data_loader_keeps_its_names_and_learns():
     assert list(network.state_dict()) == names
 
 
-def test_a_list_of_stages_on_a_list_of_batches():
-    inputs, targets = points(250)  # the last batch is short
-    batches = list(zip(inputs.split(16), targets.split(16), strict=True))
-    stages = layers()
-    trainer = hocket.Trainer(stages, method=hocket.DDG(), optimizer=sgd)
-    history = trainer.fit(batches, batches, epochs=6, progress=False)
-    assert [stage.module for stage in trainer.stages] == stages
-    assert history[-1].samples == history[-1].evaluation.samples == 250
-    assert history[-1].evaluation.error < 0.1
-
-
 def test_stages_of_a_module_that_is_no_chain():
     class Mine(nn.Module):
         def __init__(self):
@@ -74,19 +63,6 @@ def test_stages_of_a_module_that_is_no_chain():
     missed = network(inputs).argmax(1) != targets
     assert missed.float().mean() < 0.1
     assert next(iter(network.state_dict())) == "first.0.weight"
-
-
-def test_a_loss_of_the_user_s_own_with_targets_that_are_no_classes():
-    inputs, _ = points()
-    batches = [(x, {"sum": x.sum(1)}) for x in inputs.split(16)]
-    trainer = hocket.Trainer(
-        nn.Sequential(nn.Linear(2, 16), nn.Tanh(), nn.Linear(16, 1)),
-        optimizer=sgd,
-        loss=lambda output, targets: (output[:, 0] - targets["sum"]).square().mean(),
-    )
-    result = trainer.fit(batches, batches, epochs=6, progress=False)[-1].evaluation
-    assert result.error is None
-    assert result.loss < 0.2
 
 
 @pytest.mark.parametrize("wrong", [4, -1])

@@ -94,8 +94,9 @@ def require_same(row: str, work: Exact) -> None:
         torch.testing.assert_close(together[name], plain[name].detach(), rtol=0, atol=1e-12)
 
 
-@pytest.mark.parametrize("microbatches", [2, 4])
-@pytest.mark.parametrize("schedule", SCHEDULES)
+@pytest.mark.parametrize(
+    ("schedule", "microbatches"), [*((name, 4) for name in SCHEDULES), ("gpipe", 2), ("zbv", 2)]
+)
 def test_every_schedule_trains_the_same(schedule: str, microbatches: int) -> None:
     require_same(f"{schedule}:microbatches={microbatches}", exact())
 

@@ -35,9 +35,6 @@ def record(monkeypatch: pytest.MonkeyPatch) -> Record:
 def test_a_record_is_read_as_it_was_written(record: Record, tmp_path: Path) -> None:
     record.write(tmp_path / "new" / "folder")
     assert Record.read(tmp_path / "new" / "folder") == record
-
-
-def test_a_record_is_plain_json(record: Record) -> None:
     fields = dataclasses.asdict(record)
     assert json.loads(json.dumps(fields, allow_nan=False)) == fields
 

@@ -31,15 +31,6 @@ RECORDS = pytest.mark.parametrize("name", ["overhead", "speed", "link"])
 
 
 @RECORDS
-def test_a_table_has_every_row_and_where_it_comes_from(name: str) -> None:
-    record = kept(name)
-    shown = record_table(record)
-    for label in {row["row"] for row in record.rows}:
-        assert f"\n| {label} |" in shown
-    assert shown.endswith(provenance(record))
-
-
-@RECORDS
 def test_the_provenance_has_everything_one_would_ask(name: str) -> None:
     record = kept(name)
     line = provenance(record)

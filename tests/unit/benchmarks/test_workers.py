@@ -11,7 +11,7 @@ from benchmarks.harness.repetition import TimedSteps, run_repetition
 from benchmarks.harness.workers import RowProcesses
 from benchmarks.peers import build_baseline
 from hocket.errors import HocketError
-from unit.benchmarks.small_workloads import Fails, exact, processor_s, stumble, weights
+from unit.benchmarks.small_workloads import Fails, exact, processor_s, stumble
 
 WORK = exact()
 
@@ -38,13 +38,6 @@ def test_nothing_is_left_when_they_end() -> None:
     two.close()
     assert not folder.exists()
     assert not {child.pid for child in multiprocessing.active_children()} & {*running}
-
-
-def test_training_continues_between_queries() -> None:
-    with world("bp") as one:
-        (begun,) = one.query(weights)
-        run_repetition(one, TimedSteps(1))
-        assert one.query(weights) != [begun]
 
 
 @pytest.mark.parametrize(

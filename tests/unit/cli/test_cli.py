@@ -1,12 +1,7 @@
 """The command line: files that it writes, output, and refused options."""
 
 import json
-import os
 import re
-import signal
-import subprocess
-import sys
-import time
 from dataclasses import fields
 from pathlib import Path
 
@@ -237,15 +232,12 @@ BAD = {
     "missing option of a scheduler": ("--scheduler StepLR", "'step_size'"),
     "scheduler with a metric": (
         "--scheduler ReduceLROnPlateau --scheduler-unit update",
-        "ReduceLROnPlateau follows the validation loss",
+        "follows the validation",
     ),
     "unit without a scheduler": ("--scheduler-unit update", "no effect without scheduler"),
     "unknown recipe": ("--recipe fdg-cifer", "unknown recipe 'fdg-cifer'"),
     "recipe without its data": ("--recipe fdg-cifar", "pass their folder with --data-dir"),
-    "recipe and run file": (
-        "--recipe gpt-characters --config run.json",
-        "--recipe gpt-characters and --config run.json are both settings",
-    ),
+    "recipe and run file": ("--recipe gpt-characters --config run.json", "are both settings"),
     "network that does not take the data": (
         "--network gpt",
         "'gpt' does not take the data 'digits', whose inputs have the shape (1, 8, 8)",
@@ -428,36 +420,3 @@ def test_numbers_that_explode_end_it_and_the_finite_weights_before_are_kept(call
     summary = read_json("mine/summary.json")
     assert summary["state"] == "failed"
     assert "stage 1, batch 1, tick 2" in summary["message"]
-
-
-def test_ctrl_c_ends_in_seconds_and_what_was_reached_is_saved(here):
-    words = ("train", *QUICK[:2], "--epochs", "100000", "--run-dir", "mine")
-    source = str(Path(hocket.__file__).parents[1])
-    process = subprocess.Popen(
-        [sys.executable, "-m", "hocket", *words],
-        cwd=here,
-        env=os.environ | {"PYTHONPATH": source, "OMP_NUM_THREADS": "1"},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    try:
-        metrics = here / "mine" / "metrics.jsonl"
-        deadline = time.monotonic() + 300
-        while not (metrics.exists() and '"kind": "epoch"' in metrics.read_text()):
-            assert process.poll() is None, process.communicate()
-            assert time.monotonic() < deadline, "no epoch within five minutes"
-            time.sleep(0.05)
-        process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=120)
-    finally:
-        process.kill()
-    assert process.returncode == 130, err
-    assert "interrupted: mine" in out
-    assert "Traceback" not in err
-    assert {file.name for file in (here / "mine").iterdir()} == RUN_FILES
-    summary = read_json(here / "mine" / "summary.json")
-    assert summary["state"] == "interrupted"
-    assert summary["epochs"]
-    network = hocket.zoo.mlp(hidden=[16, 16])
-    network.load_state_dict(read_weights(here / "mine"), strict=True)

@@ -155,18 +155,9 @@ def test_one_error_lists_all_problems_of_a_file(tmp_path):
         ({"grid": BP, "base": {"clip": "much"}}, "clip is 'much'; use a norm"),
         ({"grid": BP, "name": ""}, "name is ''; give one that can be the name of a folder"),
         ({"grid": BP, "name": "../x"}, "name is '../x'; give one that can be"),
-        (
-            {"base": {"method": hocket.FDG(shrink=0.5)}},
-            'base: .* Method object; .*"fdg:shrink=',
-        ),
-        (
-            {"grid": {"method": hocket.FDG(shrink=0.5)}},
-            'grid: .* Method object; .*"fdg:shrink=',
-        ),
-        (
-            {"grid": {"epochs": MANY, "batch_size": MANY}, "seeds": [0, 1]},
-            "it has 2000000 runs",
-        ),
+        ({"base": {"method": hocket.FDG(shrink=0.5)}}, 'base: .*"fdg:shrink='),
+        ({"grid": {"method": hocket.FDG(shrink=0.5)}}, 'grid: .*"fdg:shrink='),
+        ({"grid": {"epochs": MANY, "batch_size": MANY}, "seeds": [0, 1]}, "2000000 runs"),
     ],
 )
 def test_an_impossible_study_is_refused(values, message):
