@@ -1,9 +1,7 @@
 """``python -m benchmarks``: every measurement is a command named like its file."""
 
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -24,7 +22,7 @@ from hocket.errors import OptionError
 
 
 @pytest.mark.parametrize("name", MEASUREMENTS)
-def test_every_measurement_is_a_command(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_measurement_is_a_command(name, capsys):
     assert main([name, "--help"]) == 0
     shown = capsys.readouterr().out
     assert f"benchmarks {name}" in shown
@@ -32,9 +30,7 @@ def test_every_measurement_is_a_command(name: str, capsys: pytest.CaptureFixture
     assert (Path(benchmarks.__file__).parent / f"{name.replace('-', '_')}.py").is_file()
 
 
-def test_a_measurement_is_run_and_rendered(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_measurement_is_run_and_rendered(tmp_path, capsys):
     assert main(["kill-recovery", "--stages", "1"]) == 2
     assert "stages is 1; give 2 or more" in capsys.readouterr().err
     small = "--every 2 --pairs 2 --steps 2 --network mlp --shape 64 --batch 8"
@@ -69,7 +65,7 @@ NO_ROWS = (
 )
 
 
-def link(**options: Any) -> None:
+def link(**options):
     measure_link(LinkSettings(**options))
 
 
@@ -103,12 +99,8 @@ REFUSED = [
 
 @pytest.mark.parametrize(("act", "options", "said"), REFUSED)
 def test_settings_out_of_range_are_told_at_once_before_anything_starts(
-    act: Callable[..., object],
-    options: dict[str, Any],
-    said: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    act, options, said, tmp_path, monkeypatch
+):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(OptionError) as caught:
         act(**options)
