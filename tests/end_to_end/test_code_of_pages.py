@@ -99,7 +99,7 @@ def test_the_code_of_the_tutorial_runs(capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     run_page("tutorial.md", 3)
     printed = capsys.readouterr().out
-    assert "updates by which gradients were late: (3.0, 1.0, 0.0)" in printed
+    assert "staleness of the gradients, in updates: (3.0, 1.0, 0.0)" in printed
     assert (tmp_path / "network.pt").exists()
 
 
