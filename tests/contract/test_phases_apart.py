@@ -19,8 +19,8 @@ from benchmarks.faults.processes import wake_command
 from contract.small import data, different, mlp, sgd
 from hocket import Checkpoints, Trainer
 from hocket.checkpoint import writer
+from hocket.distributed.failures.detector import STATUS_REQUEST_KEY
 from hocket.distributed.failures.phases import Phase
-from hocket.distributed.failures.statuses import STATUS_REQUEST_KEY
 from hocket.distributed.launching.launch import launch
 from hocket.methods import FDG
 

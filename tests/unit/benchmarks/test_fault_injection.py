@@ -72,7 +72,7 @@ def test_trials_of_other_settings_are_not_mixed(tries, tmp_path):
 def test_damage_that_is_not_refused_is_counted(monkeypatch, tmp_path):
     """Without checksums, little corruption is detected; without checks, code is executed."""
     monkeypatch.setattr(
-        "hocket.transport.processes.sequence_check.SequenceCheck.check_tensors", lambda *_: None
+        "hocket.transport.processes.message.MessageReader._check_tensors", lambda *_: None
     )
     monkeypatch.setattr(corruption, "open_checkpoint", lambda *_: None)
     assert [row["refused"] for row in corruption.corrupt_checkpoints(tmp_path, 5, 5, 0)] == [

@@ -15,7 +15,6 @@ from contract.small import data, different, mlp, sgd
 from hocket import Checkpoints, Trainer
 from hocket.checkpoint import writer
 from hocket.checkpoint.directory import Manifest, checkpoint_name, newest_first
-from hocket.checkpoint.verdicts import Verdicts
 from hocket.distributed.failures import phases
 from hocket.distributed.world.flags import StoreFlags
 from hocket.errors import CheckpointError, HocketError, OptionError
@@ -205,7 +204,7 @@ class WaitingWorld:
     def __init__(self, rank=0, store=None):
         self.is_main = rank == 0
         failures = SimpleNamespace(timeout_s=60)
-        self.flags = StoreFlags(store or HashStore(), failures, rank, size=2)
+        self.flags = StoreFlags(store or HashStore(), rank, 2, failures)
 
     def gather(self, value, purpose=""):
         return [value]
@@ -241,7 +240,6 @@ def test_a_suspension_does_not_count_as_time_in_which_a_part_is_late(tmp_path, m
             time.sleep(0.2)
     for saver in savers:
         saver.wait()
-        saver.close()
     assert (tmp_path / "tick").is_dir()
 
 
@@ -288,16 +286,14 @@ def test_a_process_learns_that_a_checkpoint_is_complete_once_the_last_part_is(tm
         saver.settle()
         assert saver.take_complete() == [tmp_path / "tick"]
         assert saver.take_complete() == []
-        saver.close()
 
 
-def test_what_never_becomes_complete_is_not_waited_for_at_the_end(tmp_path):
-    saver = writer.CheckpointWriter(Checkpoints(tmp_path), PatientWorld(1))
+def test_what_never_becomes_complete_is_waited_for_until_the_time_out(tmp_path):
+    saver = writer.CheckpointWriter(Checkpoints(tmp_path), WaitingWorld(1))
     saver.save("tick", {"stage1.pt": {}}, Manifest(1, [], 1, {}, {}, 1, {}, {}))
     saver.wait()
-    saver.close()
+    saver.settle()
     assert saver.take_complete() == []
-    assert "hocket-verdict" not in [thread.name for thread in threading.enumerate()]
 
 
 def test_a_thread_that_cannot_be_started_is_the_failure(tmp_path, monkeypatch):
@@ -313,23 +309,6 @@ def test_a_thread_that_cannot_be_started_is_the_failure(tmp_path, monkeypatch):
         build_trainer().fit(
             data(mlp, 2), epochs=1, progress=False, checkpoints=Checkpoints(tmp_path)
         )
-
-
-def test_a_failure_just_when_a_thread_begins_to_wait_for_the_verdict_is_no_other(
-    tmp_path, monkeypatch
-):
-    """A stage that fails closes its writer while that still writes the first checkpoint."""
-    verdicts, start = Verdicts(tmp_path, PatientWorld(1).flags), threading.Thread.start
-
-    def close_and_start(thread):
-        if thread.name == "hocket-verdict":
-            verdicts.close()
-        start(thread)
-
-    monkeypatch.setattr(threading.Thread, "start", close_and_start)
-    verdicts.await_verdict("tick", "flag")
-    verdicts.close()
-    assert "hocket-verdict" not in [thread.name for thread in threading.enumerate()]
 
 
 def test_the_state_is_that_of_its_tick_however_slow_the_disk(tmp_path, monkeypatch):

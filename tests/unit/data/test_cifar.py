@@ -14,7 +14,7 @@ from PIL import Image
 
 from hocket.data import load
 from hocket.data.augment import Chain, Normalise
-from hocket.data.cifar import load_release, read_release
+from hocket.data.cifar import make_loader, read_release
 from hocket.data.cifar_release import CIFAR10, CIFAR100
 from hocket.errors import DataError, OptionError
 
@@ -97,9 +97,7 @@ def write_parquet(root, *, image="img", label="label", shards=(0, 4, 8, 12), suf
 
 
 def load_small(data_dir, release=RELEASE, **options):
-    chosen = {"batch_size": 4, "seed": 0, "subset": None, "augment": True}
-    chosen |= {"normalisation": "fdg", **options}
-    return load_release(release, data_dir=data_dir, **chosen)
+    return make_loader(release)(data_dir=data_dir, batch_size=4, **options)
 
 
 def check_all_images(parts):

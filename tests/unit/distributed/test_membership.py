@@ -29,7 +29,7 @@ def build_membership(store, rank, incarnation=0, markers=None):
     detector = FailureDetector(store, NAMES, rank, timeout_s=20.0)
     identity = ProcessIdentity(rank, 2, store, incarnation, markers)
     try:
-        return Membership(identity, store, detector, NAMES[rank])
+        return Membership(identity, store, detector)
     finally:
         detector.close()
 

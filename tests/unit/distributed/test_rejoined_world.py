@@ -6,14 +6,14 @@ from torch import nn
 from torch.distributed import HashStore
 
 from hocket.distributed.folder.identity import ProcessIdentity
-from hocket.distributed.world.world import RejoinedWorld
+from hocket.distributed.world.world import World
 from hocket.errors import WorldError
 
 
 @pytest.fixture
 def world():
     store = HashStore()
-    joined = RejoinedWorld(2, 1, 20.0, store, ProcessIdentity(1, 2, store, incarnation=1))
+    joined = World(2, 1, 20.0, store, ProcessIdentity(1, 2, store, incarnation=1))
     yield joined
     joined.close()
 
@@ -27,10 +27,6 @@ def test_its_collectives_are_its_own_until_it_reunites(world):
     before = layer.weight.clone()
     world.copy_weights(layer, source=0)
     assert torch.equal(layer.weight, before)
-
-
-def test_it_does_not_call_what_the_others_have_called_together(world):
-    assert world.together(pytest.fail) is None
 
 
 def test_it_has_no_process_groups(world):

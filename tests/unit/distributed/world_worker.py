@@ -133,7 +133,7 @@ def broadcast(world):
 
 def broadcast_in_place(world):
     tensors = [torch.full((2,), float(world.rank)), torch.zeros(0), torch.tensor(world.rank)]
-    world.collectives.broadcast_(tensors, source=2)
+    world.broadcast_(tensors, source=2)
     return [tensor.tolist() for tensor in tensors]
 
 

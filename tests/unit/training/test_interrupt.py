@@ -266,16 +266,50 @@ def test_among_several_processes_a_second_signal_does_nothing(heard, monkeypatch
 
 def test_the_end_of_a_worker_of_a_loader_is_no_error_after_a_signal(heard):
     """As one that ends all processes of a job."""
-    before = signal.signal(signal.SIGCHLD, lambda *_: pytest.fail("the worker ended"))
+    before = signal.signal(signal.SIGCHLD, fail_as_pytorch)
     try:
         with Interrupt() as interrupt:
             signal.raise_signal(signal.SIGINT)
             signal.raise_signal(signal.SIGCHLD)
         assert interrupt.asked
-        with pytest.raises(pytest.fail.Exception):
+        with pytest.raises(RuntimeError, match="worker"):
             signal.raise_signal(signal.SIGCHLD)
     finally:
         signal.signal(signal.SIGCHLD, before)
+
+
+def fail_as_pytorch(number, frame):
+    raise RuntimeError("a worker has ended")
+
+
+@pytest.mark.parametrize("reading", [False, True])
+@pytest.mark.parametrize("stops", [False, True])
+def test_the_end_of_a_worker_waits_for_the_end_of_a_tick(heard, stops, reading):
+    """It stops the batches quietly if a signal to the whole job has ended the worker."""
+
+    def loader():
+        yield 0
+        if reading:
+            end_worker()
+        yield 1
+
+    def end_worker():
+        if stops:
+            threading.Timer(0.2, signal.raise_signal, [signal.SIGINT]).start()
+        signal.raise_signal(signal.SIGCHLD)
+
+    before, seen = signal.signal(signal.SIGCHLD, fail_as_pytorch), []
+    outcome = nullcontext() if stops else pytest.raises(RuntimeError, match="worker")
+    try:
+        with Interrupt() as interrupt, outcome:
+            for batch in interrupt.until_asked(loader()):
+                seen.append(batch)
+                if not reading:
+                    end_worker()
+    finally:
+        signal.signal(signal.SIGCHLD, before)
+    assert seen == [0]
+    assert bool(interrupt.asked) == stops
 
 
 def test_a_signal_after_the_last_step_is_not_lost():

@@ -58,9 +58,9 @@ def test_an_epoch_has_the_mean_over_the_targets_of_its_batches_at_the_last_stage
 
 
 def test_losses_of_a_stage_before_the_last_one_are_local():
-    assert metered(*EVENTS).local_stage(None, last=1) is None
-    assert metered(*EVENTS).local_stage(0, last=2) == 1
-    assert metered().local_stage(None, last=1) is None
+    assert metered(*EVENTS).owner(None, last=1) == ""
+    assert metered(*EVENTS).owner(0, last=2) == " of stage 1"
+    assert metered().owner(None, last=1) == ""
 
 
 @pytest.mark.parametrize("cut", range(len(EVENTS) + 1))

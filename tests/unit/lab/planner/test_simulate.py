@@ -129,3 +129,16 @@ def test_no_action_begins_before_its_packet_has_arrived(method, seconds):
                 receiver = spans[action.kind, action.stage, action.batch]
                 sender = spans[needed.kind, needed.stage, needed.batch]
                 assert receiver.start_s >= sender.end_s + seconds[2] - 1e-9
+
+
+@every
+@given(st.lists(st.floats(0.01, 9.0), min_size=4, max_size=4))
+def test_each_stage_keeps_its_order_and_every_gap_is_a_wait(method, seconds):
+    times = [StageTimes(*s, learn_s=0.5) for s in (seconds, reversed(seconds))]
+    timeline = simulate(method, times, batches=6)
+    program = [action for tick in unroll(method, 2, 6) for action in tick]
+    for k in (0, 1):
+        spans = [span for span in timeline.spans if span.stage == k]
+        order = [(span.kind, span.batch) for span in spans if span.kind != "wait"]
+        assert order == [(a.kind, a.batch) for a in program if a.stage == k]
+        assert [s.end_s for s in spans[:-1]] == [s.start_s for s in spans[1:]]
