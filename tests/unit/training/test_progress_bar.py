@@ -27,20 +27,16 @@ def test_a_log_gets_a_line_per_epoch(capsys):
     ]
 
 
-def test_an_epoch_whose_targets_are_no_classes_shows_its_test_loss(capsys):
-    with progress_bar(2, 6, shown=True) as bar:
+def test_an_epoch_tells_its_test_loss_its_skipped_batches_and_the_stage_of_a_local_loss(capsys):
+    with progress_bar(3, 6, shown=True) as bar:
         bar.epoch(0, 1.25, EvaluationResult(1.5, None, 8), skipped=1)
         bar.epoch(1, 1.0, EvaluationResult(1.25, None, 8), skipped=2)
+        bar.epoch(2, 1.25, owner=" of stage 0")
     assert capsys.readouterr().err.splitlines() == [
-        "epoch 1/2: training loss 1.2500, test loss 1.5000, 1 batch skipped",
-        "epoch 2/2: training loss 1.0000, test loss 1.2500, 2 batches skipped",
+        "epoch 1/3: training loss 1.2500, test loss 1.5000, 1 batch skipped",
+        "epoch 2/3: training loss 1.0000, test loss 1.2500, 2 batches skipped",
+        "epoch 3/3: training loss 1.2500 of stage 0",
     ]
-
-
-def test_a_local_loss_is_told_from_that_of_the_network(capsys):
-    with progress_bar(1, 6, shown=True) as bar:
-        bar.epoch(0, 1.25, owner=" of stage 0")
-    assert capsys.readouterr().err == "epoch 1/1: training loss 1.2500 of stage 0\n"
 
 
 def test_silence_on_request(capsys):
