@@ -1,7 +1,6 @@
 """Trainings with stages that run freely in processes, some of which are slow or stop."""
 
 import dataclasses
-import json
 import os
 import signal
 import time
@@ -10,13 +9,12 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import torch
-from torch import distributed
 
+from contract.processes import in_processes
 from contract.small import conv, data, sgd
 from hocket import Trainer
 from hocket.codecs import VQ
 from hocket.distributed.folder.process_state import process_state
-from hocket.distributed.launching.launch import launch
 from hocket.errors import HangError, OptionError, PeerFailedError
 from hocket.methods import DGLAsync
 
@@ -154,24 +152,14 @@ CASES = {
 }
 
 
-def _work(folder):
-    rank = distributed.get_rank()
+def _train_all(folder):
     torch.manual_seed(0)
-    for name, case in CASES.items():
-        found = case(folder)
-        Path(folder, f"{name}-{rank}.json").write_text(json.dumps(found))
-    return 0
+    return {name: case(folder) for name, case in CASES.items()}
 
 
 @cache
 def found():
     """What every process said in every case."""
     with TemporaryDirectory() as folder:
-        assert launch(_work, folder, processes=STAGES, threads=1) == 0
-        return {
-            name: [
-                json.loads(Path(folder, f"{name}-{rank}.json").read_text())
-                for rank in range(STAGES)
-            ]
-            for name in CASES
-        }
+        parts = in_processes(_train_all, folder, processes=STAGES)
+    return {name: [part[name] for part in parts] for name in CASES}

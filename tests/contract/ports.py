@@ -3,10 +3,8 @@
 They are run by both ends in turn in one process, or by each end in a process of its own.
 """
 
-import json
 from contextlib import contextmanager
 from functools import partial
-from pathlib import Path
 from unittest.mock import patch
 
 import torch
@@ -195,14 +193,13 @@ def connect(world, transport, capacity=CAPACITY, checksum=True):
     return port(connection, Lookahead(), Recorder(world.rank, keep=False)), connection
 
 
-def in_a_process(folder, transport):
-    """Run the steps of this process's end; write the results to a file."""
+def in_a_process(transport):
+    """Run the steps of this process's end; return the results."""
     with patch.object(shared_memory, "LEAST_BYTES", 1):  # the packets here are small
-        run_steps(folder, partial(connect, transport=transport))
-    return 0
+        return run_steps(partial(connect, transport=transport))
 
 
-def run_steps(folder, connect):
+def run_steps(connect):
     """Run the steps of this process's end over connections from this function."""
     rank = distributed.get_rank()
 
@@ -249,4 +246,4 @@ def run_steps(folder, connect):
         except HangError as error:
             results["flooded"], results["hang"] = taken, str(error)
     distributed.barrier()
-    Path(folder, f"{rank}.json").write_text(json.dumps(results))
+    return results

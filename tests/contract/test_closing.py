@@ -1,9 +1,6 @@
 """A trainer gives back what it took: threads, descriptors, memory, and the network."""
 
-import json
 from functools import cache
-from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import pytest
 import torch
@@ -20,9 +17,9 @@ from contract.closing import (
     refusal,
     train,
 )
+from contract.processes import in_processes
 from contract.small import mlp
 from hocket import Trainer
-from hocket.distributed.launching.launch import launch
 from hocket.methods import METHODS
 
 in_a_world = pytest.mark.xdist_group("closing")
@@ -31,9 +28,7 @@ in_a_world = pytest.mark.xdist_group("closing")
 @cache
 def found():
     """Return what is left in each of two processes."""
-    with TemporaryDirectory() as folder:
-        assert launch(closing.in_a_world, folder, processes=2, threads=1) == 0
-        return [json.loads(Path(folder, f"{rank}.json").read_text()) for rank in range(2)]
+    return in_processes(closing.in_a_world, processes=2)
 
 
 # In one process.

@@ -9,7 +9,6 @@ from torch import nn
 from contract.small import CLASSES, conv, data, mlp, sgd, train, wide
 from hocket import Trainer
 from hocket.methods import BP, DGL, DNI, FDG, METHODS
-from hocket.stage.passes.forward_only import add_to_ensemble
 
 WITH_HEADS = {
     "dgl": DGL(),
@@ -153,16 +152,6 @@ def test_the_ensemble_has_more_digits_than_autocast():
         predictions = list(trainer.engine.predict(batches))
     assert {p.prediction.dtype for p in predictions} == {torch.bfloat16}
     assert {p.ensemble.dtype for p in predictions} == {torch.float32}
-
-
-def test_an_exit_has_twice_the_weight_of_the_exit_before():
-    scores = list(torch.randn(5, 4, CLASSES, dtype=torch.double))
-    ensemble = None
-    for prediction in scores:
-        ensemble = add_to_ensemble(ensemble, prediction)
-    weights = [1, 2, 4, 8, 16]
-    expected = sum(w * s.softmax(-1) for w, s in zip(weights, scores, strict=True)) / 16
-    torch.testing.assert_close(ensemble, expected)
 
 
 def test_only_signals_with_heads_predict():

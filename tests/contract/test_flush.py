@@ -27,10 +27,6 @@ every_flushed = pytest.mark.parametrize("name", FLUSHED)
 both_networks = pytest.mark.parametrize("net", [mlp, conv])
 
 
-def test_the_registry_has_both():
-    assert FLUSHED == ["gpipe", "1f1b"]
-
-
 @both_networks
 @every_flushed
 @pytest.mark.parametrize("stages", STAGES)
@@ -245,23 +241,11 @@ def table(**choices) -> Method:
 @pytest.mark.parametrize(
     ("choices", "told"),
     [
-        (
-            {"linearize": "live"},
-            "linearize='live' and hold='newest': no weight changes",
-        ),
+        ({"linearize": "live"}, "linearize='live' and hold='newest': no weight changes"),
         ({"hold": "double"}, "linearize='stash' and hold='double': no weight changes"),
-        (
-            {"signal": DGL().signal},
-            "waits for gradients from the next stage, and the signal",
-        ),
-        (
-            {"flush": "all-forward", "order": "backward-first"},
-            "a backward would begin before the last forward; use order='forward-first'",
-        ),
-        (
-            {"flush": "always"},
-            "flush is 'always'; wanted 'never' or 'alternate' or 'all-f",
-        ),
+        ({"signal": DGL().signal}, "waits for gradients from the next stage, and the signal"),
+        ({"flush": "all-forward", "order": "backward-first"}, "a backward would begin before"),
+        ({"flush": "always"}, "flush is 'always'; wanted 'never' or 'alternate' or 'all-f"),
         ({"remedies": (T1(),)}, "there is no late gradient that T1 could correct"),
     ],
     ids=["live", "hold", "local", "order", "word", "remedy"],

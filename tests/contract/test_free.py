@@ -3,7 +3,7 @@
 from functools import partial
 
 import pytest
-from torch.optim.lr_scheduler import ExponentialLR, MultiStepLR
+from torch.optim.lr_scheduler import ExponentialLR
 
 from contract.small import SGD, Trained, conv, copied, data, different, far, mlp, sgd
 from hocket import Checkpoints, Trainer, cross_entropy
@@ -11,7 +11,7 @@ from hocket.checkpoint.directory import newest_first
 from hocket.codecs import VQ
 from hocket.engine.async_clock import EventClock
 from hocket.errors import OptionError
-from hocket.methods import DGL, FDG, DGLAsync
+from hocket.methods import DGL, DGLAsync
 from hocket.methods.simulated.stage_speeds import StageSpeeds
 from reference import dgl_async
 
@@ -110,13 +110,6 @@ def test_equal_runs_give_equal_bits(turns):
     assert not different(ends[0].state, ends[1].state)
 
 
-def test_another_seed_takes_other_turns():
-    first, other = (
-        run(LIMITED, mlp(2), data(mlp, 8), stage_timing="random", seed=seed) for seed in (1, 2)
-    )
-    assert [e.action for e in first.events] != [e.action for e in other.events]
-
-
 # (l) Every batch is used, or dropped, or waits; all of it is counted.
 
 
@@ -186,20 +179,6 @@ def test_a_stage_that_has_learned_enough_forwards_in_evaluation_mode():
     # The sample that built the stages, twice, then ten batches to learn from.
     assert modes[2:] == [True] * 10 + [False] * 10
     assert not different(ends[0], modules[0].state_dict().values())
-
-
-def test_every_stage_schedules_by_its_own_epochs():
-    trained = run(
-        DGLAsync(),
-        mlp(2),
-        data(mlp, 4),
-        epochs=3,
-        stage_speeds=(1, 0.5),
-        scheduler=lambda optimizer: MultiStepLR(optimizer, [1, 2]),
-    )
-    for k in range(2):
-        rates = [e.report.lr for e in trained.of("U", k)]
-        assert rates == pytest.approx([0.1] * 4 + [0.01] * 4 + [0.001] * 4)
 
 
 PACES = [(1.0, 1.0), (1.0, 0.5), (0.5, 1.0), (1.0, 1.7)]
@@ -340,26 +319,19 @@ def test_data_say_how_long_an_epoch_is():
         run(DGLAsync(), mlp(2), Unsized())
 
 
-def test_rates_are_for_stages_that_run_freely():
-    with pytest.raises(OptionError, match="those of method 'fdg' keep step"):
-        Trainer(mlp(2), method=FDG(), optimizer=sgd, stage_speeds=(1, 1))
-    with pytest.raises(OptionError, match="those of method 'fdg' keep step"):
-        Trainer(mlp(2), method=FDG(), optimizer=sgd, stage_timing="random")
-
-
-def test_there_is_a_rate_for_each_stage():
-    with pytest.raises(
-        OptionError, match="there are 2 stage_speeds for 3 stages; give one for"
-    ):
-        Trainer(mlp(3), method=DGLAsync(), optimizer=sgd, stage_speeds=(1, 1))
-
-
-def test_gradients_are_compared_where_there_are_ticks():
-    with pytest.raises(OptionError, match="but the stages of method 'dgl-async' run freely"):
-        Trainer(
-            mlp(2),
-            method=DGLAsync(),
-            optimizer=sgd,
-            gradient_error_every=1,
-            on_gradient_error=lambda comparison: None,
-        )
+@pytest.mark.parametrize(
+    ("method", "options", "told"),
+    [
+        ("fdg", {"stage_speeds": (1, 1)}, "those of method 'fdg' keep step"),
+        ("fdg", {"stage_timing": "random"}, "those of method 'fdg' keep step"),
+        ("dgl-async", {"stage_speeds": (1, 1, 1)}, "there are 3 stage_speeds for 2 stages"),
+        (
+            "dgl-async",
+            {"gradient_error_every": 1, "on_gradient_error": print},
+            "stages of method 'dgl-async' run freely",
+        ),
+    ],
+)
+def test_options_that_stages_of_the_other_kind_have_are_refused(method, options, told):
+    with pytest.raises(OptionError, match=told):
+        Trainer(mlp(2), method=method, optimizer=sgd, **options)

@@ -17,7 +17,6 @@ from contract.small import (
     LINEARIZE,
     LOCKSTEP,
     ORDERS,
-    SGD,
     STAGES,
     WAITING,
     Gradients,
@@ -50,7 +49,6 @@ from hocket.methods import (
 )
 from hocket.methods.method import Method
 from hocket.signals import Delayed
-from reference import fdg
 
 every_lockstep_method = pytest.mark.parametrize("name", LOCKSTEP)
 every_method = pytest.mark.parametrize("name", METHODS)
@@ -110,15 +108,6 @@ def test_without_delays_every_waiting_method_is_back_propagation(name, stages, n
         net(stages), batches, accumulate=method.accumulate, reduce=method.reduce
     )
     assert not different(train(method, net(stages), batches).state, plain)
-
-
-# (g) A special case of (a), kept because the replay must vanish without delay.
-
-
-@both_networks
-def test_features_replay_without_delays_is_back_propagation(net):
-    plain = back_propagate(net(3), data(net, 8))
-    assert not different(train(FR(**FAST), net(3), data(net, 8)).state, plain)
 
 
 # (b) While no weight moves, a late gradient is the true one.
@@ -300,32 +289,7 @@ def test_pipelined_dgl_is_sequential_dgl(choices, stages, net):
     assert not different(*ends)
 
 
-# (f) FDG as its official code does it, by position in deques.
-
-
-@both_networks
-@several_stages
-@pytest.mark.parametrize("shrink", [1.0, 0.5])
-def test_live_fdg_is_the_official_deques(shrink, stages, net):
-    batches, modules = data(net, 12, last=3), net(stages)
-    trained = train(FDG(linearize="live", shrink=shrink), net(stages), batches)
-    loss = torch.nn.functional.cross_entropy
-    losses = fdg.train_deques(modules, batches, loss=loss, shrink=shrink, **SGD)
-    states = [value for module in modules for value in module.state_dict().values()]
-    assert not different(trained.state, [torch.tensor(losses, dtype=torch.double), *states])
-
-
 # (h) Accumulated gradients are those of a larger batch.
-
-
-@several_stages
-@pytest.mark.parametrize("accumulate", [2, 3])
-def test_mean_of_gradients_is_the_gradient_of_the_larger_batch(accumulate, stages):
-    small = data(mlp, 4 * accumulate)
-    groups = [small[i : i + accumulate] for i in range(0, len(small), accumulate)]
-    large = [tuple(torch.cat(part) for part in zip(*group, strict=True)) for group in groups]
-    means = train(BP(accumulate=accumulate), mlp(stages), small).state[1:]
-    assert not far(means, train(BP(), mlp(stages), large).state[1:])
 
 
 @several_stages
@@ -375,13 +339,6 @@ def test_recompute_at_the_stashed_weights_is_stash(order, stages, net):
     for place, gradients in runs["stash"].gradients.items():
         assert not different(gradients, runs["recompute"].gradients[place])
     assert not different(runs["stash"].state, runs["recompute"].state)
-
-
-@several_stages
-def test_the_three_linearizations_differ_once_weights_move(stages):
-    ends = [train(FDG(linearize=how), mlp(stages), data(mlp, 9)).state for how in LINEARIZE]
-    for a, b in [(0, 1), (0, 2), (1, 2)]:
-        assert far(ends[a][1:], ends[b][1:], tolerance=1e-4)
 
 
 # (l) Nothing is lost, nothing doubled, nothing left over.

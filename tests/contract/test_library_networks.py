@@ -10,8 +10,8 @@ import torch
 
 from contract.library_networks import CASES, Case
 from contract.vision_networks import VISION_CASES, VisionCase, import_error
-from hocket import BP, HocketError, Trainer
-from hocket.tree import tensors
+from hocket import BP, FDG, HocketError, Trainer
+from hocket.tree import map_tensors, tensors
 
 
 @pytest.mark.parametrize(
@@ -51,6 +51,27 @@ def test_a_network_is_cut_evenly_and_one_step_is_that_of_the_network(case: Case 
             torch.testing.assert_close(value, other)
         else:
             assert torch.equal(value, other), name
+
+
+FEW = ("GPT2", "Llama", "ViTForImage", "ResNet")
+
+
+@pytest.mark.parametrize(
+    "case",
+    {c.name: c for c in CASES if c.name.startswith(FEW)}.values(),
+    ids=lambda case: case.name,
+)
+def test_late_gradients_of_batches_of_any_size_reach_every_weight(case: Case):
+    """On three stages, which were cut with a batch of two inputs."""
+    network, inputs = case.build(), case.make_inputs()
+    trainer = Trainer(network, stages=3, method=FDG(), loss=sum_of_squares, optimizer=sgd)
+    trainer.prepare(inputs)
+    before = {name: weight.detach().clone() for name, weight in network.named_parameters()}
+    for _ in range(4):
+        trainer.step(map_tensors(lambda value: value.repeat_interleave(2, 0), inputs), None)
+    trainer.finish()
+    moved = [n for n, w in network.named_parameters() if not torch.equal(w, before[n])]
+    assert moved == list(before)
 
 
 def sum_of_squares(output, targets):

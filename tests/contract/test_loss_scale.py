@@ -193,10 +193,7 @@ def test_what_is_not_finite_at_a_scale_of_one_is_a_fault(scale, skipped, monkeyp
         ({"replicas": 2}, "check_every is 1 and replicas is 2, but a batch whose"),
         ({"method": "dni"}, "method 'dni' predicts gradients"),
         ({"method": "cdni"}, "method 'cdni' predicts gradients"),
-        (
-            {"gradient_error_every": 1, "on_gradient_error": print},
-            "small numbers vanish with precision 'fp16'; leave it at 0, or use 'bf16' or",
-        ),
+        ({"gradient_error_every": 1, "on_gradient_error": print}, "small numbers vanish"),
     ],
     ids=["check_every", "replicas", "dni", "cdni", "gradient_error"],
 )

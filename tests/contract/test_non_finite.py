@@ -223,9 +223,7 @@ def test_going_on_before_the_batch_with_its_number_is_a_training_that_skips_it(t
     batches = marked(6, {2: 1 + BACKWARD})
     settings = {"method": METHODS["fdg"](), "optimizer": sgd, "resumable": True}
     trainer = Trainer(brittle(3), **settings)
-    with pytest.raises(
-        NonFiniteError, match=r"gradient of '1.0.linear.weight' became nan"
-    ) as caught:
+    with pytest.raises(NonFiniteError, match=r"gradient of '1.0.linear.weight'") as caught:
         trainer.fit(
             batches,
             epochs=1,
@@ -292,10 +290,7 @@ def test_no_checkpoint_holds_infinite_weights(tmp_path):
     trainer.end_epoch()
     for spoiled, words in (
         (trainer.network[1][0].linear.bias, "stage 1: the weight '1.0.linear.bias' became nan"),
-        (
-            trainer.network[0][0].norm.running_mean,
-            "the buffer '0.0.norm.running_mean' became nan",
-        ),
+        (trainer.network[0][0].norm.running_mean, "the buffer '0.0.norm.running_mean' became"),
         (
             trainer.stages[0].updater.optimizer_tensors()[
                 "momentum_buffer of the optimizer for weight 0"

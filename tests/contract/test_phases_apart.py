@@ -3,7 +3,6 @@
 One launch goes through all of them, with a time-out that each of them exceeds.
 """
 
-import json
 import os
 import signal
 import subprocess
@@ -12,16 +11,15 @@ from pathlib import Path
 from unittest.mock import patch
 
 import pytest
-import torch
 from torch import distributed, nn
 
 from benchmarks.faults.processes import wake_command
+from contract.processes import in_processes
 from contract.small import data, different, mlp, sgd
 from hocket import Checkpoints, Trainer
 from hocket.checkpoint import writer
 from hocket.distributed.failures.detector import STATUS_REQUEST_KEY
 from hocket.distributed.failures.phases import Phase
-from hocket.distributed.launching.launch import launch
 from hocket.methods import FDG
 
 TIMEOUT_S = 0.5
@@ -129,22 +127,17 @@ def work(folder):
         PlainLoader(slow=[1, 3]), PlainLoader(), epochs=EPOCHS, progress=False
     )
     count_requests(trainer, Phase.READING)
-    if rank == 0:
-        torch.save(trainer.network.state_dict(), Path(folder, "weights.pt"))
-        losses = [[epoch.loss, epoch.evaluation.loss] for epoch in history]
-        result = {"losses": losses, "requests": requests, "read": read}
-        Path(folder, "result.json").write_text(json.dumps(result))
-    return 0
+    losses = [[epoch.loss, epoch.evaluation.loss] for epoch in history]
+    weights = list(trainer.network.state_dict().values())
+    return {"losses": losses, "weights": weights, "requests": requests, "read": read}
 
 
 def test_slow_phases_are_waited_for_and_an_interrupted_evaluation_is_repeated(tmp_path):
-    assert launch(work, str(tmp_path), processes=2, threads=1, grace_s=5.0) == 0
-    result = json.loads((tmp_path / "result.json").read_text())
+    result, _ = in_processes(work, str(tmp_path), processes=2)
     trainer = build_trainer(slow=False)
     history = trainer.fit(PlainLoader(), PlainLoader(), epochs=EPOCHS, progress=False)
     assert result["losses"] == [[epoch.loss, epoch.evaluation.loss] for epoch in history]
-    weights = torch.load(tmp_path / "weights.pt")
-    assert not different(list(weights.values()), list(trainer.network.state_dict().values()))
+    assert not different(result["weights"], trainer.network.state_dict().values())
     assert result["read"] < 2 * BATCHES  # the evaluation was dropped
     asked = list(result["requests"].values())
     assert 0 < asked[0] < asked[1] < asked[2], "no phase was longer than the time-out"

@@ -1,16 +1,13 @@
 """Every transport: packets arrive unchanged, by number, exactly once."""
 
-import json
 import re
-import tempfile
 from functools import cache
-from pathlib import Path
 
 import pytest
 
 from contract import ports
 from contract.ports import activation, contents, gradient
-from hocket.distributed.launching.launch import launch
+from contract.processes import in_processes
 from hocket.transport.processes.connection import IN_FLIGHT
 
 pytestmark = pytest.mark.xdist_group("ports")
@@ -19,9 +16,7 @@ pytestmark = pytest.mark.xdist_group("ports")
 @cache
 def in_two_processes(transport):
     """Run each end in a process of its own; return the results by rank."""
-    with tempfile.TemporaryDirectory() as folder:
-        assert launch(ports.in_a_process, folder, transport, processes=2, threads=1) == 0
-        return [json.loads(Path(folder, f"{rank}.json").read_text()) for rank in (0, 1)]
+    return in_processes(ports.in_a_process, transport, processes=2)
 
 
 def results(transport):

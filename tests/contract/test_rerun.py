@@ -93,9 +93,17 @@ def test_dropout_differs_between_batches_and_stages():
 # Nothing outside is touched.
 
 
+class Noise(nn.Module):
+    """A layer that draws in evaluation, too."""
+
+    def forward(self, values: Tensor) -> Tensor:
+        return values + torch.randn_like(values)
+
+
 @every_method
 def test_the_callers_random_numbers_are_left_alone(name):
-    trainer, batches = trainer_of(noisy(3), METHODS[name]()), data(mlp, 8)
+    modules = [nn.Sequential(Noise(), stage) for stage in noisy(3)]
+    trainer, batches = trainer_of(modules, METHODS[name]()), data(mlp, 8)
     before = torch.get_rng_state()
     trainer.evaluate(batches[:2])
     for batch in batches:
@@ -105,56 +113,21 @@ def test_the_callers_random_numbers_are_left_alone(name):
     assert torch.equal(torch.get_rng_state(), before)
 
 
-def test_preparing_leaves_the_callers_random_numbers_alone():
-    class Noise(nn.Module):
-        def forward(self, values: Tensor) -> Tensor:
-            return values + torch.randn_like(values)
-
-    modules = [nn.Sequential(Noise(), stage) for stage in mlp(2)]
-    before = torch.get_rng_state()
-    trainer_of(modules, FDG()).prepare(data(mlp, 1)[0][0])
-    assert torch.equal(torch.get_rng_state(), before)
-
-
-class Always(nn.ReLU):
-    """A first layer that works in place."""
-
-    def __init__(self) -> None:
-        super().__init__(inplace=True)
-
-
-def test_preparing_leaves_the_callers_batch_alone():
-    x, _ = data(mlp, 1)[0]
-    before = x.clone()
-    trainer_of([nn.Sequential(Always(), stage) for stage in mlp(2)], FDG()).prepare(x)
-    assert torch.equal(x, before)
+USES = {
+    "prepare": lambda trainer, x, y: trainer.prepare(x),
+    "step": lambda trainer, x, y: (trainer.step(x, y), trainer.finish()),
+    "evaluate": lambda trainer, x, y: trainer.evaluate([(x, y)]),
+}
 
 
 @pytest.mark.parametrize("stages", [1, 2])
-def test_balancing_leaves_the_callers_batch_alone(stages):
-    x, _ = data(mlp, 1)[0]
-    before = x.clone()
-    network = nn.Sequential(Always(), *mlp(2))
-    Trainer(network, stages=stages, method=FDG(), optimizer=sgd).prepare(x)
-    assert torch.equal(x, before)
-
-
-def test_training_leaves_the_callers_batch_alone():
+@pytest.mark.parametrize("use", USES.values(), ids=USES.keys())
+def test_the_callers_batch_is_left_alone(use, stages):
+    """Also by a first layer that works in place."""
     x, y = data(mlp, 1)[0]
     before = x.clone(), y.clone()
-    trainer = trainer_of([nn.Sequential(Always(), stage) for stage in mlp(2)], FDG())
-    trainer.prepare(x.clone())
-    trainer.step(x, y)
-    trainer.finish()
-    assert not different([x, y], before)
-
-
-def test_evaluation_leaves_the_callers_batch_alone():
-    x, y = data(mlp, 1)[0]
-    before = x.clone(), y.clone()
-    trainer = trainer_of([nn.Sequential(Always(), stage) for stage in mlp(2)], FDG())
-    trainer.prepare(x.clone())
-    trainer.evaluate([(x, y)])
+    network = nn.Sequential(nn.ReLU(inplace=True), *mlp(2))
+    use(Trainer(network, stages=stages, method=FDG(), optimizer=sgd), x, y)
     assert not different([x, y], before)
 
 
@@ -178,29 +151,18 @@ def test_the_caller_may_fill_the_same_memory_with_the_next_batch(name):
 
 
 @every_method
-def test_evaluation_between_steps_changes_nothing(name):
+def test_evaluation_before_and_between_steps_changes_nothing(name):
     ends = []
     for evaluated in (False, True):
         trainer = trainer_of(noisy(3), METHODS[name]())
+        if evaluated:
+            trainer.evaluate(data(mlp, 2))
         for batch in data(mlp, 8):
             trainer.step(*batch)
             if evaluated:
                 before = [v.clone() for v in state_of(trainer)]
                 trainer.evaluate(data(mlp, 2))
                 assert not different(before, state_of(trainer))
-        trainer.finish()
-        ends.append(state_of(trainer))
-    assert not different(*ends)
-
-
-def test_evaluating_first_changes_nothing():
-    ends = []
-    for first in (False, True):
-        trainer = trainer_of(noisy(3), METHODS["dgl"]())
-        if first:
-            trainer.evaluate(data(mlp, 2))
-        for batch in data(mlp, 5):
-            trainer.step(*batch)
         trainer.finish()
         ends.append(state_of(trainer))
     assert not different(*ends)
@@ -344,26 +306,19 @@ def texts(count: int) -> Batches:
     ]
 
 
-structures = pytest.mark.parametrize("structure", ["tuple", "dict"])
-
-
-@structures
-def test_several_tensors_of_any_kind_cross_an_edge(structure):
-    trained = train(BP(), structured(structure), texts(6))
-    assert not different(trained.state, back_propagate(structured(structure), texts(6)))
-
-
-@structures
-@every_linearization
-def test_one_delayed_batch_of_several_tensors_is_back_propagation(structure, linearize):
-    trained = train(FDG(linearize=linearize), structured(structure), texts(1))
-    assert not different(trained.state, back_propagate(structured(structure), texts(1)))
-
-
-@structures
-def test_a_replay_without_delay_of_several_tensors_is_back_propagation(structure):
-    trained = train(FR(backward_delay=0), structured(structure), texts(6))
-    assert not different(trained.state, back_propagate(structured(structure), texts(6)))
+@pytest.mark.parametrize("structure", ["tuple", "dict"])
+@pytest.mark.parametrize(
+    ("method", "count"),
+    [
+        (BP(), 6),
+        (FR(backward_delay=0), 6),
+        *((FDG(linearize=linearize), 1) for linearize in LINEARIZE),
+    ],
+)
+def test_several_tensors_of_any_kind_cross_an_edge(method, count, structure):
+    """Bit-equal to back-propagation: no gradient is late, or no weight has moved yet."""
+    trained = train(method, structured(structure), texts(count))
+    assert not different(trained.state, back_propagate(structured(structure), texts(count)))
 
 
 @pytest.mark.parametrize("method", [BP(), FDG(), FDG(linearize="recompute")])

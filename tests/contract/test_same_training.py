@@ -1,6 +1,5 @@
 """All processes of a training were given the same, or the first difference is named in all."""
 
-import json
 import re
 import tempfile
 from functools import cache, partial
@@ -13,8 +12,8 @@ from torch import distributed, nn, optim
 from torch.optim.lr_scheduler import SequentialLR, StepLR
 
 import hocket
+from contract.processes import in_processes
 from hocket import Plan, Trainer
-from hocket.distributed.launching.launch import launch
 from hocket.errors import WorldError
 from hocket.runs.config import RunConfig
 from hocket.runs.train import train
@@ -151,15 +150,13 @@ def work(folder):
     other = {"network": build(seed=rank), "broadcast": "first"}
     left["broadcast"], left["weights of the first"] = trained(other)
     left["run"] = run(folder, rank)
-    Path(folder, f"{rank}.json").write_text(json.dumps(left))
-    return 0
+    return left
 
 
 @cache
 def left():
     with tempfile.TemporaryDirectory() as folder:
-        assert launch(work, folder, processes=2, threads=1) == 0
-        return [json.loads(Path(folder, f"{rank}.json").read_text()) for rank in range(2)]
+        return in_processes(work, folder, processes=2)
 
 
 @pytest.mark.parametrize("name", DIFFERENCES)

@@ -1,6 +1,5 @@
 """Trainings in worlds of several processes, many of them in one launch, and what they leave."""
 
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field
@@ -12,11 +11,11 @@ from unittest.mock import patch
 import torch
 from torch.nn.functional import cross_entropy
 
+from contract.processes import in_processes
 from contract.small import conv, data, everything, mlp, sgd, skips, wide
 from contract.spoiled import brittle
 from hocket import Checkpoints, Trainer
 from hocket.checkpoint.directory import read_manifest
-from hocket.distributed.launching.launch import launch
 from hocket.methods import METHODS
 from hocket.methods.simulated.staleness_profile import with_staleness
 from hocket.remedies import Remedy
@@ -199,25 +198,17 @@ def directly() -> Iterator[None]:
         yield
 
 
-def _work(folder: str, cases: Sequence[Case], stages: int) -> int:
-    for number, case in enumerate(cases):
+def _train_all(cases: Sequence[Case], stages: int) -> list[Left]:
+    left = []
+    for case in cases:
         with directly() if case.direct else nullcontext():
-            left = trained(case, stages)
-        torch.save(left, Path(folder) / f"{number}-{torch.distributed.get_rank()}.pt")
-    return 0
+            left.append(trained(case, stages))
+    return left
 
 
 def trained_apart(
     cases: Sequence[Case], stages: int, replicas: int = 1
 ) -> dict[Case, list[Left]]:
     """What each training leaves behind in each process of its world."""
-    count = stages * replicas
-    with tempfile.TemporaryDirectory() as folder:
-        assert launch(_work, folder, list(cases), stages, processes=count, threads=1) == 0
-        return {
-            case: [
-                torch.load(Path(folder) / f"{number}-{rank}.pt", weights_only=False)
-                for rank in range(count)
-            ]
-            for number, case in enumerate(cases)
-        }
+    left = in_processes(_train_all, list(cases), stages, processes=stages * replicas)
+    return dict(zip(cases, map(list, zip(*left, strict=True)), strict=True))

@@ -30,10 +30,7 @@ BATCHES = data(mlp, 3)
         ({"device": "gpu"}, "device is 'gpu'; use one such as 'cpu' or 'cuda'"),
         ({"device": 3.5}, "device is 3.5; use one such as"),
         ({"gradient_error_every": "3"}, "gradient_error_every is '3'; give a number"),
-        (
-            {"gradient_error_every": 3, "on_gradient_error": 5},
-            "on_gradient_error is 5; give a function",
-        ),
+        ({"gradient_error_every": 3, "on_gradient_error": 5}, "on_gradient_error is 5; give"),
         ({"method": "dgl-async", "stage_speeds": 3}, "stage_speeds is 3; give a list, such as"),
     ],
 )

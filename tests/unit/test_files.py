@@ -15,14 +15,6 @@ from hocket.files import (
 )
 
 
-def test_the_new_content_replaces_the_old_one(tmp_path):
-    file = tmp_path / "file.txt"
-    for text in ("old", "new, ä"):
-        write_text_atomically(file, text)
-        assert file.read_text(encoding="utf-8") == text
-    assert list(tmp_path.iterdir()) == [file]
-
-
 def test_the_old_content_is_there_until_the_end(tmp_path):
     file = tmp_path / "file.txt"
     file.write_text("old")
@@ -58,11 +50,6 @@ def test_a_full_disk_leaves_the_old_content(tmp_path, monkeypatch):
         write_text_atomically(file, "new")
     assert file.read_text() == "old"
     assert list(tmp_path.iterdir()) == [file]
-
-
-def test_a_missing_folder_is_an_error_of_the_system(tmp_path):
-    with pytest.raises(OSError, match="No such file"):
-        write_text_atomically(tmp_path / "none" / "file.txt", "text")
 
 
 def test_a_link_in_the_place_of_the_temporary_file_is_not_followed(tmp_path):

@@ -78,11 +78,11 @@ def test_text_that_is_no_name_with_options_is_refused(text, problem):
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("fdg:a=1,a=2", "^the option 'a' is given twice in 'fdg:a=1,a=2'; give it once$"),
-        ("fdg:a=NaN", "^the value NaN in 'fdg:a=NaN' is not finite; give a finite number$"),
-        ("fdg:a=[1e999]", "^the value 1e999 in 'fdg:a=.1e999.' is not finite; give a finite"),
-        ("fdg:a=no", "^the value no in 'fdg:a=no' may be a name or a switch; write true or f"),
-        ("fdg:a=FALSE", "a switch; write true or false, or the name in double quotes$"),
+        ("fdg:a=1,a=2", "'a' is given twice"),
+        ("fdg:a=NaN", "NaN in 'fdg:a=NaN' is not finite"),
+        ("fdg:a=[1e999]", "1e999 in .* is not finite"),
+        ("fdg:a=no", "no in 'fdg:a=no' may be a name or a switch"),
+        ("fdg:a=FALSE", "a switch"),
     ],
 )
 def test_repeated_options_and_values_that_are_not_finite_are_refused(text, expected):

@@ -144,16 +144,6 @@ def test_layers_that_decide_their_sizes_in_a_forward_keep_them():
     assert network[1].running_mean.shape == (4,)
 
 
-def test_a_set_is_given_back_its_members():
-    layer = nn.Module()
-    layer.seen = seen = {1}
-    with restore_state(layer):
-        layer.seen.add(2)
-        layer.seen = {3}
-    assert layer.seen is seen
-    assert seen == {1}
-
-
 class Built(nn.Module):
     """Layer that makes a part of itself in its first forward, and notes that it has."""
 

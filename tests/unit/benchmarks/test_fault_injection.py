@@ -84,19 +84,6 @@ def test_damage_that_is_not_refused_is_counted(monkeypatch, tmp_path):
     assert 20 < row["refused"] < 80
 
 
-@pytest.mark.parametrize(
-    ("chosen", "said"),
-    [
-        ({"count": 0}, "count is 0; give 1 or more"),
-        ({"stages": 1}, "stages is 1; give 2 or more"),
-        ({"methods": ("fgd",)}, "did you mean 'fdg'"),
-    ],
-)
-def test_what_cannot_be_tried_is_refused(chosen, said, tmp_path):
-    with pytest.raises(OptionError, match=said):
-        FaultInjectionSettings(out=tmp_path, **chosen)
-
-
 def test_the_settings_of_a_call_are_plain(tries, tmp_path):
     with pytest.raises(KeyboardInterrupt):
         measure_fault_injection(FaultInjectionSettings(out=tmp_path, **CHOSEN, **FILES))

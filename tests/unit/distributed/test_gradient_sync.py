@@ -20,23 +20,9 @@ def sizes(buckets):
     return [[p.numel() for p in bucket] for bucket in buckets]
 
 
-def test_a_bucket_is_filled_from_the_last_parameter_on(monkeypatch):
-    monkeypatch.setattr(gradient_sync, "BUCKET_BYTES", 4 * 10)
-    assert sizes(build_buckets(parameters(1, 2, 3, 4, 5, 6))) == [[6], [5, 4], [3, 2, 1]]
-
-
-def test_a_parameter_larger_than_a_bucket_has_its_own(monkeypatch):
-    monkeypatch.setattr(gradient_sync, "BUCKET_BYTES", 4 * 10)
-    assert sizes(build_buckets(parameters(1, 1, 50, 1, 1))) == [[1, 1], [50], [1, 1]]
-
-
 def test_a_bucket_holds_one_dtype():
     mixed = [*parameters(1, 2), *parameters(3, 4, dtype=torch.double), *parameters(5)]
     assert sizes(build_buckets(mixed)) == [[5], [4, 3], [2, 1]]
-
-
-def test_without_parameters_there_are_no_buckets():
-    assert build_buckets([]) == []
 
 
 class Meeting:

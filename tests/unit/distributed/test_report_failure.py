@@ -75,30 +75,11 @@ def test_the_second_to_fail_does_not_keep_the_first_from_telling(monkeypatch, st
     assert "ValueError: of rank 0" in next_failure(store)
 
 
-def test_a_failure_of_an_older_world_that_was_caught_hides_no_other(monkeypatch, store):
-    caught, world = {"first": 0}, {}
-    assert Process(monkeypatch, 1, store, caught, world).fails()
-    assert not Process(monkeypatch, 0, store, caught, world).fails()
-
-
 def test_a_failure_that_was_caught_decides_nothing_before_the_next_world(monkeypatch, store):
     caught = {"first": 0}
     assert Process(monkeypatch, 1, store, caught, caught=[1]).fails()
     assert "ValueError: of rank 1" in next_failure(store)
     assert not Process(monkeypatch, 0, store, caught, caught=[1]).fails()
-
-
-def test_a_process_may_tell_more_after_it_was_the_first(monkeypatch, store):
-    """As the request to restore a checkpoint, which follows the report of a NaN."""
-    process, error, request = (
-        Process(monkeypatch, 0, store),
-        ValueError("nan"),
-        KeyError("skip"),
-    )
-    request.__cause__ = error
-    assert process.fails(error)
-    assert process.fails(request)
-    assert not Process(monkeypatch, 1, store).fails()
 
 
 def test_what_follows_from_the_failure_of_another_process_is_no_first_one(monkeypatch, store):
@@ -151,8 +132,3 @@ def test_a_process_without_a_world_tells_those_that_wait_for_it(monkeypatch, sto
     assert Process(monkeypatch, 1, store).fails()
     assert "ValueError: of rank 1" in next_failure(store)
     assert not Process(monkeypatch, 0, store).fails()
-
-
-def test_a_process_that_saw_the_failure_of_another_one_tells_nothing(monkeypatch, store):
-    monkeypatch.setattr(joined_worlds, "current_identity", lambda: None)
-    assert not joined_worlds.report_failure(PeerFailedError("stage 1 failed"))

@@ -142,9 +142,7 @@ def test_a_formed_group_takes_no_further_connection(form_two):
 
 
 def test_a_process_that_does_not_form_its_group_is_named():
-    with pytest.raises(
-        HangError, match=r"process 1 of 2 did not connect to the others within 0\.01 s"
-    ):
+    with pytest.raises(HangError, match=r"process 1 of 2 did not connect to the others within"):
         form_without_strangers(lambda: None, HashStore(), rank=0, size=2, timeout_s=0.01)
 
 

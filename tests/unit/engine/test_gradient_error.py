@@ -11,7 +11,6 @@ from torch import nn
 from contract.small import (
     CLASSES,
     LOCKSTEP,
-    SGD,
     Gradients,
     conv,
     copied,
@@ -204,20 +203,3 @@ def test_one_of_the_two_options_is_refused(options):
 def test_a_negative_interval_is_refused():
     with pytest.raises(OptionError, match="gradient_error_every"):
         Trainer(mlp(1), optimizer=sgd, gradient_error_every=-1, on_gradient_error=print)
-
-
-def test_the_loss_compared_is_the_trainers():
-    def doubled(output, targets):
-        return 2 * cross_entropy(output, targets)
-
-    found, modules = {}, mlp(2)
-    trainer = Trainer(
-        modules,
-        method=BP(),
-        optimizer=partial(torch.optim.SGD, **SGD),
-        loss=doubled,
-        gradient_error_every=1,
-        on_gradient_error=lambda c: found.setdefault((c.stage, c.batch), c),
-    )
-    trainer.fit(data(mlp, 1), epochs=1, progress=False)
-    assert found[1, 0].ratio == pytest.approx(1, abs=1e-12)

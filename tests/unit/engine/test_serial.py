@@ -6,7 +6,7 @@ from torch import nn
 
 from contract.small import LOCKSTEP, data, mlp, sgd, train
 from hocket import Trainer, unroll
-from hocket.errors import LinearizeError, PacketError
+from hocket.errors import PacketError
 from hocket.methods import FDG, METHODS
 
 
@@ -20,16 +20,11 @@ def test_events_are_the_program(epoch_end, name):
         for tick, actions in enumerate(unroll(method, 3, [4, 4]))
         for action in actions
     ]
+    if epoch_end == "carry":
+        assert [(e.tick, e.action) for e in trained.events] == program
     assert [e.action for e in trained.events] == [action for _, action in program]
-    assert [e.tick for e in trained.events] == sorted(e.tick for e in trained.events)
     flushed = trained.trainer.stages[0].updater.version  # ends without gradients left
     assert flushed > 0
-
-
-def test_the_tick_of_an_event_is_that_of_the_program():
-    trained = train(FDG(), mlp(3), data(mlp, 4))
-    program = [(t, a) for t, tick in enumerate(unroll(FDG(), 3, 4)) for a in tick]
-    assert [(e.tick, e.action) for e in trained.events] == program
 
 
 @pytest.mark.parametrize("reason", ["no", "you tried: can't allocate memory: 9 bytes"])
@@ -79,11 +74,6 @@ def test_finishing_before_any_batch_does_nothing():
     assert trainer.finish() == trainer.end_epoch() == []
     trainer.prepare(data(mlp, 1)[0][0])
     assert trainer.finish() == []
-
-
-@pytest.mark.parametrize("error", [PacketError, LinearizeError])
-def test_runtime_errors_can_be_caught_as_such(error):
-    assert issubclass(error, RuntimeError)
 
 
 def test_a_repeated_packet_stops_the_engine():

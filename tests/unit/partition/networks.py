@@ -83,6 +83,22 @@ class Words(nn.Module):
         return {"scores": self.head(h), "state": (h, 3)}
 
 
+class Pair(nn.Module):
+    """Two layers, for a forward that a test gives them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(4, 4), nn.Linear(4, 4)
+
+
+class Layers(Pair):
+    """Three layers, for a forward that a test gives them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.third = nn.Linear(4, 4)
+
+
 class Two(nn.Module):
     """Network of two positional inputs; the second is used at the end only."""
 

@@ -10,7 +10,7 @@ from contract.small import sgd
 from hocket import Plan, Trainer, cut
 from hocket.errors import CutError
 from hocket.partition.cut_points import find_cut_points
-from unit.partition.networks import run_stages
+from unit.partition.networks import Layers, run_stages
 
 X = torch.eye(4)
 
@@ -149,33 +149,6 @@ def test_decisions_by_weights_between_modules_are_told():
         cut(Reading(), stages=Plan("b"), sample=X)
 
 
-def test_experts_that_count_may_be_left_out_by_a_batch():
-    class Experts(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.experts = nn.ModuleList(nn.Linear(4, 4) for _ in range(4))
-            self.register_buffer("load", torch.zeros(4))
-
-        def forward(self, x):
-            chosen, out = x.argmax(1), torch.zeros_like(x)
-            for number, expert in enumerate(self.experts):
-                rows = torch.where(chosen == number)[0]
-                if len(rows):
-                    out[rows] = expert(x[rows])
-                    self.load[number] += len(rows)
-            return x + out
-
-    class Mixture(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.a, self.experts, self.b = nn.Linear(4, 4), Experts(), nn.Linear(4, 4)
-
-        def forward(self, x):
-            return self.b(self.experts(self.a(x)))
-
-    assert len(cut(Mixture(), stages=2, sample=torch.eye(4).repeat(2, 1))) == 2
-
-
 @pytest.mark.filterwarnings("ignore:.*torch.jit.script")
 def test_a_scripted_network_is_refused_and_scripted_layers_are_not():
     layers = nn.Linear(4, 4), torch.jit.script(nn.Linear(4, 4)), nn.Linear(4, 4)
@@ -202,12 +175,8 @@ def test_a_stage_may_begin_with_a_layer_that_works_in_place(ahead):
     assert len(cut(network, stages=Plan(ahead), sample=X)) == 2
 
 
-class Summed(nn.Module):
+class Summed(Layers):
     """Network that adds something of each layer to a constant that it begins with."""
-
-    def __init__(self):
-        super().__init__()
-        self.first, self.second, self.third = (nn.Linear(4, 4) for _ in range(3))
 
     def forward(self, x):
         total = torch.zeros(())
@@ -259,14 +228,6 @@ def train(network, stages):
     return network.state_dict()
 
 
-@pytest.mark.filterwarnings("ignore:.*torch.jit.script")
-@pytest.mark.parametrize("place", ["scripted", "second"])
-def test_a_scripted_module_may_be_on_either_side_of_a_cut(place):
-    network, x = Scripting(), torch.randn(5, 4)
-    stages = cut(network, stages=Plan((place,)), sample=x[:2])
-    assert torch.equal(run_stages(stages, x), network(x))
-
-
 def assert_close(trained, expected):
     """Fail unless the weights differ by round-off: scripted code may sum in another order."""
     torch.testing.assert_close(trained, expected, rtol=1e-10, atol=1e-12)
@@ -274,17 +235,6 @@ def assert_close(trained, expected):
 
 def names_in(stages):
     return [{name.split(".")[0] for name, _ in stage.named_parameters()} for stage in stages]
-
-
-@pytest.mark.filterwarnings("ignore:.*torch.jit.script")
-def test_a_stage_has_the_weights_of_a_scripted_module_that_it_calls():
-    stages = cut(Scripting(), stages=Plan(("second",)), sample=torch.randn(5, 4))
-    assert names_in(stages) == [{"first", "scripted"}, {"second", "last"}]
-    weight = dict(stages[0].named_parameters())["scripted.0.weight"]
-    before = weight.detach().clone()
-    with Trainer(stages, method="bp", optimizer=sgd) as trainer:
-        trainer.step(torch.randn(5, 4), torch.arange(5) % 4)
-    assert not torch.equal(weight, before)
 
 
 @pytest.mark.filterwarnings("ignore:.*torch.jit.script")
@@ -317,29 +267,3 @@ def test_a_scripted_module_that_is_used_twice_is_in_one_stage():
         cut(Twice(), stages=Plan(("second",)), sample=sample)
     stages = cut(Twice(), stages=Plan(("last",)), sample=sample)
     assert names_in(stages) == [{"first", "scripted", "second"}, {"last"}]
-
-
-class Keeping(nn.Module):
-    """Module with a scripted part that keeps what it has computed, with its graph."""
-
-    def __init__(self, keep):
-        super().__init__()
-        self.inner, self.keep, self.kept = torch.jit.script(nn.Linear(4, 4)), keep, None
-
-    def forward(self, x):
-        y = self.inner(x)
-        self.kept = self.keep(y)
-        return y
-
-
-@pytest.mark.filterwarnings("ignore:.*torch.jit.script")
-@pytest.mark.parametrize("keep", [lambda y: y, lambda y: {"all": [y]}], ids=["itself", "list"])
-def test_a_scripted_module_is_left_out_beside_a_kept_tensor(keep):
-    network = Scripting()
-    network.scripted = Keeping(keep)
-    stages = cut(network, stages=Plan(("second",)), sample=torch.randn(6, 4))
-    for size in (6, 3):
-        x = torch.randn(size, 4)
-        out = run_stages(stages, x)
-        assert out.shape == (size, 4)
-        assert torch.equal(out, network(x))

@@ -16,7 +16,7 @@ from hocket.partition.costs.link import Link
 from hocket.partition.costs.profile import LayerCost
 from hocket.partition.cutting import fastest_cut
 from hocket_lab.planner.predict import cut_by_time
-from unit.partition.networks import Block, skips
+from unit.partition.networks import Block, Layers, skips
 
 numbers = st.lists(st.integers(0, 20), min_size=1, max_size=8)
 
@@ -92,12 +92,6 @@ def test_among_equals_of_two_parts_the_earliest_cut_wins(costs):
     assert all(largest(costs, [earlier], none) > best for earlier in range(1, chosen))
 
 
-@pytest.mark.parametrize("parts", [0, 4])
-def test_more_parts_than_layers_or_less_than_one_are_refused(parts):
-    with pytest.raises(CutError, match=f"split 3 layers into {parts} parts; ask for 1 to 3"):
-        balance([1.0, 1.0, 1.0], parts)
-
-
 def layer(seconds, *, out=0, kept=0, weights=0):
     return LayerCost(seconds / 3, 2 * seconds / 3, out, kept, weights)
 
@@ -154,22 +148,16 @@ def test_a_sequence_is_cut_inside_its_blocks_by_measured_times():
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        ({"by": "luck"}, "by is 'luck'; use 'operations' or 'time'"),
-        ({"memory_limit_mib": 3.0}, "a link or a limit of memory needs a number of stages and"),
-        (
-            {"link": Link(1e9)},
-            "by='time', with which time and memory are measured; give both",
-        ),
+        ({"by": "luck"}, "by is 'luck'"),
+        ({"memory_limit_mib": 3.0}, "a link or a limit of memory needs a number of stages"),
+        ({"link": Link(1e9)}, "by='time'"),
         ({"stages": Plan(("head",)), "by": "time", "link": Link(1e9)}, "a link or a limit of"),
-        (
-            {"by": "time", "memory_limit_mib": float("nan")},
-            "is nan; use a number of at least",
-        ),
-        ({"by": "time", "memory_limit_mib": -1.0}, "memory_limit_mib is -1.0; use a number of"),
-        ({"stages": 2.0}, "stages is 2.0; use a whole number or a Plan"),
-        ({"stages": "2", "by": "time"}, "stages is '2'; use a whole number or a Plan"),
-        ({"stages": None}, "stages is None; use a whole number or a Plan"),
-        ({"stages": True}, "stages is True; use a whole number or a Plan"),
+        ({"by": "time", "memory_limit_mib": float("nan")}, "is nan"),
+        ({"by": "time", "memory_limit_mib": -1.0}, "memory_limit_mib is -1.0"),
+        ({"stages": 2.0}, "stages is 2.0"),
+        ({"stages": "2", "by": "time"}, "stages is '2'"),
+        ({"stages": None}, "stages is None"),
+        ({"stages": True}, "stages is True"),
     ],
 )
 def test_options_that_contradict_or_are_out_of_range_are_refused(options, text):
@@ -256,12 +244,8 @@ def test_a_plan_of_a_network_that_cannot_be_cut_evenly_has_the_reasons():
         cut_by_time(lambda: (SharedLayer(), torch.randn(2, 4), None), [2], ["bp", "dgl"])
 
 
-class DenseSkips(nn.Module):
+class DenseSkips(Layers):
     """Network in which all earlier outputs cross each cut but the first."""
-
-    def __init__(self):
-        super().__init__()
-        self.first, self.second, self.third = (nn.Linear(4, 4) for _ in range(3))
 
     def forward(self, x):
         first = self.first(x)

@@ -6,8 +6,7 @@ from torch import nn
 
 from hocket import Plan, cut
 from hocket.errors import CutError
-from hocket.partition.cut_points import find_cut_points
-from unit.partition.networks import run_stages
+from unit.partition.networks import Pair, run_stages
 
 
 class MaskFactory(nn.Module):
@@ -66,12 +65,6 @@ def test_each_stage_decides_from_the_discrete_inputs_of_each_batch(padded):
     for length, other in ((5, 0), (5, 1), (7, 1), (3, 0)):
         inputs = batch(length, padded=other)
         assert torch.equal(run_stages(stages, inputs), network(**inputs))
-
-
-def test_no_place_is_excluded_by_a_decision_about_a_mask():
-    graph = find_cut_points(Masked(), batch(5, padded=1))
-    assert not graph.refused
-    assert graph.repeated == {"", "factory"}
 
 
 class Positioned(nn.Module):
@@ -163,83 +156,6 @@ def test_decisions_inside_a_module_that_is_left_out_concern_no_other_stage():
         cut(network, stages=Plan(("layers.2.experts.1",)), sample=sample)
 
 
-class Cache:
-    """Keys of all layers."""
-
-    def __init__(self):
-        self.keys = {}
-
-
-class Cached(nn.Module):
-    """Attention to a cache of keys, which this layer fills, with a decision by numbers."""
-
-    def __init__(self, number):
-        super().__init__()
-        self.number, self.layer = number, nn.Linear(4, 4)
-
-    def forward(self, x, cache):
-        known = cache.keys.get(self.number, x[:0])
-        cache.keys[self.number] = torch.cat([known, x])
-        y = self.layer(cache.keys[self.number])
-        return y if y.sum() > 0 else -y
-
-
-class Cachers(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.layers = nn.ModuleList(Cached(number) for number in range(3))
-
-    def forward(self, x):
-        self.cache = Cache()
-        for layer in self.layers:
-            x = layer(x, self.cache)
-        return x
-
-
-def test_a_layer_that_is_left_out_leaves_a_cache_as_it_is(caplog):
-    network, x = Cachers(), torch.randn(3, 4)
-    expected = network(x)
-    stages = cut(network, stages=Plan(("layers.1", "layers.2")), sample=x)
-    for stage in stages:
-        x = stage(x)
-    assert torch.equal(x, expected)
-    assert list(network.cache.keys) == [2]
-    assert not caplog.records
-
-
-class Counter(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.layer = nn.Linear(4, 4)
-
-    def forward(self, x, cache):
-        cache.keys[len(cache.keys)] = x
-        return self.layer(x) * len(cache.keys), cache
-
-
-class Counters(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.layers = nn.ModuleList(Counter() for _ in range(3))
-
-    def forward(self, x):
-        cache = Cache()
-        for layer in self.layers:
-            x, cache = layer(x, cache)
-        return x
-
-
-def test_an_object_that_a_layer_changes_and_returns_is_passed_on_in_each_batch():
-    network = Counters()
-    stages = cut(network, stages=Plan(("layers.1", "layers.2")), sample=torch.randn(3, 4))
-    for _ in range(2):
-        x = torch.randn(3, 4)
-        expected = network(x)
-        for stage in stages:
-            x = stage(x)
-        assert torch.equal(x, expected)
-
-
 class Picky(nn.Module):
     """Module that takes only the numbers of the sample."""
 
@@ -258,11 +174,7 @@ def test_a_module_whose_output_has_unknown_shapes_is_refused_by_name():
 
 
 def test_a_function_that_needs_numbers_before_a_stage_is_named_with_its_line():
-    class Cells(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.first, self.second = nn.Linear(4, 4), nn.Linear(4, 4)
-
+    class Cells(Pair):
         def forward(self, x):
             x = self.first(x)
             counts = torch.repeat_interleave(x.detach().argmax(-1))

@@ -3,7 +3,6 @@
 import copy
 import pickle
 import threading
-from contextlib import nullcontext
 
 import pytest
 import torch
@@ -11,7 +10,7 @@ from torch import nn
 from torch.overrides import TorchFunctionMode
 
 from hocket import Plan, cut
-from hocket.partition.recording.intercept import call_intercepted, call_whole, intercept
+from hocket.partition.recording.intercept import call_intercepted, intercept
 from unit.partition.networks import run_stages
 
 SAMPLE = torch.ones(2, 4)
@@ -62,64 +61,6 @@ def attributes(network):
     return [dict(vars(module)) for module in network.modules()]
 
 
-def test_each_module_and_each_function_is_intercepted():
-    log = Log()
-    run(Chain(), log)
-    layers = ("first", "second", "third")
-    expected = [f"{name}{inner}" for name in layers for inner in ("", ".0", ".1")]
-    assert log.calls == ["", *expected]
-    assert log.functions.count("linear") == 3
-
-
-def test_nothing_is_intercepted_inside_a_whole_module():
-    log = Log(call_whole)
-    run(Chain(), log)
-    assert log.calls == ["", "first", "second", "third"]
-    assert log.functions == ["add", "relu"]
-
-
-def test_inside_a_mode_of_the_forward_everything_is_intercepted():
-    class Moded(Chain):
-        def forward(self, x):
-            with Pass():
-                return super().forward(x)
-
-    log = Log(call_whole)
-    run(Moded(), log)
-    assert len(log.calls) == 10
-    assert log.functions.count("linear") == 3
-
-
-def test_a_handler_intercepts_nothing_of_itself():
-    class Curious(Log):
-        def call(self, name, module, args, kwargs):
-            assert args[0].shape == SAMPLE.shape
-            assert torch.equal(args[0] + 1, args[0] + 1)
-            return super().call(name, module, args, kwargs)
-
-    log = Curious(call_whole)
-    run(Chain(), log)
-    assert log.functions == ["add", "relu"]
-
-
-@pytest.mark.parametrize("mode", [Pass, nullcontext])
-def test_an_inner_interception_ends_without_a_trace(mode):
-    inner_network, inner_log = Chain(), Log()
-
-    class Outer(Chain):
-        def forward(self, x):
-            x = self.first(x)
-            with mode():
-                x = x + run(inner_network, inner_log)
-            return self.third(torch.relu(self.second(x)))
-
-    log = Log()
-    run(Outer(), log)
-    assert len(log.calls) == len(inner_log.calls) == 10
-    assert log.functions.count("linear") >= 3
-    assert log.functions[-3:] == ["relu", "linear", "tanh"]
-
-
 def test_modules_are_as_before_after_a_forward():
     network = Chain()
     network.second._compiled_call_impl = network.second._call_impl  # as its compile() does
@@ -141,20 +82,6 @@ def test_modules_are_as_before_after_an_error():
         run(network, Fails())
     assert attributes(network) == before
     assert torch.overrides._len_torch_function_stack() == modes
-
-
-def test_a_module_that_was_compiled_is_intercepted():
-    network = Chain()
-    calls = []
-
-    def compiled(*args):
-        calls.append(args)
-        return network.second._call_impl(*args)
-
-    network.second._compiled_call_impl = compiled
-    log = Log()
-    run(network, log)
-    assert log.calls.count("second") == len(calls) == 1
 
 
 def test_threads_intercept_one_network_at_the_same_time():

@@ -13,6 +13,7 @@ from hocket.partition.costs.profile import profile
 from hocket.partition.cut_points import find_cut_points
 from hocket.partition.cutting import measure_layers
 from hocket.partition.parts.copied_modules import copy_modules
+from unit.partition.networks import Layers
 
 
 class Two(nn.Module):
@@ -78,12 +79,8 @@ def test_steps_before_a_part_of_a_forward_are_not_counted():
     assert costs["(start)"].forward_s >= 0.1 > costs["second"].forward_s
 
 
-class Keeping(nn.Module):
+class Keeping(Layers):
     """Network whose middle layer keeps what it has computed, as some do for pictures."""
-
-    def __init__(self):
-        super().__init__()
-        self.first, self.second, self.third = (nn.Linear(4, 4) for _ in range(3))
 
     def forward(self, x):
         self.kept = self.second(self.first(x).relu())

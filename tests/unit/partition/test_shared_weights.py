@@ -8,7 +8,6 @@ from torch import nn
 from torch.nn import functional as F
 
 from hocket import Plan, Trainer, cross_entropy, cut, untie
-from hocket.errors import CutError
 from hocket.methods import parse_method
 
 IDS, TARGETS = torch.tensor([[1, 2], [4, 0], [3, 3]]), torch.tensor([[2, 4], [0, 1], [3, 1]])
@@ -164,28 +163,6 @@ def test_layers_of_a_sequential_network_may_be_tied():
     network[2].weight = network[0].weight
     stages = cut(network, stages=Plan(("1", "2")), sample=IDS)
     assert [len(list(stage.parameters())) for stage in stages] == [1, 2, 0]
-
-
-def test_a_block_that_is_used_on_both_sides_is_refused_by_name():
-    class Block(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.inner = nn.Linear(4, 4)
-            self.drop = nn.Dropout(0.1)
-
-        def forward(self, x):
-            return self.drop(self.inner(x))
-
-    class Again(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.block, self.second = Block(), nn.Linear(4, 4)
-
-        def forward(self, x):
-            return self.block(self.second(self.block(x)))
-
-    with pytest.raises(CutError, match="module 'block' is used 2 times; keep its uses in one"):
-        cut(Again(), stages=Plan(("second",)), sample=torch.ones(2, 4))
 
 
 def test_untied_weights_are_equal_at_first_and_trained_apart():

@@ -36,32 +36,27 @@ def test_a_method_is_refused_on_stages_that_it_is_not_for_before_any_data_are_re
         train(config)
 
 
-def test_a_perceptron_on_digits_reads_64_numbers_and_tells_10_classes():
-    network = build_network(RunConfig(network="mlp:hidden=[16]"), DIGITS)
-    linear = [layer for layer in network.modules() if isinstance(layer, nn.Linear)]
-    assert [(layer.in_features, layer.out_features) for layer in linear] == [(64, 16), (16, 10)]
-    assert network(next(iter(DIGITS.test))[0]).shape == (32, 10)
+IMAGES = {"shape": [2, 16, 16], "classes": 5, "examples": 4}
 
 
-def test_a_residual_network_takes_the_channels_of_its_images():
-    images = data.load("synthetic", batch_size=2, shape=[2, 16, 16], classes=5, examples=4)
-    network = build_network(RunConfig(network="resnet8"), images)
-    assert network(next(iter(images.test))[0]).shape == (2, 5)
-
-
-def test_a_transformer_takes_vocabulary_and_context_of_its_text(tmp_path):
+@pytest.mark.parametrize(
+    ("network", "name", "options", "shape"),
+    [
+        ("mlp:hidden=[16]", "digits", {}, (2, 10)),
+        ("mlp:hidden=[],num_classes=12", "digits", {}, (2, 12)),  # which wins over what fits
+        ("resnet8", "synthetic", IMAGES, (2, 5)),
+        ("gpt:width=8,heads=2,depth=1", "text", {"context": 8}, (2, 8, 4)),
+    ],
+    ids=["perceptron", "option", "channels", "vocabulary and context"],
+)
+def test_a_network_takes_its_data_and_tells_its_classes(
+    tmp_path, network, name, options, shape
+):
     (tmp_path / "a.txt").write_text("abcd" * 50)
-    text = data.load("text", data_dir=tmp_path, batch_size=2, context=8)
-    network = build_network(RunConfig(network="gpt:width=8,heads=2,depth=1"), text)
-    inputs, _ = next(iter(text.test))
-    assert inputs.shape == (2, 8)
-    assert network(inputs).shape == (2, 8, 4)
-    assert network[0].context == 8
-
-
-def test_an_option_given_wins_over_what_fits():
-    network = build_network(RunConfig(network="mlp:hidden=[],num_classes=12"), DIGITS)
-    assert network(torch.zeros(1, 1, 8, 8)).shape == (1, 12)
+    folder = {"data_dir": tmp_path} if name == "text" else {}
+    loaded = data.load(name, batch_size=2, **options, **folder)
+    built = build_network(RunConfig(network=network), loaded)
+    assert built(next(iter(loaded.test))[0]).shape == shape
 
 
 def test_the_seed_decides_the_weights_and_the_global_generator_stays():

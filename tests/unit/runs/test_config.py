@@ -12,7 +12,7 @@ from torch import nn
 
 from hocket import Trainer
 from hocket.errors import OptionError
-from hocket.runs.config import RunConfig, parse_config, write_json
+from hocket.runs.config import MAY_CHANGE, RunConfig, check_same_run, parse_config, write_json
 
 
 def message(values, where="run.json"):
@@ -156,3 +156,11 @@ def test_the_home_folder_may_be_written_as_a_tilde(monkeypatch):
     monkeypatch.setenv("HOME", "/home/me")
     config = parse_config({"data_dir": "~/data", "run_dir": "~/run"}, "this")
     assert [str(config.data_dir), str(config.run_dir)] == ["/home/me/data", "/home/me/run"]
+
+
+def test_of_a_resumed_run_some_choices_may_change_and_others_are_refused_by_name():
+    assert not MAY_CHANGE - {field.name for field in dataclasses.fields(RunConfig)}
+    check_same_run(RunConfig(epochs=3, stages=4), RunConfig())
+    words = r"(?s)seed is 1, and was 0; begin a new run.*extra_delay is 2, and was 0"
+    with pytest.raises(OptionError, match=words):
+        check_same_run(RunConfig(seed=1, extra_delay=2), RunConfig())

@@ -102,23 +102,6 @@ def test_heads_of_a_resnet_narrow_and_widen_as_it_does():
     assert heads[0](torch.zeros(2, 16, 32, 32)).shape == (2, 10)
 
 
-@pytest.mark.parametrize(
-    ("options", "same"),
-    [({}, True), ({"width": 0.5}, False), ({"depth": 1}, False), ({"head": "mlp"}, False)],
-    ids=["default", "width", "depth", "head"],
-)
-def test_options_have_an_effect_on_weights(options, same):
-    ends = []
-    for chosen in ({"head": "aug"}, {"head": "aug"} | options):
-        modules = convolutions()
-        trainer = Trainer(modules, method=DGL(**chosen), optimizer=sgd)
-        for batch in batches(3):
-            trainer.step(*batch)
-        trainer.finish()
-        ends.append([p for module in modules for p in module.parameters()])
-    assert (not far(*ends)) == same
-
-
 @pytest.mark.parametrize("text", ["dgl:head=aug", "dgl-async:head=aug", "dgl:head=aug,depth=0"])
 def test_heads_train_on_vectors(text):
     modules = mlp(3)

@@ -62,14 +62,6 @@ def test_maps_are_pooled_to_a_quarter_of_each_side_rounded_up(kind, sides, quart
     assert head(x).shape == (3, 10)
 
 
-def test_the_default_head_has_the_papers_parameters():
-    # 3 convolutions and their norms, 3 hidden layers of 4c and their norms, the prediction.
-    c, wide, classes = 32, 128, 10
-    count = 3 * (c * c + 2 * c) + 3 * (wide * wide + wide + 2 * wide) + (wide + 1) * classes
-    head = build_head("mlp-sr", torch.Size([c, 16, 16]), outputs=classes)
-    assert sum(parameter.numel() for parameter in head.parameters()) == count
-
-
 @pytest.mark.parametrize(
     ("shape", "norm", "batch"),
     [((12,), nn.BatchNorm1d, (4, 12)), ((5, 12), nn.LayerNorm, (4, 5, 12))],
@@ -98,15 +90,6 @@ def test_width_is_a_factor_on_hidden_layers_and_depth_their_number(shape, width,
     assert head(torch.randn(4, *shape)).shape == (4, *shape[:-1] * (len(shape) == 2), 10)
 
 
-@pytest.mark.parametrize("kind", ["mlp-sr", "mlp"])
-def test_squeezing_convolutions_keep_width_and_depth(kind):
-    plain, other = (
-        build_head(kind, torch.Size([4, 8, 8]), outputs=10, **choices)
-        for choices in ({}, {"width": 0.5, "depth": 1})
-    )
-    assert widths(other, nn.Conv2d) == widths(plain, nn.Conv2d)
-
-
 def test_at_the_papers_width_and_depth_a_head_is_drawn_layer_by_layer():
     torch.manual_seed(0)
     head = build_head("mlp-sr", torch.Size([4, 8, 8]), outputs=10)
@@ -124,14 +107,6 @@ def test_a_token_is_predicted_from_itself_alone():
     torch.testing.assert_close(head(x)[2, 3], head(x[2:3, 3:4])[0, 0])
 
 
-@pytest.mark.parametrize("kind", ["mlp-sr", "mlp", "cnn"])
-def test_a_head_does_not_change_the_output_it_stands_on(kind):
-    x = torch.randn(4, 3, 8, 8)
-    before = x.clone()
-    build_head(kind, torch.Size([3, 8, 8]), outputs=10)(x)
-    assert torch.equal(x, before)
-
-
 @pytest.mark.parametrize("shape", [(12,), (5, 12)])
 def test_cnn_refuses_vectors_and_tokens(shape):
     with pytest.raises(OptionError, match=r"'cnn' needs maps .*; use 'mlp-sr'"):
@@ -140,9 +115,7 @@ def test_cnn_refuses_vectors_and_tokens(shape):
 
 @pytest.mark.parametrize("shape", [(), (2, 3, 4, 5), (3, 0, 4)])
 def test_other_shapes_are_refused(shape):
-    with pytest.raises(
-        OptionError, match=r"wanted is a map .*, tokens .* or a vector .*cut elsewhere"
-    ):
+    with pytest.raises(OptionError, match=r"wanted is a map .*, tokens .* or a vector .*cut"):
         build_head("mlp", torch.Size(shape), outputs=10)
 
 

@@ -46,7 +46,18 @@ def old_weight_norm() -> nn.Module:
         return nn.Sequential(nn.utils.weight_norm(nn.Linear(5, 5)))
 
 
+def pruned() -> nn.Module:
+    layer = nn.Linear(5, 5)
+    nn.utils.prune.l1_unstructured(layer, "weight", 0.5)
+    return nn.Sequential(layer)
+
+
 DERIVED = {
+    "pruned": (pruned, r"layer '0' \(Linear\) computes with copies"),
+    "instance norm": (
+        lambda: nn.Sequential(nn.InstanceNorm1d(2, affine=True)),
+        r"layer '0' \(InstanceNorm1d\) computes with copies",
+    ),
     "weight norm": (
         lambda: nn.Sequential(parametrizations.weight_norm(nn.Linear(5, 5))),
         r"layer '0' \(ParametrizedLinear\) computes with copies of its weights",
@@ -81,43 +92,8 @@ def test_compiled_layers_are_refused(linearize, build):
     with pytest.raises(OptionError, match=r"layer '0' is compiled") as caught:
         check(build(), linearize, 1, 0, "fp32")
     assert "use linearize='recompute'" in str(caught.value)
+    assert "'stash'" not in str(caught.value).partition("use ")[2]
     check(build(), "recompute", 1, 0, "fp32")
-
-
-def test_the_advice_for_a_compiled_layer_is_not_refused_as_well():
-    with pytest.raises(OptionError) as caught:
-        check(compiled(), "live", 1, 0, "fp32")
-    assert "'stash'" not in str(caught.value)
-
-
-def test_a_compiled_stage_is_named_as_the_stage():
-    with pytest.raises(OptionError, match="the stage is compiled"):
-        check(
-            torch.compile(nn.Linear(5, 5), backend="eager"),
-            "stash",
-            1,
-            0,
-            "fp32",
-            names=NetworkNames(),
-        )
-
-
-def test_live_refuses_low_precision():
-    with pytest.raises(OptionError, match="precision 'bf16' computes with copies"):
-        check(nn.Linear(5, 5), "live", 1, 0, "bf16")
-    check(nn.Linear(5, 5), "stash", 1, 0, "bf16")
-
-
-def test_all_layers_in_the_way_are_told_at_once():
-    module = nn.Sequential(nn.LSTM(5, 5), parametrizations.weight_norm(nn.Linear(5, 5)))
-    with pytest.raises(OptionError) as caught:
-        check(module, "live", 1, 0, "bf16")
-    assert all(part in str(caught.value) for part in ["layer '0'", "layer '1'", "'bf16'"])
-
-
-@pytest.mark.parametrize("linearize", ["stash", "live", "recompute"])
-def test_without_delay_everything_is_allowed(linearize):
-    check(Cell(nn.LSTM), linearize, 0, 0, "bf16")
 
 
 def test_a_trainer_checks_stages_with_delay_before_it_trains():

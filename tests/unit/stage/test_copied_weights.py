@@ -91,67 +91,6 @@ def test_late_gradients_are_those_of_hooks(name):
     assert not different(wanted, found)
 
 
-def test_no_gradient_is_computed_for_a_frozen_weight():
-    module, inputs = build()
-    linearizer = build_linearizer(
-        "stash", 1, "forward", layers=KnownLayers(module), trained=list(module.parameters())
-    )
-    module[2].requires_grad_(False)
-    for _ in range(2):
-        _, kept = linearizer.forward(module, inputs.clone().requires_grad_())
-    pairs = zip(kept._weights, kept._copies, strict=True)
-    learning = {id(weight): copy.requires_grad for weight, copy in pairs}
-    assert learning == {id(module[0].weight): True, id(module[2].weight): False}
-
-
-def copies_of(linearizer: SavedTensorHooks) -> list[int]:
-    """Sizes of the copies of the present version."""
-    return sorted(copy.nbytes() for copy in linearizer.copies._copies.values())
-
-
-@pytest.mark.parametrize("trains_input", [False, True])
-@pytest.mark.parametrize("name", MODULES)
-def test_the_copies_are_those_that_hooks_make(name, trains_input):
-    module, inputs = build(name)
-    if trains_input and not inputs.is_floating_point():
-        pytest.skip("whole numbers have no gradient")
-    leaf = inputs.detach().requires_grad_(trains_input)
-    linearizer, hooks = copied(module), SavedTensorHooks(NetworkNames(), stash=True)
-    hooks.forward(module, leaf)
-    for _ in range(2):  # the first forward learns which weights are saved
-        linearizer.after_update()
-        linearizer.forward(module, leaf)
-        assert copies_of(linearizer) == copies_of(hooks)
-
-
-def test_under_autocast_no_weight_is_copied_that_is_cast():
-    module, inputs = build()
-    linearizer = copied(module)
-    for cast in (False, True, True):
-        linearizer.after_update()
-        with torch.autocast("cpu", torch.bfloat16, enabled=cast):
-            linearizer.forward(module, inputs)
-        assert (copies_of(linearizer) == []) is cast
-
-
-def test_a_graph_ends_in_copies_which_batches_of_a_version_share():
-    module, inputs = build()
-    linearizer, leaf = copied(module), inputs.clone().requires_grad_()
-    linearizer.forward(module, leaf)
-    linearizer.after_update()
-    outputs = [linearizer.forward(module, leaf) for _ in range(2)]
-    shared = {copy.data_ptr() for copy in linearizer.copies._copies.values()}
-    assert len(shared) == 2  # the weights of two layers
-    for output, kept in outputs:
-        assert {copy.data_ptr() for copy in kept._copies} == shared
-        assert all(copy.is_leaf and copy.requires_grad for copy in kept._copies)
-        output.sum().backward()
-    weights = [layer.weight for layer in (module[0], module[2])]
-    assert all(weight.grad is None for weight in weights)
-    kept.after_backward()
-    assert all(weight.grad is not None for weight in weights)
-
-
 def add_hook_of_weight(module: nn.Module, seen: list[Tensor]) -> None:
     module[0].weight.register_hook(seen.append)
 
@@ -177,41 +116,6 @@ def test_hooks_that_come_later_see_the_weight_itself(add_hook):
     weight = module[0].weight
     assert len(seen) == 1
     assert seen[0] is weight or torch.equal(seen[0], weight.grad)
-
-
-class OwnWeight(nn.Parameter):
-    pass
-
-
-def shared() -> nn.Module:
-    module = nn.Sequential(nn.Linear(6, 6), nn.Linear(6, 6))
-    module[1].weight = module[0].weight
-    return module
-
-
-def of_own_class() -> nn.Module:
-    module = nn.Sequential(nn.Linear(6, 6))
-    module[0].weight = OwnWeight(module[0].weight.detach())
-    return module
-
-
-class OwnLayer(nn.Linear):
-    pass
-
-
-def test_a_weight_of_a_class_of_its_own_goes_through_hooks():
-    module, leaf = of_own_class(), VECTORS.clone().requires_grad_()
-    linearizer = copied(module)
-    for _ in range(2):
-        _, kept = linearizer.forward(module, leaf)
-        assert type(kept) is KeptOutput
-
-
-@pytest.mark.parametrize("build_module", [shared, lambda: OwnLayer(6, 6)])
-def test_layers_of_which_less_is_known_go_through_hooks(build_module):
-    layers = KnownLayers(build_module())
-    linearizer = build_linearizer("stash", 1, "forward", layers=layers)
-    assert type(linearizer) is SavedTensorHooks
 
 
 def test_weights_are_in_place_after_a_forward_that_fails():

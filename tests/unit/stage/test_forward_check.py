@@ -122,10 +122,6 @@ def test_an_edited_input_with_a_gradient_is_refused_by_pytorch():
         train(nn.Linear(6, 6), nn.Sequential(Edits(), nn.Linear(6, 3)))
 
 
-def test_a_right_declaration_is_accepted():
-    train(Declared(), nn.Linear(6, 3))
-
-
 @pytest.mark.parametrize("first", [Draws, Edits])
 def test_beside_layers_that_need_precautions_all_are_taken(first):
     """So a wrong declaration does no harm."""

@@ -6,7 +6,8 @@ from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from contract.small import data, mlp, train
 from hocket.errors import LinearizeError, OptionError
-from hocket.methods import ADL, PipeDream, PipeDream2BW
+from hocket.methods import ADL, FDG, PipeDream, PipeDream2BW
+from hocket.remedies import Predict
 
 HOLDING = {
     "vertical": PipeDream(hold="vertical"),
@@ -39,25 +40,31 @@ def test_parameters_stay_the_same_objects_in_the_same_memory(method):
     assert all(p is q and a == b for (p, a), (q, b) in zip(before, after, strict=True))
 
 
-def test_an_error_of_a_forward_leaves_the_newest_weights_in_place():
+@pytest.mark.parametrize(
+    ("method", "stage"),
+    [(PipeDream2BW(accumulate=1), 1), (FDG().with_remedies(Predict()), 0)],
+    ids=["held", "predicted"],
+)
+def test_an_error_of_a_forward_with_other_weights_leaves_the_newest_in_place(method, stage):
     modules, seen = mlp(2), []
+    weight = modules[stage][0].weight
 
     def fail(module, inputs):
-        seen.append(modules[1][0].weight.detach().clone())
+        seen.append(weight.detach().clone())
         if len(seen) == 5:
             raise RuntimeError("a layer failed")
 
-    modules[1].register_forward_pre_hook(fail)
+    modules[stage].register_forward_pre_hook(fail)
     newest = []
 
-    def watch(event, stage):
-        if event.action.kind == "U" and stage.index == 1:
-            newest.append(modules[1][0].weight.detach().clone())
+    def watch(event, at):
+        if event.action.kind == "U" and at.index == stage:
+            newest.append(weight.detach().clone())
 
     with pytest.raises(RuntimeError, match="a layer failed"):
-        train(PipeDream2BW(accumulate=1), modules, data(mlp, 9), watch=watch)
-    assert torch.equal(modules[1][0].weight, newest[-1])
-    assert torch.equal(seen[-1], newest[-2])
+        train(method, modules, data(mlp, 9), watch=watch)
+    assert torch.equal(weight, newest[-1])
+    assert not torch.equal(seen[-1], newest[-1])
 
 
 def test_weights_of_several_stages_in_one_memory_are_refused():

@@ -230,18 +230,33 @@ class Between(nn.Module):
         return self.head(self.second(self.first(inputs) * self.scale))
 
 
-def test_a_part_of_a_plain_forward_is_plain():
-    stages = cut(Between(), stages=Plan(("second.inner", "head")), sample=torch.ones(2, 6))
-    assert all(KnownLayers(stage).plain for stage in stages)
+class Unknown(Between):
+    """The network with a forward of which nothing is known."""
+
+    def forward(self, inputs):
+        return super().forward(inputs)
 
 
-def test_of_a_part_of_another_forward_nothing_is_known():
-    class Other(Between):
-        def forward(self, inputs):
-            return super().forward(inputs)
+class Tied(Between):
+    """A network whose scale is sent to the next stage."""
 
-    stages = cut(Other(), stages=Plan(("second.inner", "head")), sample=torch.ones(2, 6))
-    assert not any(KnownLayers(stage).plain for stage in stages)
+    plain_forward = True
+
+    def forward(self, inputs):
+        return self.head(self.second(self.first(inputs) * self.scale) * self.scale)
+
+
+@pytest.mark.parametrize(
+    ("network", "plan", "plain"),
+    [
+        (Between, ("second.inner", "head"), True),
+        (Unknown, ("second.inner", "head"), False),
+        (Tied, ("second",), False),
+    ],
+)
+def test_parts_are_plain_where_the_forward_is_and_no_weight_is_sent(network, plan, plain):
+    stages = cut(network(), stages=Plan(plan), sample=torch.ones(2, 6))
+    assert [KnownLayers(stage).plain for stage in stages] == [plain] * len(stages)
 
 
 def test_a_part_around_which_the_network_has_hooks_is_not_plain():
@@ -251,24 +266,9 @@ def test_a_part_around_which_the_network_has_hooks_is_not_plain():
     assert not any(KnownLayers(stage).plain for stage in stages)
 
 
-def test_parts_that_send_weights_are_not_plain():
-    class Tied(Between):
-        plain_forward = True
-
-        def forward(self, inputs):
-            return self.head(self.second(self.first(inputs) * self.scale) * self.scale)
-
-    stages = cut(Tied(), stages=Plan(("second",)), sample=torch.ones(2, 6))
-    assert not any(KnownLayers(stage).plain for stage in stages)
-
-
 @pytest.mark.parametrize("method", ["fdg", "ddg:linearize=live", "fr"])
 @pytest.mark.parametrize("plan", [("second",), ("second.inner",), ("second.inner", "head")])
 def test_a_plain_forward_is_trained_to_the_same_bits(method, plan):
-    class Unknown(Between):
-        def forward(self, inputs):
-            return super().forward(inputs)
-
     trained = []
     for kind in (Between, Unknown):
         torch.manual_seed(0)

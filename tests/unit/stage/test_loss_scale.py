@@ -2,12 +2,11 @@
 
 import random
 
-import pytest
 import torch
 from torch import nn
 
 from hocket.stage.update import loss_scale
-from hocket.stage.update.loss_scale import DynamicScale, NoScale
+from hocket.stage.update.loss_scale import DynamicScale
 
 
 def test_the_constants_are_those_of_torchs_scaler():
@@ -37,13 +36,6 @@ def test_the_scale_is_that_of_torchs_scaler(monkeypatch):
         assert ours.factor == theirs.get_scale()
         seen.add(ours.factor)
     assert len(seen) > 3
-
-
-def test_at_one_nothing_backs_off():
-    scale = DynamicScale(2.0)
-    assert scale.judge(finite=False)
-    assert not scale.judge(finite=False)
-    assert scale.factor == 1
 
 
 def test_a_scale_goes_on_where_another_was():
@@ -76,14 +68,3 @@ def test_gradients_lose_the_scale_and_small_ones_of_inputs_survive():
     assert weights[2].grad.to_dense().tolist() == [[0, 0], [0.5, 0], [0, 0]]
     assert (half.dtype, half.tolist()) == (torch.float32, [2.0**-30, 3 / 1024])
     assert (same.tolist(), none) == ([1.0, 2 / 1024], None)
-
-
-@pytest.mark.parametrize("finite", [True, False])
-def test_without_a_scale_nothing_changes(finite):
-    scale, weight = NoScale(), nn.Parameter(torch.ones(2))
-    weight.grad = torch.ones(2)
-    (kept,) = scale.unscale([], [weight])
-    assert kept is weight.grad
-    assert not scale.judge(finite=finite)
-    scale.load_state_dict(scale.state_dict())
-    assert (scale.factor, scale.most_backoffs) == (1, 0)

@@ -21,7 +21,6 @@ from hocket import Checkpoints, Trainer
 from hocket.checkpoint.directory import checkpoint_name
 from hocket.errors import CheckpointError, OptionError
 from hocket.methods import ADL, BP, DDG, FDG, FR, METHODS
-from hocket.stage.update.accumulate import GradientAccumulator, total_norm
 from hocket.stage.update.updater import Updater
 
 OPTIMIZERS = {
@@ -103,79 +102,6 @@ def backward(p: nn.Parameter, *gradient: float) -> None:
     p.grad = torch.tensor(gradient, dtype=torch.double)
 
 
-# GradientAccumulator.
-
-
-@pytest.mark.parametrize(("reduce", "wanted"), [("sum", [9.0, 12.0]), ("mean", [3.0, 4.0])])
-def test_gradients_are_summed_or_averaged(reduce, wanted):
-    p = parameter(0.0, 0.0)
-    gradients = GradientAccumulator([p], reduce)
-    for a in (1.0, 3.0, 5.0):
-        backward(p, a, a + 1)
-        (seen,) = gradients.add()
-        assert seen.tolist() == [a, a + 1]
-        assert p.grad is None
-    assert gradients.count == 3
-    gradients.reduce()
-    assert p.grad.tolist() == wanted
-    assert gradients.count == 0
-
-
-@pytest.mark.parametrize("reduce", ["sum", "mean"])
-def test_gradients_that_were_returned_do_not_change_later(reduce):
-    p = parameter(0.0)
-    gradients = GradientAccumulator([p], reduce)
-    seen = []
-    for a in (1.0, 3.0):
-        backward(p, a)
-        seen += gradients.add()
-    gradients.reduce()
-    assert [g.item() for g in seen] == [1.0, 3.0]
-
-
-def test_a_weight_without_gradient_has_none():
-    p, q = parameter(0.0), parameter(0.0)
-    gradients = GradientAccumulator([p, q], "mean")
-    for late in (False, True):
-        backward(p, 2.0)
-        if late:
-            backward(q, 4.0)
-        gradients.add()
-    gradients.reduce()
-    assert (p.grad.item(), q.grad.item()) == (2.0, 2.0)
-    q.grad = None  # as an optimizer does after its step
-    backward(p, 2.0)
-    gradients.add()
-    gradients.reduce()
-    assert q.grad is None
-
-
-def test_total_norm_is_euclidean_over_all():
-    assert total_norm([torch.tensor([3.0]), None, torch.tensor([[4.0]])]).item() == 5.0
-    assert total_norm([None]).item() == 0.0
-
-
-# Updater.
-
-
-def test_an_updater_counts_its_updates():
-    p = parameter(1.0)
-    updater = Updater([p], torch.optim.SGD([p], lr=0.5))
-    for version in range(3):
-        assert updater.version == version
-        backward(p, 1.0)
-        updater.accumulate()
-        updater.update(epoch=0)
-    assert p.item() == -0.5
-
-
-def test_a_stage_without_weights_counts_updates():
-    updater = Updater([], None)
-    updater.accumulate()
-    assert updater.update(epoch=3) == 0.0
-    assert updater.version == 1
-
-
 @pytest.mark.parametrize("method", ["bp", "fdg", "dgl", "dni"])
 @pytest.mark.parametrize("own_loop", [False, True])
 def test_all_stages_follow_the_validation_loss(method, own_loop):
@@ -244,35 +170,32 @@ def test_a_scheduler_that_refuses_its_optimizer_is_named_with_its_stage():
         return lr_scheduler.OneCycleLR(optimizer, max_lr=0.1, total_steps=9)
 
     trainer = Trainer(mlp(2), optimizer=torch.optim.Adagrad, scheduler=cycle)
-    with pytest.raises(
-        OptionError, match="the scheduler of stage 0 cannot be built: optimizer"
-    ):
+    with pytest.raises(OptionError, match="the scheduler of stage 0 cannot be built"):
         trainer.step(*data(mlp, 1)[0])
 
 
 def test_plateaus_without_losses_are_refused():
     batches = data(mlp, 2)
     plateau = {"method": "fdg", "optimizer": sgd, "scheduler": ReduceLROnPlateau}
-    with pytest.raises(OptionError, match="and there are no validation data; give some, or"):
+    with pytest.raises(OptionError, match="no validation data"):
         Trainer(mlp(2), **plateau).fit(batches, epochs=2, progress=False)
     trainer = Trainer(mlp(1), **plateau)
     trainer.step(*batches[0])
     trainer.end_epoch()
-    with pytest.raises(
-        OptionError, match="and epoch 0 has none; give `fit` validation data, or"
-    ):
+    with pytest.raises(OptionError, match="epoch 0 has none"):
         trainer.step(*batches[0])
-    for others in ({"method": "dgl-async"}, {"scheduler_unit": "update"}):
-        with pytest.raises(
-            OptionError, match="it wants scheduler_unit 'epoch', and stages that"
-        ):
-            Trainer(mlp(2), **{**plateau, **others}).prepare(batches[0][0])
-    stepped = {**plateau, "scheduler": partial(lr_scheduler.StepLR, step_size=1)}
-    with pytest.raises(OptionError, match=r"plateau_metric .*'accuracy'.*StepLR"):
-        Trainer(mlp(2), **stepped, plateau_metric="accuracy").prepare(batches[0][0])
-    upwards = {**plateau, "scheduler": partial(ReduceLROnPlateau, mode="max")}
-    with pytest.raises(OptionError, match="mode 'max' and follows test_loss"):
-        Trainer(mlp(2), **upwards).prepare(batches[0][0])
+    by_steps = partial(lr_scheduler.StepLR, step_size=1)
+    for others, told in (
+        ({"method": "dgl-async"}, "scheduler_unit 'epoch'"),
+        ({"scheduler_unit": "update"}, "scheduler_unit 'epoch'"),
+        (
+            {"scheduler": by_steps, "plateau_metric": "accuracy"},
+            r"plateau_metric .*'accuracy'.*StepLR",
+        ),
+        ({"scheduler": partial(ReduceLROnPlateau, mode="max")}, "mode 'max' and follows"),
+    ):
+        with pytest.raises(OptionError, match=told):
+            Trainer(mlp(2), **plateau | others).prepare(batches[0][0])
 
 
 def test_without_gradient_nothing_moves():

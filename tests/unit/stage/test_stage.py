@@ -1,18 +1,14 @@
 """What a stage refuses: numbers that are no numbers, labels that are none, packets too few."""
 
-import random
-import warnings
 from contextlib import suppress
 from functools import partial
 
-import numpy
 import pytest
 import torch
 from torch import Tensor, nn
 
 from contract.small import (
     LOCKSTEP,
-    SHAPES,
     data,
     different,
     mlp,
@@ -22,10 +18,9 @@ from contract.small import (
 )
 from hocket import Trainer
 from hocket.errors import DataError, NonFiniteError, PacketError
-from hocket.methods import BP, DDG, DNI, FDG, METHODS
+from hocket.methods import BP, DNI, FDG, METHODS
 from hocket.program import Action
 from hocket.stage.contexts import seeded_rng
-from hocket.stage.weight_copies.forward_state import forward_without_buffer_updates
 
 
 def watched(method, modules, **options):
@@ -49,17 +44,8 @@ def run_into(trainer, batches, error):
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
-@pytest.mark.parametrize(
-    ("method", "place"),
-    [
-        (BP(), "(stage 0, batch 3, tick 3: F0.3)"),
-        (DDG(), "(stage 0, batch 3, tick 3: F0.3)"),
-        (FDG(), "(stage 0, batch 3, tick 3: F0.3)"),
-        (METHODS["dgl"](), "(stage 0, batch 3, tick 3: F0.3)"),
-    ],
-    ids=["bp", "ddg", "fdg", "dgl"],
-)
-def test_an_output_that_is_no_number_stops_before_its_update(method, place, value):
+@pytest.mark.parametrize("method", ["bp", "ddg", "fdg", "dgl"])
+def test_an_output_that_is_no_number_stops_before_its_update(method, value):
     batches, modules = data(mlp, 6), mlp(2)
     batches[3][0][0, 0] = value
     # tanh would hide an infinity.
@@ -67,33 +53,11 @@ def test_an_output_that_is_no_number_stops_before_its_update(method, place, valu
     modules[1].append(nn.Linear(5, 3, dtype=torch.double))
     trainer, kept = watched(method, modules)
     error = run_into(trainer, batches, NonFiniteError)
-    assert place in error.__notes__
+    assert "(stage 0, batch 3, tick 3: F0.3)" in error.__notes__
     assert "the output became nan" in str(error) or "the output became inf" in str(error)
-    assert "lower the learning rate" in str(error)
     for k, module in enumerate(modules):
         assert not different(weights_of(module).values(), kept[k].values())
         assert all(p.isfinite().all() for p in module.parameters())
-
-
-class Steep(nn.Module):
-    """Infinitely steep at zero, where it is finite."""
-
-    def forward(self, values: Tensor) -> Tensor:
-        return values.abs().sqrt()
-
-
-@pytest.mark.parametrize("linearize", ["stash", "live", "recompute"])
-def test_a_gradient_that_is_no_number_stops_before_its_update(linearize):
-    batches = [(x, y) for x, y in data(mlp, 6)]
-    batches[2][0].zero_()
-    first, last = mlp(2)
-    modules = [nn.Sequential(nn.Linear(5, 5, bias=False).double(), Steep(), first), last]
-    trainer, kept = watched(FDG(linearize=linearize), modules)
-    error = run_into(trainer, batches, NonFiniteError)
-    assert "the gradient of '0.0.weight' became" in str(error)
-    assert "(stage 0, batch 2, tick 4: B0.2)" in error.__notes__
-    for k, module in enumerate(modules):
-        assert not different(weights_of(module).values(), kept[k].values())
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -128,16 +92,9 @@ def test_a_label_out_of_range_of_a_structure_is_told_too():
     assert "(a structure)" in str(run_into(trainer, batches, DataError))
 
 
-def test_a_lesson_without_its_batch_is_refused():
-    trainer, _ = watched(DNI(), mlp(2))
-    trainer.prepare(data(mlp, 1)[0][0])
-    with pytest.raises(PacketError, match="stage 0: batch 5 does not wait for a target"):
-        trainer.stages[0].execute(Action("T", 0, 5))
-
-
-@pytest.mark.parametrize("kind", ["F", "B"])
-def test_an_action_without_its_packet_is_refused(kind):
-    trainer, _ = watched(FDG(), mlp(2))
+@pytest.mark.parametrize(("method", "kind"), [("fdg", "F"), ("fdg", "B"), ("dni", "T")])
+def test_an_action_without_its_packet_is_refused(method, kind):
+    trainer, _ = watched(method, mlp(2))
     trainer.prepare(data(mlp, 1)[0][0])
     with pytest.raises(PacketError, match="batch 5"):
         trainer.stages[0].execute(Action(kind, 0, 5))
@@ -183,47 +140,6 @@ def test_a_stage_keeps_no_gradient_behind_an_update(name):
     assert not any(kept)
 
 
-def test_steps_leave_no_warnings():
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        trainer, _ = watched(FDG(), mlp(3))
-        trainer.fit(data(mlp, 4), data(mlp, 1), epochs=2, progress=False)
-
-
-# Rewinding.
-
-
-def draw(*key) -> Tensor:
-    with seeded_rng(*key, torch.device("cpu")):
-        return torch.randn(4)
-
-
-def test_randomness_is_a_function_of_its_key():
-    keys = [(0, 0, 0, "forward"), (1, 0, 0, "forward"), (0, 1, 0, "forward")]
-    keys += [(0, 0, 1, "forward"), (0, 0, 0, "backward"), (0, 11, 1, "forward")]
-    keys += [(0, 1, 11, "forward")]
-    drawn = [draw(*key) for key in keys]
-    assert not different(drawn, [draw(*key) for key in keys])
-    assert all(not torch.equal(a, b) for i, a in enumerate(drawn) for b in drawn[:i])
-
-
-@pytest.mark.parametrize(
-    ("draws", "seeded"),
-    [("nothing", []), ("torch", ["torch"]), ("anything", ["torch", "numpy", "random"])],
-)
-def test_only_generators_that_may_be_drawn_from_are_seeded(draws, seeded):
-    generators = {
-        "torch": lambda: torch.get_rng_state().tolist(),
-        "numpy": lambda: [*numpy.random.get_state(legacy=True)[1]],
-        "random": random.getstate,
-    }
-    before = {name: state() for name, state in generators.items()}
-    with seeded_rng(0, 0, 0, "forward", torch.device("cpu"), draws):
-        changed = [name for name, state in generators.items() if state() != before[name]]
-    assert changed == seeded
-    assert {name: state() for name, state in generators.items()} == before
-
-
 def test_randomness_is_put_back_after_an_error():
     before = torch.get_rng_state()
     device = torch.device("cpu")
@@ -231,14 +147,3 @@ def test_randomness_is_put_back_after_an_error():
         torch.randn(1)
         raise ZeroDivisionError
     assert torch.equal(torch.get_rng_state(), before)
-
-
-def test_an_uncounted_forward_leaves_buffers_and_reaches_weights():
-    module = nn.Sequential(nn.Linear(5, 4), nn.BatchNorm1d(4))
-    before = [b.clone() for b in module.buffers()]
-    x = torch.randn(3, *SHAPES[mlp])
-    output = forward_without_buffer_updates(module, x)
-    assert not different(before, module.buffers())
-    output.square().sum().backward()
-    assert all(p.grad is not None for p in module.parameters())
-    assert torch.equal(output, module(x))

@@ -3,14 +3,14 @@
 import pytest
 import torch
 
-from contract.small import conv, data, mlp, sgd, train
+from contract.small import conv, data, mlp, sgd
 from hocket import Trainer
 from hocket.codecs import VQ, Cast, Exact, Integers
 from hocket.errors import OptionError
 from hocket.methods import BP, DGL, FDG
 from hocket.transport.encoded import EncodedPort
 from hocket.transport.mailbox import Edge
-from hocket.transport.packet import Activation, Gradient
+from hocket.transport.packet import Activation
 from hocket.transport.stats import SendStats
 
 BF16 = Cast(torch.bfloat16)
@@ -21,26 +21,6 @@ def ports(codec, stats=None):
     edge = Edge("a", "b")
     to_next = EncodedPort(edge.to_next(), codec, codec.gradients, 0, stats)
     return to_next, EncodedPort(edge.to_previous(), codec.gradients, codec, 0)
-
-
-def test_floating_point_values_are_encoded_and_no_others():
-    to_next, to_previous = ports(BF16)
-    values = {"x": torch.tensor([1.001]), "labels": (torch.tensor([7]), None, 0.5)}
-    targets = torch.tensor([1.001])
-    to_next.send(Activation(0, 0, values, (True, False), targets))
-    received = to_previous.receive(0)
-    assert received.values["x"].item() == 1.0
-    assert received.values["x"].dtype == torch.float32
-    labels, nothing, half = received.values["labels"]
-    assert (labels.tolist(), nothing, half) == ([7], None, 0.5)
-    assert torch.equal(received.targets, targets)
-
-
-def test_gradients_come_back_and_none_stays_none():
-    to_next, to_previous = ports(BF16)
-    to_previous.send(Gradient(3, (torch.tensor([1.001], dtype=torch.float64), None)))
-    first, second = to_next.receive(3).values
-    assert (first.dtype, first.item(), second) == (torch.float64, 1.0, None)
 
 
 def test_every_tensor_of_a_packet_has_its_own_codebooks():
@@ -76,21 +56,6 @@ def test_the_error_of_zeros_is_zero():
     assert (stats.error, stats.perplexity) == (0, None)
 
 
-@pytest.mark.parametrize("codec", [BF16, Integers()], ids=str)
-def test_a_codec_changes_what_stages_learn_but_not_much(codec):
-    exact, coded = mlp(2), mlp(2)
-    train(FDG(), exact, data(mlp, 5))
-    trainer = Trainer(coded, method=FDG(), optimizer=sgd, codec=codec)
-    trainer.fit(data(mlp, 5), epochs=1, progress=False)
-    for a, b in zip(exact, coded, strict=True):
-        for x, y in zip(a.parameters(), b.parameters(), strict=True):
-            assert not torch.equal(x, y)
-            assert torch.allclose(x, y, atol=2e-2)
-    sender, last = trainer.stages
-    assert sender.send_stats.compression > 1.9
-    assert last.send_stats.compression is None
-
-
 def test_a_local_loss_learns_from_quantized_activations():
     trainer = Trainer(conv(3), method=DGL(), optimizer=sgd, codec=VQ(groups=1, codes=8))
     history = trainer.fit(data(conv, 6), epochs=4, progress=False)
@@ -100,11 +65,8 @@ def test_a_local_loss_learns_from_quantized_activations():
 def test_a_width_that_a_codec_cannot_divide_is_refused_with_its_edge():
     trainer = Trainer(mlp(3), method=DGL(), optimizer=sgd, codec=VQ(groups=7, codes=2))
     ((x, y),) = data(mlp, 1)
-    with pytest.raises(
-        OptionError,
-        match=r"cannot encode what the edge from stage 0 to stage 1 sends: vq cannot divide "
-        r"\d+ channels into 7 groups; give groups that divide them: 1, .*\n.stage 0, batch 0",
-    ):
+    told = r"the edge from stage 0 to stage 1 .* into 7 groups; .*: 1, .*\n.stage 0, batch 0"
+    with pytest.raises(OptionError, match=told):
         trainer.step(x, y)
 
 

@@ -36,19 +36,6 @@ def test_a_packet_that_has_arrived_is_taken_once_without_a_wait(inbox):
     put(inbox, 2)  # there is room again
 
 
-def test_packets_are_taken_by_key_in_any_order(inbox):
-    put(inbox, 0, 1)
-    assert inbox.take(("thing", 1), SOON) == "packet 1"
-    assert inbox.take(("thing", 0), SOON) == "packet 0"
-
-
-def test_take_waits_for_the_packet(inbox):
-    filler = threading.Timer(0.05, put, (inbox, 0))
-    filler.start()
-    assert inbox.take(("thing", 0), SOON) == "packet 0"
-    filler.join()
-
-
 def test_put_waits_for_room(inbox):
     put(inbox, 0, 1)
     filler = start_thread(put, inbox, 2)
@@ -58,28 +45,6 @@ def test_put_waits_for_room(inbox):
     filler.join(SOON)
     assert not filler.is_alive()
     assert inbox.take(("thing", 2), SOON) == "packet 2"
-
-
-def test_a_repeated_packet_is_named(inbox):
-    put(inbox, 4)
-    with pytest.raises(TransitError, match="stage 1, from stage 0: thing 4 arrived twice"):
-        put(inbox, 4)
-
-
-def test_a_key_may_be_used_again_once_it_was_taken(inbox):
-    put(inbox, 4)
-    inbox.take(("thing", 4), SOON)
-    put(inbox, 4)
-    assert inbox.take(("thing", 4), SOON) == "packet 4"
-
-
-def test_other_packets_that_fill_the_inbox_are_named(inbox):
-    put(inbox, 1, 2)
-    with pytest.raises(
-        TransitError,
-        match="from stage 0: thing 3 was expected; in its place came thing 1, thing 2",
-    ):
-        inbox.take(("thing", 3), SOON)
 
 
 def test_take_does_not_wait_for_a_packet_that_cannot_arrive(inbox):
@@ -104,18 +69,6 @@ def test_an_error_wakes_a_waiting_take(inbox):
     with pytest.raises(ConnectionError, match="gone"):
         inbox.take(("thing", 0), SOON)
     ending.join()
-
-
-def test_packets_from_before_an_error_can_still_be_taken(inbox):
-    put(inbox, 0)
-    inbox.fail(ConnectionError("gone"))
-    assert inbox.take(("thing", 0), SOON) == "packet 0"
-
-
-def test_take_has_a_time_out(inbox):
-    put(inbox, 1)
-    with pytest.raises(TimeoutError):
-        inbox.take(("thing", 2), AT_ONCE)
 
 
 def test_a_closed_inbox_drops_what_comes_so_that_no_thread_waits_for_room(inbox):

@@ -62,14 +62,10 @@ def test_resnet110_is_cut_in_the_middle():
 
 
 def test_an_unknown_number_of_stages_is_refused_with_the_known_ones():
-    with pytest.raises(
-        OptionError, match="'resnet56' into 7 stages; there are plans for 2, 3, 4, 8"
-    ):
+    with pytest.raises(OptionError, match="'resnet56' into 7 stages; there are plans for 2, 3"):
         zoo.paper_plan("resnet56", 7)
 
 
 def test_a_network_that_no_paper_cuts_is_refused():
-    with pytest.raises(
-        OptionError, match="no paper cuts 'mlp'; there are plans for resnet20, "
-    ):
+    with pytest.raises(OptionError, match="no paper cuts 'mlp'; there are plans for resnet20"):
         zoo.paper_plan("mlp", 2)

@@ -1,0 +1,26 @@
+"""Functions that are called in several processes at once, and what they return there."""
+
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import distributed
+
+from hocket.distributed.launching.launch import launch
+
+
+def in_processes(work: Callable[..., Any], *arguments: Any, processes: int) -> list[Any]:
+    """What a function of a module returns in each process of a world."""
+    with tempfile.TemporaryDirectory() as folder:
+        assert launch(_save, folder, work, *arguments, processes=processes, threads=1) == 0
+        return [
+            torch.load(Path(folder, f"{rank}.pt"), weights_only=False)
+            for rank in range(processes)
+        ]
+
+
+def _save(folder: str, work: Callable[..., Any], *arguments: Any) -> int:
+    torch.save(work(*arguments), Path(folder, f"{distributed.get_rank()}.pt"))
+    return 0
