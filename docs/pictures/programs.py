@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Iterable
 from dataclasses import replace
+from functools import partial
 
 from pictures.frame import COLOURS, WIDTH, box, svg, text
 
@@ -137,22 +138,19 @@ def legend(y: float) -> list[str]:
 
 
 PICTURES = {
-    "why.svg": lambda: compare_picture(
+    "why.svg": partial(
+        compare_picture,
         ("Back-propagation: each stage waits for all the others", BP()),
         ("FDG: no stage waits", FDG()),
     ),
-    "pipelines.svg": lambda: compare_picture(
+    "pipelines.svg": partial(
+        compare_picture,
         ("1F1B waits at the end of each group", parse_method("1f1b:accumulate=4")),
         ("FDG: no stage waits", FDG()),
     ),
     "stale.svg": stale_picture,
+    "program-two-stages.svg": partial(method_picture, "fdg", stages=2),
 }
-
-
-def named(name: str):
-    """Return the function that draws the program of a method."""
-    return lambda: method_picture(name)
-
-
-PICTURES["program-two-stages.svg"] = lambda: method_picture("fdg", 2)
-PICTURES |= {f"program-{name.partition(':')[0]}.svg": named(name) for name in SHOWN}
+PICTURES |= {
+    f"program-{name.partition(':')[0]}.svg": partial(method_picture, name) for name in SHOWN
+}
