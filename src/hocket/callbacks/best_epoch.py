@@ -1,10 +1,11 @@
-"""The best epoch of a training by one of its results."""
+"""Base class of callbacks that watch for the best epoch of a training by one of its results."""
 
 import math
 from typing import Any, Literal, TypeAlias
 
 from hocket.errors import OptionError
 from hocket.options.ranges import check_choice
+from hocket.training.callback import Callback
 from hocket.training.results.metrics import EpochResult, read_metric
 from hocket.training.view import TrainerView
 
@@ -12,82 +13,72 @@ Mode: TypeAlias = Literal["min", "max"]
 """Values of a metric that are better: low ones or high ones."""
 
 
-class BestEpoch:
-    """Best epoch so far: the first with the best value of a metric.
+class BestEpoch(Callback):
+    """Callback that knows the best epoch so far: the first with the best value of a metric.
 
     Args:
-        owner: Name of the callback that watches, for messages.
         metric: ``test_error``, ``test_loss``, ``train_loss``, or the name of a metric of the
             trainer.
         min_delta: Amount by which a value has to be better than the best one before.
         mode: ``min`` if low values are better, or ``max``.
 
     Attributes:
-        metric: The metric.
-        mode: The mode.
-        number: Number of the best epoch, from 0; None before the first.
-        value: The best value; None before the first epoch.
+        best_epoch: Number of the best epoch so far, from 0; None before the first.
 
     Raises:
         OptionError: The mode is unknown, or the amount is negative.
     """
 
-    def __init__(
-        self, owner: str, metric: str, min_delta: float = 0.0, mode: Mode = "min"
-    ) -> None:
+    def __init__(self, metric: str, min_delta: float = 0.0, mode: Mode = "min") -> None:
         check_choice("mode", mode, ("min", "max"))
         if not min_delta >= 0:
             raise OptionError(f"min_delta is {min_delta}; use a number of at least 0")
-        self.metric = metric
-        self.mode = mode
-        self.number: int | None = None
-        self.value: float | None = None
-        self._owner = owner
+        self.best_epoch: int | None = None
+        self._metric = metric
         self._min_delta = min_delta
+        self._mode = mode
+        self._value: float | None = None
 
-    def start(self, trainer: TrainerView, state: dict[str, Any] | None) -> None:
-        """Begin a ``fit``, or continue one.
-
-        Args:
-            trainer: The trainer.
-            state: What ``state_dict`` returned; None for a new ``fit``.
+    def on_start(self, trainer: TrainerView, state: dict[str, Any] | None) -> None:
+        """Begin to compare epochs, or continue.
 
         Raises:
-            OptionError: The stages count their epochs for themselves, without evaluations, or
-                the best epoch so far was that by another metric.
+            OptionError: Epochs do not end for all stages together, or another metric was
+                watched before.
         """
         # Refuse stages whose epochs cannot be compared.
+        name = type(self).__name__
         if not trainer.has_common_epochs:
             raise OptionError(
-                f"{self._owner} compares epochs, and the stages run freely in processes of "
+                f"{name} compares epochs, and the stages run freely in processes of "
                 "their own, where they are evaluated at the end only; leave it out, or "
                 "train in one process"
             )
         # Begin, or continue with the same metric.
         if state is None:
-            self.number = self.value = None
+            self.best_epoch = self._value = None
             return
-        if state["metric"] != self.metric:
+        if state["metric"] != self._metric:
             raise OptionError(
-                f"{self._owner} is to watch {self.metric}, and watched {state['metric']} "
+                f"{name} is to watch {self._metric}, and watched {state['metric']} "
                 "before this training was resumed; watch that"
             )
-        self.number, self.value = state["number"], state["value"]
+        self.best_epoch, self._value = state["number"], state["value"]
 
-    def improves(self, result: EpochResult) -> bool:
+    def _improves(self, result: EpochResult) -> bool:
         """Return True if an epoch is better than all before, and remember it then.
 
         Raises:
             OptionError: The epoch was not evaluated as the metric needs it.
         """
-        value = read_metric(result, self.metric, self._owner)
-        sign = 1 if self.mode == "min" else -1
-        limit = math.inf if self.value is None else sign * self.value - self._min_delta
+        value = read_metric(result, self._metric, type(self).__name__)
+        sign = 1 if self._mode == "min" else -1
+        limit = math.inf if self._value is None else sign * self._value - self._min_delta
         if not sign * value < limit:
             return False
-        self.number, self.value = result.number, value
+        self.best_epoch, self._value = result.number, value
         return True
 
     def state_dict(self) -> dict[str, Any]:
         """Return the number and the value of the best epoch."""
-        return {"metric": self.metric, "number": self.number, "value": self.value}
+        return {"metric": self._metric, "number": self.best_epoch, "value": self._value}

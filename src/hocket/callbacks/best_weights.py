@@ -5,13 +5,12 @@ from typing import Any
 
 from hocket.callbacks.best_epoch import BestEpoch, Mode
 from hocket.errors import CheckpointError, OptionError
-from hocket.training.callback import Callback
 from hocket.training.results.metrics import EpochResult
 from hocket.training.view import TrainerView
 from hocket.training.weights_file import save_weights
 
 
-class BestWeights(Callback):
+class BestWeights(BestEpoch):
     """Writes the weights of all stages to a file, after each epoch that is the best so far.
 
     They are under the network's own names, and are read with ``torch.load``. The main process
@@ -23,6 +22,10 @@ class BestWeights(Callback):
             trainer.
         mode: ``min`` if low values are better, or ``max``.
 
+    Attributes:
+        best_epoch: Number of the epoch whose weights the file holds, from 0; None before the
+            first.
+
     Raises:
         OptionError: The mode is unknown.
     """
@@ -30,13 +33,8 @@ class BestWeights(Callback):
     def __init__(
         self, file: Path | str, metric: str = "test_error", *, mode: Mode = "min"
     ) -> None:
+        super().__init__(metric, mode=mode)
         self._file = Path(file)
-        self._best = BestEpoch("BestWeights", metric, mode=mode)
-
-    @property
-    def best_epoch(self) -> int | None:
-        """Number of the epoch whose weights the file holds, from 0; None before the first."""
-        return self._best.number
 
     def on_start(self, trainer: TrainerView, state: dict[str, Any] | None) -> None:
         """Begin to compare, or continue.
@@ -50,7 +48,7 @@ class BestWeights(Callback):
                 f"BestWeights is to write {str(self._file)!r}, and there is no folder "
                 f"{str(self._file.parent)!r}; create it, or name another file"
             )
-        self._best.start(trainer, state)
+        super().on_start(trainer, state)
 
     def on_epoch(self, trainer: TrainerView, result: EpochResult) -> None:
         """Write the weights if the epoch is the best so far.
@@ -59,7 +57,7 @@ class BestWeights(Callback):
             CheckpointError: The file cannot be written.
             OptionError: The epoch was not evaluated as the metric needs it.
         """
-        if not self._best.improves(result):
+        if not self._improves(result):
             return
         trainer.collect()
         if trainer.is_main_process:
@@ -70,7 +68,3 @@ class BestWeights(Callback):
                     f"epoch {result.number} is the best so far, and {str(self._file)!r} cannot "
                     f"be written: {error.strerror or error}; make room, or name another file"
                 ) from error
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the best epoch so far."""
-        return self._best.state_dict()

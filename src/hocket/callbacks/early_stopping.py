@@ -4,12 +4,11 @@ from typing import Any
 
 from hocket.callbacks.best_epoch import BestEpoch, Mode
 from hocket.errors import OptionError
-from hocket.training.callback import Callback
 from hocket.training.results.metrics import EpochResult
 from hocket.training.view import TrainerView
 
 
-class EarlyStopping(Callback):
+class EarlyStopping(BestEpoch):
     """Stops the training after some epochs in a row without a better result.
 
     The state is part of checkpoints: a resumed training stops after the same epoch, and one
@@ -22,6 +21,9 @@ class EarlyStopping(Callback):
         patience: Epochs in a row without a better result after which the training stops.
         min_delta: Amount by which a result has to be better than the best one before.
         mode: ``min`` if low values are better, or ``max``.
+
+    Attributes:
+        best_epoch: Number of the best epoch so far, from 0; None before the first.
 
     Raises:
         OptionError: An option is out of its range.
@@ -37,15 +39,9 @@ class EarlyStopping(Callback):
     ) -> None:
         if not (isinstance(patience, int) and patience >= 1):
             raise OptionError(f"patience is {patience!r}; use a whole number of at least 1")
+        super().__init__(metric, min_delta, mode)
         self._patience = patience
-        self._min_delta = min_delta
-        self._best = BestEpoch("EarlyStopping", metric, min_delta, mode)
         self._waited = 0
-
-    @property
-    def best_epoch(self) -> int | None:
-        """Number of the best epoch so far, from 0; None before the first."""
-        return self._best.number
 
     @property
     def exhausted(self) -> bool:
@@ -57,15 +53,15 @@ class EarlyStopping(Callback):
         """Reason for the stop, with epochs counted from 1; empty without a stop."""
         if not self.exhausted:
             return ""
-        best, metric = self._best, self._best.metric.replace("_", " ")
+        metric = self._metric.replace("_", " ")
         waited = f"for {self._waited} epoch{'s' if self._waited > 1 else ''}"
-        if best.number is None:
+        if self.best_epoch is None:
             return f"the {metric} was not finite {waited}"
         enough = f" by more than {self._min_delta:g}" if self._min_delta else ""
-        passed = "fallen below" if best.mode == "min" else "risen above"
+        passed = "fallen below" if self._mode == "min" else "risen above"
         return (
-            f"the {metric} has not {passed} {best.value:.4g}{enough} {waited}, since "
-            f"epoch {best.number + 1}"
+            f"the {metric} has not {passed} {self._value:.4g}{enough} {waited}, since "
+            f"epoch {self.best_epoch + 1}"
         )
 
     def on_start(self, trainer: TrainerView, state: dict[str, Any] | None) -> None:
@@ -75,7 +71,7 @@ class EarlyStopping(Callback):
             OptionError: Epochs do not end for all stages together, or another metric was
                 watched before.
         """
-        self._best.start(trainer, state and state["best"])
+        super().on_start(trainer, state and state["best"])
         self._waited = state["waited"] if state else 0
         self._stop_if_exhausted(trainer)
 
@@ -85,7 +81,7 @@ class EarlyStopping(Callback):
         Raises:
             OptionError: The epoch was not evaluated as the metric needs it.
         """
-        self._waited = 0 if self._best.improves(result) else self._waited + 1
+        self._waited = 0 if self._improves(result) else self._waited + 1
         self._stop_if_exhausted(trainer)
 
     def _stop_if_exhausted(self, trainer: TrainerView) -> None:
@@ -94,4 +90,4 @@ class EarlyStopping(Callback):
 
     def state_dict(self) -> dict[str, Any]:
         """Return the best epoch, and the epochs since then."""
-        return {"best": self._best.state_dict(), "waited": self._waited}
+        return {"best": super().state_dict(), "waited": self._waited}

@@ -19,10 +19,10 @@ from hocket.optim.factory import OptimizerFactory
 from hocket.options.common_options import CommonOptions
 from hocket.partition import Plan
 from hocket.runs.build import (
+    build_optimizer_factory,
     build_plan,
     build_run_method,
     build_scheduler_factory,
-    find_optimizer,
     load_data,
     network_builder,
     parse_stage_speeds,
@@ -87,7 +87,7 @@ class ResolvedRun:
         network = problems.attempt(network_builder, config)
         problems.attempt(require_data, config)
         # Everything that a stage is built from.
-        optimizer = problems.attempt(find_optimizer, config)
+        problems.attempt(build_optimizer_factory, config)
         scheduler = problems.attempt(build_scheduler_factory, config)
         codec = problems.attempt(parse_codec, config.codec)
         stage_speeds = problems.attempt(parse_stage_speeds, config)
@@ -126,7 +126,7 @@ class ResolvedRun:
             trackers=trackers,
             data=partial(load_data, config),
             network=network,
-            optimizer=optimizer,
+            optimizer=partial(build_optimizer_factory, config),
         )
 
 
