@@ -257,13 +257,6 @@ def test_a_mask_of_infinities_crosses_edges_and_training_goes_on(name):
     assert different(crossing_edges.state, inside.state) == []
 
 
-@pytest.mark.parametrize("codec", [Cast(torch.bfloat16), Integers()], ids=str)
-def test_a_mask_crosses_edges_with_a_codec_and_its_error_is_measured(codec):
-    trainer = Trainer(causal(), method=BP(), optimizer=torch.optim.SGD, codec=codec)
-    trainer.fit([(x.float(), y) for x, y in batches(3)], epochs=1, progress=False)
-    assert 0 < trainer.stages[0].send_stats.error < 0.01
-
-
 class Exploding(nn.Linear):
     """Layer whose output is infinite, and has to be trained."""
 
