@@ -1,11 +1,13 @@
-"""Properties of a tensor that every codec keeps, and the precision that each one loses."""
+"""Codecs as text and objects, and the precision that each one loses."""
 
 import math
+import re
 
 import pytest
 import torch
 
 from hocket.codecs import VQ, Cast, Exact, Integers, parse_codec
+from hocket.codecs.registry import as_codec
 from hocket.errors import NonFiniteError, OptionError
 from hocket.tree import tensors
 
@@ -92,3 +94,21 @@ def test_unknown_names_and_options_are_refused(text, message):
     with pytest.raises(OptionError) as caught:
         parse_codec(text)
     assert message in str(caught.value)
+
+
+def test_a_codec_may_be_text():
+    assert as_codec("int8") == Integers()
+    assert as_codec(VQ(groups=2)) == VQ(groups=2)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (VQ, "which is no codec; call it"),
+        (8, "codec is 8, which is no codec; give one such as VQ(groups=4) or 'int8'"),
+        ("int9", "unknown codec 'int9'"),
+    ],
+)
+def test_what_is_no_codec_is_refused(given, message):
+    with pytest.raises(OptionError, match=re.escape(message)):
+        as_codec(given)

@@ -7,6 +7,7 @@ import pytest
 from contract.processes import in_processes
 from hocket.distributed.world import joined_worlds
 from hocket.distributed.world.solo_world import SoloWorld
+from hocket.distributed.world.world import World
 from unit.distributed import world_worker
 
 pytestmark = pytest.mark.xdist_group("world_worker")
@@ -110,3 +111,10 @@ def test_a_process_without_others_has_a_solo_world(monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "1")
     assert type(joined_worlds.join_world(2, 1, 60.0, 1800.0)) is SoloWorld
     assert joined_worlds.is_main()
+
+
+def test_everything_in_a_solo_world_is_in_a_world_too():
+    names = {name for name in [*dir(SoloWorld), *vars(SoloWorld())] if name[0] != "_"}
+    set_when_built = {"rank", "size", "stage", "replica", "replicas", "rejoined", "flags"}
+    set_when_built.add("names")
+    assert names - set_when_built <= set(dir(World))
