@@ -2,27 +2,28 @@
 
 The documents are written to be read in the repository as well. So README.md, the changelog, the
 examples and the pictures of records become files of the site here, links to them are rewritten,
-and links to the source, which is not on the site, become plain text.
+and links to the source, which is not on the site, become plain text. The front page gets
+buttons and a player, and each example a picture.
 """
 
 import ast
-import inspect
+import json
 import posixpath
 import re
 from html import unescape
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from textwrap import dedent
 from typing import Any
 
-import griffe
 from latex2mathml.converter import convert
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
+from pictures.programs import costs, method_picture
+from site_player import programs as player_programs
 
-from hocket import Trainer, draw_program, format_program, unroll
-from hocket.methods import METHODS, build_method
+from hocket import format_program, unroll
+from hocket.methods import METHODS, build_method, parse_method
 
 ROOT = Path(__file__).parents[1]
 STAGES, BATCHES = 3, 6
@@ -39,6 +40,48 @@ ELSEWHERE |= {
 }
 ELSEWHERE |= {p: p for f in ROOT.glob("records/*/*.svg") if (p := str(f.relative_to(ROOT)))}
 SOURCES = {page: source for source, page in ELSEWHERE.items()}
+# Methods and stages that the examples train, and pictures of those that compare.
+TRAINED = {
+    "01_quickstart": ("fdg", 2),
+    "02_own_network": ("fdg", 3),
+    "06_bert": ("ddg", 2),
+    "07_gpt_muon": ("adl:accumulate=4", 3),
+    "08_unet": ("fdg", 3),
+    "09_two_machines": ("fdg:order=forward-first", 2),
+    "10_own_method": ("fdg:order=forward-first,forward_delay=2,backward_delay=2", 2),
+    "13_search": ("fdg", 2),
+}
+WHY = "Back-propagation trains 2 batches in the time in which FDG trains 6"
+STALE = "Stage 0 updates three times between the forward of batch 6 and its backward"
+COMPARED = {
+    "03_compare_methods": ("why.svg", WHY),
+    "04_gradient_error": ("stale.svg", STALE),
+    "05_draw_program": ("why.svg", WHY),
+    "11_own_remedy": ("stale.svg", STALE),
+    "12_study": (
+        "images.svg",
+        "What a study finds: a row for each method",
+    ),
+}
+STILL = re.compile(r"!\[[^\]]*\]\(docs/pictures/why\.svg\)")
+FRONT = """
+[Start](docs/tutorial.md){ .md-button .md-button--primary }
+[Choose a method](docs/choose.md){ .md-button }
+
+```sh
+./hocket train
+./hocket methods --stages 4
+```
+
+<div class="player" markdown>
+
+STILL
+
+</div>
+<script type="application/json" id="programs">PROGRAMS</script>
+<script src="player.js" defer></script>
+"""
+WIDE = 4  # columns of a table; where one has more, no contents are shown at the right
 LINK = re.compile(r"(`[^`\n]*`)|(!?)\[((?:[^][]|\[[^][]*\])*)\]\(([^)#\s]*)(#[^)\s]*)?\)")
 
 
@@ -50,13 +93,13 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
             files.append(File.generated(config, page, abs_src_path=str(file)))
         else:
             files.append(File.generated(config, page, content=page_of(file)))
-    with TemporaryDirectory() as folder:
-        for name in scheduled():
-            ticks = list(unroll(build_method(name), STAGES, BATCHES))
-            drawn = Path(folder, f"{name}.svg")
-            draw_program(ticks, STAGES, f"{name} on {STAGES} stages", drawn)
-            picture = File.generated(config, f"programs/{name}.svg", content=drawn.read_bytes())
-            files.append(picture)
+    drawn = {f"programs/{name}.svg": method_picture(name) for name in scheduled()}
+    drawn |= {
+        f"examples/programs/{name}.svg": method_picture(*given)
+        for name, given in TRAINED.items()
+    }
+    for place, picture in drawn.items():
+        files.append(File.generated(config, place, content=picture))
     return files
 
 
@@ -65,14 +108,25 @@ def page_of(file: Path) -> str:
     text = file.read_text()
     if file.suffix == ".md":
         return text
+    picture = picture_of(file.stem)
     if file.suffix == ".sh":
-        return f"# {file.name}\n\n```sh\n{text}```\n"
+        return f"# {file.name}\n\n{picture}\n\n```sh\n{text}```\n"
     said = ast.get_docstring(ast.parse(text)) or ""
     code = text.partition('"""\n\n')[2]
     said = re.sub(
         r"((?:^    .*\n)+)", lambda m: f"```sh\n{dedent(m[1])}```\n", said, flags=re.MULTILINE
     )
-    return f"# {file.name}\n\n{said}\n\n```python\n{code}```\n"
+    return f"# {file.name}\n\n{said}\n\n{picture}\n\n```python\n{code}```\n"
+
+
+def picture_of(example: str) -> str:
+    """Return the picture of an example: of what it trains, or of what it compares."""
+    if example in COMPARED:
+        file, seen = COMPARED[example]
+        return f"![{seen}](../docs/pictures/{file})"
+    name, stages = TRAINED[example]
+    seen = f"Program of {name} on {stages} stages: {costs(parse_method(name), stages)}"
+    return f"![{seen}](programs/{example}.svg)"
 
 
 def scheduled() -> list[str]:
@@ -88,7 +142,8 @@ def programs() -> str:
         sharing.setdefault(ticks, []).append(name)
     parts = []
     for ticks, names in sharing.items():
-        picture = f"![Program of {names[0]}](programs/{names[0]}.svg)"
+        seen = f"Program of {names[0]}: {costs(build_method(names[0]), STAGES)}"
+        picture = f"![{seen}](programs/{names[0]}.svg)"
         lines = "\n".join(map(describe, names))
         parts.append(
             f"## {', '.join(names)}\n\n{lines}\n\n{picture}\n\n```text\n{ticks}\n```\n"
@@ -97,19 +152,34 @@ def programs() -> str:
 
 
 def describe(name: str) -> str:
-    """Return an item of a list: the idea of a method, its paper, and how late it is."""
+    """Return an item of a list: the idea of a method, its paper, and its staleness."""
     method, build = build_method(name), METHODS[name]
     idea = (getattr(build, "func", build).__doc__ or "").partition("\n")[0]
     idea = idea.removeprefix("Build ").rstrip(".")
     paper = re.sub(r"arXiv (\S+)", r"[arXiv \1](https://arxiv.org/abs/\1)", method.paper)
-    late = [method.staleness(stage, STAGES) for stage in range(STAGES)]
-    how = f"`{method.linearize}`, staleness {', '.join(f'{s:g}' for s in late)}"
-    return f"* **{name}**: {idea} ({paper}); {how if any(late) else 'nothing is late'}."
+    stale = [method.staleness(stage, STAGES) for stage in range(STAGES)]
+    how = f"`{method.linearize}`, staleness {', '.join(f'{s:g}' for s in stale)}"
+    return f"* **{name}**: {idea} ({paper}); {how if any(stale) else 'nothing is stale'}."
+
+
+def front(markdown: str) -> str:
+    """Return the front page with buttons, and with the player for its picture."""
+    data = json.dumps(player_programs(), separators=(",", ":"))
+    return STILL.sub(
+        lambda found: FRONT.replace("STILL", found[0]).replace("PROGRAMS", data),
+        markdown,
+        count=1,
+    )
 
 
 def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
-    """Rewrite the links of a page for the site."""
+    """Rewrite the links of a page for the site, and say which columns it has at its sides."""
     here = page.file.src_uri
+    if here == "index.md":
+        markdown = front(markdown)
+        page.meta["hide"] = ["navigation", "toc"]
+    elif any(row.count("|") > WIDE + 1 for row in re.findall(r"^\|.*", markdown, re.MULTILINE)):
+        page.meta["hide"] = ["toc"]
     if here == "programs.md":
         markdown += "\n" + programs()
     source = SOURCES.get(here, f"docs/{here}")
@@ -143,16 +213,9 @@ def on_page_content(html: str, **_: Any) -> str:
     return re.sub(r'<(div|span) class="arithmatex">(.*?)</\1>', equation, html, flags=re.DOTALL)
 
 
-class PlainDocstrings(griffe.Extension):
-    """Docstrings as Markdown: sessions of Python in fences, roles as code."""
+def on_post_build(config: MkDocsConfig) -> None:
+    """Write the file that pages ask for when they are opened from a folder.
 
-    def on_object(self, *, obj: griffe.Object, **_: Any) -> None:
-        """Rewrite the docstring of an object."""
-        if obj.name == "Trainer" and obj.docstring is not None:
-            obj.docstring.value = inspect.getdoc(Trainer) or ""  # with the texts of options
-        if obj.docstring is not None:
-            text = re.sub(r":\w+:(`[^`]+`)", r"\1", obj.docstring.value)
-            session = r"((?:^ *>>> .*\n?(?:^ *\S.*\n?)*)+)"
-            obj.docstring.value = re.sub(
-                session, lambda m: f"```pycon\n{m[1].rstrip()}\n```\n", text, flags=re.MULTILINE
-            )
+    There browsers allow no search, for which it would be the index.
+    """
+    Path(config.site_dir, "search/search_index.js").write_text("var __index = {};\n")

@@ -6,7 +6,7 @@ import os
 import pickle
 import random
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -20,7 +20,9 @@ from hocket.checkpoint.directory import FORMAT, MANIFEST, newest_first, read_man
 from hocket.distributed import wire
 from hocket.errors import CheckpointError, TransitError
 from hocket.training.checkpoints.find_and_load import open_checkpoint
-from hocket.transport.processes.sequence_check import SequenceCheck
+from hocket.transport.processes.backend import Arrival, Lane
+from hocket.transport.processes.backends import HostBackend
+from hocket.transport.processes.message import MessageReader
 
 Row = dict[str, Any]
 FLIPPED = "checkpoint with another bit"
@@ -137,16 +139,26 @@ def corrupt_packets(count: int, seed: int) -> list[Row]:
             "tensors": [wire.tensor_spec(tensor)],
             "checksums": [wire.checksum(tensor)],
         }
-        first, rest = wire.encode_header(header)
+        first, _ = wire.encode_header(header)
         _flip_bit(wire.tensor_bytes(rng.choice([first, tensor])), rng)
-        order = SequenceCheck("stage 1, from stage 0")
+        arrived = _ArrivedParts(first, tensor)
+        reader = MessageReader("stage 1, from stage 0", arrived, arrived)
+        reader.post([])
         try:
-            received = wire.decode_header(first, rest)
-            order.check_header(received)
-            order.check_tensors(received, [tensor])
+            reader.receive()
         except TransitError:
             refused += 1
     return [{"row": PACKET, "tried": count, "refused": refused}]
+
+
+class _ArrivedParts(HostBackend):
+    """Backend through which the parts of one message have arrived."""
+
+    def __init__(self, *parts: Tensor) -> None:
+        self._parts = iter(parts)
+
+    def post(self, spec: Sequence[Any], lane: Lane) -> Arrival:
+        return partial(next, self._parts)
 
 
 def _flip_bit(bits: bytearray | Tensor, rng: random.Random) -> None:

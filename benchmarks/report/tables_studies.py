@@ -23,7 +23,7 @@ def short_study_table(record: Record, chosen: str = "short") -> str:
         DataError: There is no row of such a number.
     """
     metric, target = record.settings["select"], record.settings["target"]
-    heads = ["method", "stages", "updates late", metric]
+    heads = ["method", "stages", "staleness", metric]
     heads += [f"updates to {target}"] if target is not None else []
     complete = [row for row in _choose(record.rows, chosen) if row["state"] == "complete"]
     names = [_method_and_stages(row) for row in complete]
@@ -43,7 +43,7 @@ def short_study_table(record: Record, chosen: str = "short") -> str:
     conditions = _conditions(record.settings, complete)
     legend = (
         f"{base['network']} on {base['data']}: {conditions}. "
-        "Updates late: of the first stage, the mean. "
+        "Staleness: of the first stage, the mean. "
         f"Recorded on {record.date[:10]} with torch {record.versions['torch']}, trained on "
         f"{_processors(record, complete)}."
     )

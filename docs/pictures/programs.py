@@ -1,131 +1,158 @@
-"""Draws the programs that the documents show: why.svg and late.svg.
+"""Programs that the engines execute, drawn in time: a forward takes 1 unit, a backward 2."""
 
-``python docs/pictures/programs.py`` writes them again. They show the programs that the
-engines execute.
-"""
+from collections.abc import Collection, Iterable
+from dataclasses import replace
 
-from pathlib import Path
+from pictures.frame import COLOURS, WIDTH, box, svg, text
 
-from hocket import BP, FDG, Method, unroll
-from hocket.runs.plot import layout_program
+from hocket import BP, FDG, Method
+from hocket.methods.registry import parse_method
 from hocket.timeline import Span
+from hocket_lab.planner.simulate import StageTimes, simulate
 
-STAGES, BATCHES, LENGTH = 3, 24, 31.0  # in forwards
-LEFT, TOP, UNIT, ROW = 84, 30, 27, 28  # pixels
-WIDTH, PANEL = LEFT + LENGTH * UNIT + 12, TOP + STAGES * ROW
-COLOURS = {"F": "#7fb2dd", "B": "#f4a259", "U": "#8cc084"}
-
-
-def why_picture() -> str:
-    """Return back-propagation above FDG in the steady state, with one time axis."""
-    fdg = "FDG: no stage waits"
-    return svg(
-        2 * PANEL + 52,
-        *panel(BP(), "Back-propagation: each stage waits for all the others", 0, first=0),
-        *panel(FDG(), fdg, PANEL + 14, first=4),
-        *legend(2 * PANEL + 34),
-    )
+# An update takes so little that it does not show, but has its place between the others.
+TIMES = StageTimes(forward_s=1.0, backward_s=2.0, update_s=2.0**-10, packet_s=0.0)
+STAGES, BATCHES, LENGTH = 3, 30, 20.0  # of a picture, in forwards
+LEFT, HEAD, UNIT, ROW = 60, 44, 16.6, 26  # pixels
+# Methods that the documents show.
+SHOWN = [
+    "bp", "gpipe", "1f1b", "fdg", "adl:accumulate=2", "ddg", "pipedream", "fr", "dsp",
+    "pipedream-2bw:accumulate=2", "paci:accumulate=2", "dgl", "dni",
+]  # fmt: skip
 
 
-def late_picture() -> str:
-    """Return FDG with the way of one batch, and the updates that make its gradient late."""
-    title = "FDG: the way of batch 6, and the updates of stage 0 before its gradient is back"
-    return svg(PANEL + 36, *panel(FDG(), title, 0, first=4, followed=6), *legend(PANEL + 18))
+def compare_picture(*titled: tuple[str, Method]) -> str:
+    """Return the programs of methods below each other, when all stages are busy."""
+    lines, top = [], 0
+    for title, method in titled:
+        shown = window(method, STAGES, first=4)
+        trained = {s.batch for s in shown if (s.kind, s.stage) == ("B", 0)}
+        lines += panel(shown, STAGES, title, f"{len(trained)} batches trained", top)
+        top += panel_height(STAGES) + 8
+    return svg(top + 14, *lines, *legend(top + 4))
 
 
-def svg(height: float, *lines: str) -> str:
-    """Return a picture of these elements."""
-    head = (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH:.0f} {height}" '
-        'font-family="system-ui, sans-serif" font-size="13" fill="#222">'
-    )
-    background = '<rect width="100%" height="100%" rx="8" fill="#fff"/>'
-    return "\n".join([head, background, *lines, "</svg>"]) + "\n"
+def stale_picture() -> str:
+    """Return FDG with the way of batch 6, and the updates that make its gradient stale."""
+    shown = window(FDG(), STAGES, first=4)
+    # The updates of stage 0 between the forward of the batch and its backward.
+    turns = [s for s in shown if s.stage == 0]
+    forward, backward = [n for n, s in enumerate(turns) if s.batch == 6 and s.kind != "U"]
+    missed = [s for s in turns[forward:backward] if s.kind == "U"]
+    way = [s for s in shown if s.batch == 6 and s.kind != "U"]
+    note = f"stage 0 updates {len(missed)} times before the gradient is back"
+    height = panel_height(STAGES)
+    lines = panel(shown, STAGES, "The way of batch 6 with FDG", note, 0, bold=[*missed, *way])
+    return svg(height + 24, *lines, *legend(height + 14))
+
+
+def method_picture(name: str, stages: int = STAGES) -> str:
+    """Return the program of a method from its first batch on."""
+    method, height = parse_method(name), panel_height(stages)
+    title = f"{name} on {stages} stages"
+    lines = panel(window(method, stages), stages, title, costs(method, stages), 0)
+    return svg(height + 24, *lines, *legend(height + 14))
+
+
+def costs(method: Method, stages: int) -> str:
+    """Return the staleness of each stage, and what each stage keeps."""
+    stale = [method.staleness(stage, stages) for stage in range(stages)]
+    memory = [method.memory(stage, stages) for stage in range(stages)]
+    kept = "inputs" if method.linearize == "recompute" else "graphs"
+    told = f"staleness {join(f'{s:g}' for s in stale)}" if any(stale) else "nothing is stale"
+    return f"{told}; keeps {join(str(getattr(count, kept)) for count in memory)} {kept}"
+
+
+def join(numbers: Iterable[str]) -> str:
+    """Return the number of each stage, with commas between them."""
+    return ", ".join(numbers)
+
+
+def window(method: Method, stages: int, first: int = 0) -> list[Span]:
+    """Return the actions from the forward of a batch at stage 0 on, in whole units of time."""
+    spans = in_units(method, stages)
+    start = min(s.start_s for s in spans if (s.kind, s.stage, s.batch) == ("F", 0, first))
+    return [s for s in spans if start <= s.start_s and start < s.end_s <= start + LENGTH]
+
+
+def in_units(method: Method, stages: int, batches: int = BATCHES) -> list[Span]:
+    """Return the actions of a training, in their order, in whole units of time."""
+    spans = simulate(method, [TIMES] * stages, batches).spans
+    return [replace(s, start_s=round(s.start_s), end_s=round(s.end_s)) for s in spans]
+
+
+def panel_height(stages: int) -> int:
+    """Return the height of a panel in pixels."""
+    return HEAD + stages * ROW
 
 
 def panel(
-    method: Method, title: str, top: float, first: int, followed: int | None = None
+    shown: list[Span],
+    stages: int,
+    title: str,
+    note: str,
+    top: float,
+    bold: Collection[Span] | None = None,
 ) -> list[str]:
-    """Return the rows of a method in its steady state, from the forward of a batch on.
+    """Return the rows of a program.
 
     Args:
-        method: The method.
-        title: Text above the rows.
+        shown: Actions to draw.
+        stages: Number of stages K.
+        title: First line above the rows.
+        note: Second line.
         top: Upper end in pixels.
-        first: Batch that stage 0 forwards at the left end.
-        followed: Batch whose way is shown; the others are pale. None shows all.
+        bold: Actions that stand out; the others are pale. None shows all alike.
     """
-    spans = layout_program(list(unroll(method, STAGES, BATCHES)), STAGES).spans
-    start = min(s.start_s for s in spans if (s.kind, s.stage, s.batch) == ("F", 0, first))
-    shown = [s for s in spans if start <= s.start_s and s.end_s <= start + LENGTH]
-    # Say how many batches were trained, or how many updates made a gradient late.
-    trained = {s.batch for s in shown if (s.kind, s.stage) == ("B", 0)}
-    late = updates_before_backward(shown, followed)
-    told = (
-        f"{len(trained)} batches trained" if followed is None else f"{len(late)} updates late"
-    )
-    lines = [
-        f'<text x="12" y="{top + 21}" font-weight="600">{title}</text>',
-        f'<text x="{WIDTH - 12}" y="{top + 21}" text-anchor="end">{told}</text>',
-    ]
+    lines = [text(8, top + 18, title, bold=True), text(8, top + 36, note)]
     # A grey row for each stage, and a box for each action.
-    for stage in range(STAGES):
-        y = top + TOP + stage * ROW
+    for stage in range(stages):
+        y = top + HEAD + stage * ROW
         lines += [
-            f'<text x="12" y="{y + 17}" font-size="12">stage {stage}</text>',
-            f'<rect x="{LEFT}" y="{y}" width="{LENGTH * UNIT}" height="{ROW - 4}" '
-            'fill="#f1f1f1"/>',
+            text(8, y + 16, f"stage {stage}"),
+            box(LEFT, y, LENGTH * UNIT, ROW - 4, COLOURS["idle"]),
         ]
-    for s in shown:
-        x, y = LEFT + (s.start_s - start) * UNIT, top + TOP + s.stage * ROW
-        width = (s.end_s - s.start_s) * UNIT
-        bold = followed is None or (s.batch == followed and s.kind != "U")
-        bold = bold or s in late
-        pale = "" if bold else ' opacity="0.25"'
-        lines.append(
-            f'<rect x="{x:.1f}" y="{y}" width="{width - 1:.1f}" height="{ROW - 4}" '
-            f'fill="{COLOURS[s.kind]}"{pale}/>'
-        )
-        if s.kind != "U":
-            lines.append(
-                f'<text x="{x + width / 2:.1f}" y="{y + 17}" font-size="12" '
-                f'text-anchor="middle"{pale}>{s.batch}</text>'
-            )
+    start = min(s.start_s for s in shown)
+    for s in sorted(shown, key=lambda span: span.kind == "U"):
+        pale = "" if bold is None or s in bold else ' opacity="0.25"'
+        x, y = LEFT + (s.start_s - start) * UNIT, top + HEAD + s.stage * ROW
+        if s.kind == "U":
+            lines.append(box(x - 4, y - 2, 4, ROW, COLOURS["U"], pale))
+        elif s.kind in COLOURS:
+            width = (s.end_s - s.start_s) * UNIT
+            lines += [
+                box(x, y, width - 1, ROW - 4, COLOURS[s.kind], pale),
+                text(x + width / 2, y + 16, str(s.batch), anchor="middle", more=pale),
+            ]
     return lines
-
-
-def updates_before_backward(spans: list[Span], batch: int | None) -> list[Span]:
-    """Return the updates of stage 0 between the forward of a batch and its backward."""
-    mine = {s.kind: s for s in spans if s.batch == batch and s.stage == 0}
-    if not {"F", "B"} <= mine.keys():
-        return []
-    between = (mine["F"].end_s, mine["B"].start_s)
-    return [
-        s
-        for s in spans
-        if (s.kind, s.stage) == ("U", 0) and between[0] <= s.start_s < between[1]
-    ]
 
 
 def legend(y: float) -> list[str]:
     """Return the meaning of the colours, and the direction of time."""
-    names = {"F": "forward of a batch", "B": "its backward", "U": "update", "idle": "idle"}
     lines, x = [], LEFT
-    for kind, name in names.items():
-        colour = COLOURS.get(kind, "#f1f1f1")
-        lines += [
-            f'<rect x="{x}" y="{y - 10}" width="12" height="12" fill="{colour}"/>',
-            f'<text x="{x + 18}" y="{y}" font-size="12">{name}</text>',
-        ]
-        x += 40 + 7 * len(name)
-    return [
-        *lines,
-        f'<text x="{WIDTH - 12}" y="{y}" font-size="12" text-anchor="end">time →</text>',
-    ]
+    for kind, name in {"F": "forward", "B": "backward", "U": "update", "idle": "idle"}.items():
+        lines += [box(x, y - 10, 12, 12, COLOURS[kind]), text(x + 16, y, name)]
+        x += 30 + 7 * len(name)
+    return [*lines, text(WIDTH - 8, y, "time →", anchor="end")]
 
 
-PICTURES = {"why.svg": why_picture, "late.svg": late_picture}
+PICTURES = {
+    "why.svg": lambda: compare_picture(
+        ("Back-propagation: each stage waits for all the others", BP()),
+        ("FDG: no stage waits", FDG()),
+    ),
+    "pipelines.svg": lambda: compare_picture(
+        ("1F1B waits at the end of each group", parse_method("1f1b:accumulate=4")),
+        ("FDG: no stage waits", FDG()),
+    ),
+    "stale.svg": stale_picture,
+}
 
-if __name__ == "__main__":
-    for name, picture in PICTURES.items():
-        (Path(__file__).parent / name).write_text(picture())
+
+def named(name: str):
+    """Return the function that draws the program of a method."""
+    return lambda: method_picture(name)
+
+
+PICTURES["program-two-stages.svg"] = lambda: method_picture("fdg", 2)
+PICTURES |= {f"program-{name.partition(':')[0]}.svg": named(name) for name in SHOWN}

@@ -47,10 +47,6 @@ class SampleError(CutError):
     reason: str = ""
 
 
-class ProgramError(HocketError, ValueError):
-    """A program is invalid: a packet is received before it is sent, never, or twice."""
-
-
 class PacketError(HocketError, RuntimeError):
     """A packet is missing, duplicated or not the expected one."""
 
@@ -229,7 +225,7 @@ def unknown_name(kind: str, name: str, known: Iterable[str]) -> str:
 
 
 def import_extra(
-    module: str, extra: str, needed_for: str, *, alternative: str = ""
+    module: str, extra: str, needed_for: str, *, has: str = "", alternative: str = ""
 ) -> ModuleType:
     """Import a module of an optional dependency.
 
@@ -237,13 +233,17 @@ def import_extra(
         module: Full name of the module, such as "pyarrow.parquet".
         extra: The extra of Hocket that installs it.
         needed_for: Subject of the error message, such as "data set 'folder'".
+        has: Name in the module, which a folder of the same name lacks.
         alternative: Advice for users who cannot install it, such as "choose 'synthetic'".
 
     Raises:
         OptionError: The module is not installed.
     """  # noqa: DOC501  # missing_extra returns an OptionError
     try:
-        return import_module(module)
+        found = import_module(module)
+        if has and not hasattr(found, has):
+            raise ImportError
+        return found
     except ImportError as error:
         package = module.partition(".")[0]
         raise missing_extra(package, extra, needed_for, alternative=alternative) from error

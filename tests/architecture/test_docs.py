@@ -1,8 +1,8 @@
 import re
-import runpy
 from pathlib import Path
 
 import pytest
+from draw_pictures import PICTURES
 
 from benchmarks.harness.record import FILE, Record
 from benchmarks.report.render import render, stale_excerpts
@@ -77,8 +77,21 @@ def test_quoted_records_are_up_to_date(document):
     assert stale_excerpts(document, ROOT / "records") == []
 
 
-@pytest.mark.parametrize("name", ["why.svg", "late.svg", "expect.svg"])
+@pytest.mark.parametrize("name", PICTURES)
 def test_a_picture_shows_what_programs_and_records_say(name):
-    module = "expect" if name == "expect.svg" else "programs"
-    drawn = runpy.run_path(str(ROOT / f"docs/pictures/{module}.py"))["PICTURES"][name]()
-    assert (ROOT / "docs/pictures" / name).read_text() == drawn
+    assert (ROOT / "docs/pictures" / name).read_text() == PICTURES[name]()
+
+
+@pytest.mark.parametrize("name", PICTURES)
+def test_a_picture_is_legible_on_a_phone(name):
+    drawn = (ROOT / "docs/pictures" / name).read_text()
+    assert int(re.search(r'viewBox="0 0 (\d+) ', drawn)[1]) <= 400
+    assert min(map(int, re.findall(r'font-size="(\d+)"', drawn))) >= 12
+
+
+def test_every_picture_is_on_a_page():
+    text = "".join(document.read_text() for document in DOCUMENTS) + (
+        (ROOT / "mkdocs.yml").read_text() + (ROOT / "examples/README.md").read_text()
+    )
+    kept = [*(ROOT / "docs/pictures").glob("*.svg"), *(ROOT / "docs/pictures").glob("*.png")]
+    assert [file.name for file in kept if f"pictures/{file.name}" not in text] == []

@@ -20,7 +20,7 @@ from hocket.methods.simulated.extra_delay import with_extra_delay
 from hocket.methods.simulated.staleness_profile import with_staleness
 from hocket.remedies import T1
 from hocket_lab.planner.simulate import StageTimes, simulate, tick_s
-from hocket_lab.planner.window import law_tick_s, least_extra_delay
+from hocket_lab.planner.window import bound_s, least_extra_delay
 
 FLUSHED = [name for name, build in METHODS.items() if build().flushes]
 every_flushed = pytest.mark.parametrize("name", FLUSHED)
@@ -149,7 +149,7 @@ def test_the_bubble_is_that_of_the_papers(name, stages, accumulate):
     method = build_method(name, accumulate=accumulate)
     times = [StageTimes(1.0, 2.0, 0.0, 0.0)] * stages
     seconds = tick_s(method, times)
-    assert seconds >= law_tick_s(method, times) == 3
+    assert seconds >= bound_s(method, times) == 3
     assert not any(least_extra_delay(method, times))
     assert seconds == pytest.approx(3 * (accumulate + stages - 1) / accumulate)
     group = simulate(method, times, accumulate)

@@ -18,8 +18,8 @@ from contract.processes import in_processes
 from contract.small import data, different, mlp, sgd
 from hocket import Checkpoints, Trainer
 from hocket.checkpoint import writer
+from hocket.distributed.failures.detector import STATUS_REQUEST_KEY
 from hocket.distributed.failures.phases import Phase
-from hocket.distributed.failures.statuses import STATUS_REQUEST_KEY
 from hocket.methods import FDG
 
 TIMEOUT_S = 0.5

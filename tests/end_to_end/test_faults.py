@@ -118,7 +118,7 @@ for _ in range(2):
     modules = [torch.nn.Linear(2, 2) for _ in range(2)]
     with Trainer(modules, method="fdg", optimizer=torch.optim.SGD) as trainer:
         trainer.fit(batches, epochs=1, progress=False)
-        groups = trainer._life.session.world.groups
+        groups = trainer._session.world.groups
         place = Path(folder, f"{trainer.process_name}-{attempt}")
     with place.open("a") as file:
         weights = [modules[0].weight.tolist(), modules[1].weight.tolist()]

@@ -6,25 +6,11 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
-from hocket.errors import OptionError, missing_extra
+from hocket.errors import OptionError, import_extra
 from hocket.training.results.rows import axis, scalars
 
 BATCH = 100
 """Numbers that are sent together; a request may have at most 1000 of them, and 100 choices."""
-
-
-def require_mlflow() -> Any:
-    """Return the package of MLflow.
-
-    Raises:
-        OptionError: It is not installed.
-    """  # noqa: DOC501  # missing_extra returns an OptionError
-    try:
-        import mlflow
-        from mlflow import MlflowClient  # noqa: F401  # a folder may be imported, but is empty
-    except ImportError as error:
-        raise missing_extra("mlflow-skinny", "mlflow", "the tracker 'mlflow'") from error
-    return mlflow
 
 
 class MLflow:
@@ -44,11 +30,12 @@ class MLflow:
     """
 
     title = "MLflow"
+    needs = "MlflowClient"
 
     def __init__(
         self, name: str, process: str | None = None, choices: Mapping[str, Any] | None = None
     ) -> None:
-        mlflow = require_mlflow()
+        mlflow: Any = import_extra("mlflow", "mlflow", "the tracker 'mlflow'", has=self.needs)
         self._entities = mlflow.entities
         self._unsent: list[Any] = []
         params = [mlflow.entities.Param(key, str(v)) for key, v in (choices or {}).items()]

@@ -4,22 +4,8 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from hocket.errors import OptionError, missing_extra
+from hocket.errors import OptionError, import_extra
 from hocket.training.results.rows import axis, scalars
-
-
-def require_wandb() -> tuple[Any, type[Exception]]:
-    """Return the function that begins a run of Weights & Biases, and the error that it raises.
-
-    Raises:
-        OptionError: It is not installed.
-    """  # noqa: DOC501  # missing_extra returns an OptionError
-    try:
-        # By name, as runs offline leave a folder that is imported like an empty package.
-        from wandb import Error, init
-    except ImportError as error:
-        raise missing_extra("wandb", "wandb", "the tracker 'wandb'") from error
-    return init, Error
 
 
 class WandB:
@@ -38,20 +24,21 @@ class WandB:
     """
 
     title = "Weights & Biases"
+    needs = "init"  # runs offline leave a folder that is imported like an empty package
 
     def __init__(
         self, name: str, process: str | None = None, choices: Mapping[str, Any] | None = None
     ) -> None:
-        init, refusal = require_wandb()
+        wandb: Any = import_extra("wandb", "wandb", "the tracker 'wandb'", has=self.needs)
         try:
-            self._run = init(
+            self._run = wandb.init(
                 project=os.environ.get("WANDB_PROJECT", "hocket"),
                 group=name,
                 name=name if process is None else f"{name}.{process}",
                 config=dict(choices or {}),
                 reinit="create_new",
             )
-        except refusal as error:
+        except wandb.Error as error:
             raise OptionError(
                 f"{self.title} cannot start a run: {error}; log in by 'wandb login', or set "
                 "WANDB_MODE=offline"

@@ -9,7 +9,9 @@ import json
 import shutil
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -24,14 +26,17 @@ from hocket.checkpoint.directory import (
     write_file,
 )
 from hocket.checkpoint.serialize import pack
-from hocket.checkpoint.verdicts import Verdicts, complete_flag, given_up_flag
 from hocket.distributed.failures.phases import RunningClock
 from hocket.distributed.world.solo_world import SoloWorld
 from hocket.distributed.world.world import World
-from hocket.errors import CheckpointError, OptionError, format_problems, warn
+from hocket.errors import CheckpointError, HocketError, OptionError, format_problems, warn
 from hocket.options.ranges import wrong_choice
 
 OnCheckpointError = Literal["warn", "stop"]
+_POLL_S = 0.02
+"""Seconds between two requests to the store."""
+_COMPLETE, _GIVEN_UP = "{}/complete", "{}/given-up"
+"""Flags of rank 0 once it has completed a checkpoint, or removed it as a part is missing."""
 
 
 @dataclass(frozen=True)
@@ -105,7 +110,8 @@ class CheckpointWriter:
         self._thread: threading.Thread | None = None
         self._failure: str | None = None
         self._aside: list[Path] = []  # checkpoints of another branch, renamed
-        self._verdicts = Verdicts(Path(checkpoints.folder), world.flags)
+        self._complete: deque[Path] = deque()
+        self._undecided: deque[tuple[str, str]] = deque()  # names and flags; rank 0 decides
         self.last_name = ""
         self._place = Path(checkpoints.folder).resolve()
         if world.is_main:
@@ -153,28 +159,46 @@ class CheckpointWriter:
 
     def take_complete(self) -> list[Path]:
         """Return the checkpoints found complete since the last call, in their order."""
-        complete = self._verdicts.complete
-        return [complete.get() for _ in range(complete.qsize())]
+        return [self._complete.popleft() for _ in range(len(self._complete))]
 
     def settle(self) -> None:
         """Wait until it is known of each checkpoint whether rank 0 has completed it."""
-        self._verdicts.settle(self._world.slow_timeout_s)
+        clock = RunningClock(most_s=1.0)
+        with suppress(HocketError):  # the store hangs; the training is told by other means
+            while not self._learn_decisions() and clock.seconds < self._world.slow_timeout_s:
+                time.sleep(_POLL_S)
 
-    def close(self) -> None:
-        """End the thread that asks the store whether checkpoints are complete."""
-        self._verdicts.close()
+    def _learn_decisions(self) -> bool:
+        """Act on what rank 0 has decided; return True if no checkpoint is left undecided.
+
+        Raises:
+            HangError: The store has not answered for too long.
+        """
+        folder, flags = Path(self._checkpoints.folder), self._world.flags
+        while self._undecided:
+            name, flag = self._undecided[0]
+            if flags.all_set(_COMPLETE.format(flag), ranks=[0]):
+                self._complete.append(folder / name)
+            elif flags.all_set(_GIVEN_UP.format(flag), ranks=[0]):
+                shutil.rmtree(unfinished_path(folder, name), ignore_errors=True)
+            else:
+                return False
+            self._undecided.popleft()
+        return True
 
     def wait(self) -> None:
         """Wait until this process's part of the checkpoint that was begun is on the disk.
 
-        In rank 0, the whole checkpoint is.
+        In rank 0, the whole checkpoint is. Other ranks learn of those that are complete.
 
         Raises:
             CheckpointError: It could not be written, and ``on_error`` is ``stop``.
+            HangError: The store has not answered for too long.
         """
         if self._thread is not None:
             self._thread.join()
             self._thread = None
+            self._learn_decisions()
         aside, self._aside = self._aside, []
         if aside:
             names = ", ".join(repr(path.name) for path in aside)
@@ -209,7 +233,7 @@ class CheckpointWriter:
         flags = self._world.flags
         if reports is None:  # rank 0 finishes the checkpoint
             self._failure = report if isinstance(report, str) else None
-            self._verdicts.await_verdict(job.name, job.flag)
+            self._undecided.append((job.name, job.flag))
             return
         failures = [text for text in reports if isinstance(text, str)]
         if not failures:
@@ -220,8 +244,8 @@ class CheckpointWriter:
             }
             try:
                 finish_checkpoint(folder, job.name, replace(job.manifest, parts=parts))
-                flags.set(complete_flag(job.flag))
-                self._verdicts.complete.put(folder / job.name)
+                flags.set(_COMPLETE.format(job.flag))
+                self._complete.append(folder / job.name)
                 self._remove_older(folder, job.name)
                 return
             except Exception as error:  # an exception would end the thread unseen
@@ -229,7 +253,7 @@ class CheckpointWriter:
         self._failure = "; ".join(dict.fromkeys(failures))
         # Unfinished files would fill the disk. A part that is still being written is removed
         # by its process.
-        flags.set(given_up_flag(job.flag))
+        flags.set(_GIVEN_UP.format(job.flag))
         shutil.rmtree(unfinished, ignore_errors=True)
 
     def _remove_older(self, folder: Path, newest: str) -> None:
@@ -265,7 +289,7 @@ class CheckpointWriter:
                     f"{world.names[late[0]]} has not written its part of the checkpoint "
                     f"{job.name} for {limit_s:g} s; if nothing hangs, increase slow_timeout_s"
                 ]
-            time.sleep(0.02)
+            time.sleep(_POLL_S)
         return [json.loads(text) for text in reports]
 
 

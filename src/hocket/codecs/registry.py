@@ -7,10 +7,8 @@ from types import MappingProxyType
 
 import torch
 
-from hocket.codecs.cast import Cast
 from hocket.codecs.codec import Codec
-from hocket.codecs.exact import Exact
-from hocket.codecs.integers import Integers
+from hocket.codecs.stateless import Cast, Exact, Integers
 from hocket.codecs.vq import VQ
 from hocket.errors import OptionError, format_problems, unknown_name
 from hocket.options.hints import argument_hints, wrong_options

@@ -1,11 +1,19 @@
-"""Codecs that learn nothing."""
+"""Codecs that learn nothing: numbers as they are, in 16 bits, or as integers of 8 bits."""
 
+import math
 from abc import ABC, abstractmethod
+from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from hocket.codecs.codec import Codec, Decoder, Encoder
+from hocket.distributed.wire import parse_dtype
+from hocket.errors import NonFiniteError
 from hocket.tree import Tree
+
+STEPS = 127
+"""Steps of the integers on either side of zero."""
 
 
 class StatelessCodec(ABC):
@@ -43,3 +51,101 @@ class StatelessCodec(ABC):
 
     def load_state_dict(self, state: Tree) -> None:  # noqa: B027 (nothing to override)
         """Do nothing: there is no state."""
+
+
+@dataclass(frozen=True)
+class Exact(StatelessCodec):
+    """Codec that changes nothing."""
+
+    def encode(self, tensor: Tensor) -> Tree:
+        """Return the tensor itself."""
+        return tensor
+
+    def decode(self, encoded: Tree) -> Tensor:
+        """Return the tensor itself, with its shape."""
+        assert isinstance(encoded, Tensor)
+        return encoded
+
+
+@dataclass(frozen=True)
+class Cast(StatelessCodec):
+    """Codec that rounds numbers to a type of 16 bits; tensors of 16 bits stay as they are.
+
+    Args:
+        dtype: ``torch.bfloat16`` or ``torch.float16``. Larger numbers than it holds, above
+            3.39e38 and 65,504, become infinite, which the training then refuses.
+
+    >>> Cast(torch.bfloat16).decode(Cast(torch.bfloat16).encode(torch.tensor([1.001])))
+    tensor([1.])
+    """
+
+    dtype: torch.dtype
+
+    def encode(self, tensor: Tensor) -> Tree:
+        """Return the rounded numbers, and the type of the tensor."""
+        wide = tensor.dtype in (torch.float32, torch.float64)
+        if wide and tensor.numel():
+            require_finite(torch.linalg.vector_norm(tensor, math.inf))
+        return [tensor.to(self.dtype) if wide else tensor, str(tensor.dtype)]
+
+    def decode(self, encoded: Tree) -> Tensor:
+        """Return the rounded numbers in the type and shape of the tensor."""
+        narrow, name = encoded
+        assert isinstance(narrow, Tensor)
+        return narrow.to(parse_dtype(name.removeprefix("torch.")))
+
+
+@dataclass(frozen=True)
+class Integers(StatelessCodec):
+    """Codec that rounds to 255 even steps, from minus the largest absolute value to plus it.
+
+    The error of a number is at most half a step, and its rounding to the type of the tensor.
+
+    >>> Integers().decode(Integers().encode(torch.tensor([-1.0, 0.1, 0.5])))
+    tensor([-1.0000,  0.1024,  0.5039])
+    """
+
+    def encode(self, tensor: Tensor) -> Tree:
+        """Return the integers, the size of a step, and the type of the tensor."""
+        largest = tensor.abs().amax() if tensor.numel() else tensor.new_zeros(())
+        wide = tensor.to(_wide_dtype(tensor.dtype, require_finite(largest)))
+        limits = torch.finfo(wide.dtype)
+        # Zeros have a step, too, and 127 steps do not overflow.
+        step = (largest.to(wide.dtype) / STEPS).clamp(
+            limits.tiny, limits.max / STEPS * (1 - limits.eps)
+        )
+        return [torch.round(wide / step).to(torch.int8), step, str(tensor.dtype)]
+
+    def decode(self, encoded: Tree) -> Tensor:
+        """Return the rounded numbers in the type and shape of the tensor."""
+        integers, step, name = encoded
+        assert isinstance(integers, Tensor)
+        assert isinstance(step, Tensor)
+        numbers = integers.to(step.dtype) * step
+        return numbers.to(parse_dtype(name.removeprefix("torch.")))
+
+
+def _wide_dtype(dtype: torch.dtype, largest: float) -> torch.dtype:
+    """Return the type to compute in: types of 16 bits cannot hold the size of a step."""
+    wide = torch.promote_types(dtype, torch.float32)
+    return torch.float64 if 0 < largest < STEPS * torch.finfo(wide).tiny else wide
+
+
+def require_finite(largest: Tensor) -> float:
+    """Refuse a tensor with NaN or infinity, which a codec would encode as other numbers.
+
+    Args:
+        largest: Largest absolute value of the tensor, a scalar.
+
+    Returns:
+        The largest absolute value.
+
+    Raises:
+        NonFiniteError: It is NaN or infinity.
+    """
+    if not math.isfinite(value := float(largest)):
+        raise NonFiniteError(
+            f"the tensor to be sent holds {value}, which its codec cannot encode; lower the "
+            "learning rate, use a warm-up, or inspect the batch"
+        )
+    return value

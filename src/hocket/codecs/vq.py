@@ -19,10 +19,10 @@ import torch
 from torch import Tensor
 
 from hocket.codecs.codec import Codec, Decoder, Encoder
-from hocket.codecs.exact import Exact
-from hocket.codecs.finite import require_finite
+from hocket.codecs.stateless import Exact, require_finite
 from hocket.distributed.wire import parse_dtype
 from hocket.errors import OptionError, PacketError, format_problems
+from hocket.options.ranges import Range, out_of_range
 from hocket.tree import Tree
 
 MAX_CODES = 2**15
@@ -62,19 +62,14 @@ class VQ:
     biases_gradients = True
 
     def __post_init__(self) -> None:
-        problems = []
-        if self.groups is not None and self.groups < 1:
-            problems.append(f"groups is {self.groups}; use 1 or more")
-        if self.width < 1:
-            problems.append(f"width is {self.width}; use 1 or more")
-        if not 2 <= self.codes <= MAX_CODES:
-            problems.append(
-                f"codes is {self.codes}; use 2 to {MAX_CODES}, whose index fits into two bytes"
-            )
-        if not 0 < self.decay <= 1:
-            problems.append(f"decay is {self.decay}; use a number in (0, 1]")
-        if self.every < 1:
-            problems.append(f"every is {self.every}; use 1 or more")
+        ranges = {
+            "groups": Range(least=1),
+            "codes": Range(least=2, most=MAX_CODES),
+            "decay": Range(above=0, most=1),
+            "every": Range(least=1),
+            "width": Range(least=1),
+        }
+        problems = out_of_range(self, ranges)
         if problems:
             raise OptionError(format_problems("invalid options of vq", problems))
 

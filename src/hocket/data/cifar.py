@@ -1,142 +1,91 @@
 """CIFAR-10 and CIFAR-100, from any of their usual layouts."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 from hocket.data.augment import Chain, Crop, Flip, Normalise
 from hocket.data.batches import Batches, InMemory
 from hocket.data.cifar_parquet import read_parquet
 from hocket.data.cifar_pickles import read_pickles
-from hocket.data.cifar_release import CIFAR10, CIFAR100, Images, Release, Splits
+from hocket.data.cifar_release import CIFAR10, CIFAR100, Images, Release
 from hocket.data.dataset import Data, check_targets
 from hocket.errors import DataError, OptionError
 
 
-def cifar10(
-    *,
-    data_dir: Path,
-    batch_size: int,
-    seed: int = 0,
-    subset: int | None = None,
-    augment: bool = True,
-    normalisation: str = "fdg",
-) -> Data:
-    """Load CIFAR-10: 50,000 training and 10,000 test images (3, 32, 32) in 10 classes.
+def make_loader(release: Release) -> Callable[..., Data]:
+    """Return the function that loads a published data set of the CIFAR family, by its name."""
 
-    Args:
-        data_dir: Folder that is, or contains, `cifar-10-batches-py`, its .tar.gz, or parquet
-            files; all of them may also be in a folder `cifar10` inside it.
-        batch_size: Number of images in a batch.
-        seed: Seed of order, crops and flips.
-        subset: Number of training images to use, the first ones; None for all.
-        augment: Whether training images are cropped (padding 4) and flipped at random.
-        normalisation: Paper whose constants to use: "fdg" or "adl".
+    def load(
+        *,
+        data_dir: Path,
+        batch_size: int,
+        seed: int = 0,
+        subset: int | None = None,
+        augment: bool = True,
+        normalisation: str = "fdg",
+    ) -> Data:
+        """Load 50,000 training and 10,000 test images (3, 32, 32) in 10 or 100 fine classes.
 
-    Raises:
-        DataError: The data set is missing, damaged or incomplete.
-        OptionError: An option is out of range, or a package that reads the layout is missing.
-    """
-    return load_release(
-        CIFAR10,
-        data_dir=data_dir,
-        batch_size=batch_size,
-        seed=seed,
-        subset=subset,
-        augment=augment,
-        normalisation=normalisation,
-    )
+        Args:
+            data_dir: Folder that is, or contains, the folder of the original pickles, its
+                .tar.gz, or parquet files; all of them may also be in a folder inside it with
+                the name of the data set.
+            batch_size: Number of images in a batch.
+            seed: Seed of order, crops and flips.
+            subset: Number of training images to use, the first ones; None for all.
+            augment: Whether training images are cropped (padding 4) and flipped at random.
+            normalisation: Paper whose constants to use: "fdg" or, for cifar10, "adl".
 
+        Raises:
+            DataError: The data set is missing, damaged or incomplete.
+            OptionError: An option is out of range, or a package that reads the layout is
+                missing.
+        """
+        if normalisation not in release.normalisations:
+            raise OptionError(
+                f"{release.name} knows no normalisation {normalisation!r}; "
+                f"choose one of: {', '.join(release.normalisations)}"
+            )
+        if subset is not None and not 1 <= subset <= release.train_images:
+            raise OptionError(
+                f"subset is {subset}; give 1 to {release.train_images}, or None for all"
+            )
 
-def cifar100(
-    *,
-    data_dir: Path,
-    batch_size: int,
-    seed: int = 0,
-    subset: int | None = None,
-    augment: bool = True,
-    normalisation: str = "fdg",
-) -> Data:
-    """Load CIFAR-100 with its 100 fine classes.
+        # Read the images, and check their classes.
+        train, test = read_release(release, data_dir, subset)
+        for images in (train, test):
+            check_targets(images.targets, release.classes)
+        classes = len(test.targets.unique())
+        if classes != release.classes:
+            raise DataError(
+                f"the test labels in {data_dir} are of {classes} classes, "
+                f"wanted {release.classes}; is this another data set than {release.name}?"
+            )
 
-    Args:
-        data_dir: As for `cifar10`.
-        batch_size: Number of images in a batch.
-        seed: Seed of order, crops and flips.
-        subset: Number of training images to use, the first ones; None for all.
-        augment: Whether training images are cropped (padding 4) and flipped at random.
-        normalisation: Paper whose constants to use: "fdg".
-
-    Raises:
-        DataError: The data set is missing, damaged or incomplete.
-        OptionError: An option is out of range, or a package that reads the layout is missing.
-    """
-    return load_release(
-        CIFAR100,
-        data_dir=data_dir,
-        batch_size=batch_size,
-        seed=seed,
-        subset=subset,
-        augment=augment,
-        normalisation=normalisation,
-    )
-
-
-def load_release(
-    release: Release,
-    *,
-    data_dir: Path,
-    batch_size: int,
-    seed: int,
-    subset: int | None,
-    augment: bool,
-    normalisation: str,
-) -> Data:
-    """Load a published data set of the CIFAR family.
-
-    Args:
-        release: Data set to load.
-        data_dir: As for `cifar10`.
-        batch_size: As for `cifar10`.
-        seed: As for `cifar10`.
-        subset: As for `cifar10`.
-        augment: As for `cifar10`.
-        normalisation: A key of `release.normalisations`.
-
-    Raises:
-        DataError: The data set is missing, damaged or incomplete.
-        OptionError: An option is out of range, or a package that reads the layout is missing.
-    """
-    if normalisation not in release.normalisations:
-        raise OptionError(
-            f"{release.name} knows no normalisation {normalisation!r}; "
-            f"choose one of: {', '.join(release.normalisations)}"
+        # Augment training images only.
+        normalise = Normalise(*release.normalisations[normalisation])
+        change = Chain((Crop(padding=4), Flip(), normalise)) if augment else normalise
+        return Data(
+            name=release.name,
+            train=Batches(InMemory(*train, change), batch_size, seed=seed, shuffle=True),
+            test=Batches(InMemory(*test, normalise), batch_size),
+            classes=release.classes,
+            shape=(3, 32, 32),
+            kind="images",
         )
-    if subset is not None and not 1 <= subset <= release.train_images:
-        raise OptionError(
-            f"subset is {subset}; give 1 to {release.train_images}, or None for all"
-        )
-    train, test = read_release(release, data_dir, subset)
-    for images in (train, test):
-        check_targets(images.targets, release.classes)
-    classes = len(test.targets.unique())
-    if classes != release.classes:
-        raise DataError(
-            f"the test labels in {data_dir} are of {classes} classes, "
-            f"wanted {release.classes}; is this another data set than {release.name}?"
-        )
-    normalise = Normalise(*release.normalisations[normalisation])
-    train_transform = Chain((Crop(padding=4), Flip(), normalise)) if augment else normalise
-    return Data(
-        name=release.name,
-        train=Batches(InMemory(*train, train_transform), batch_size, seed=seed, shuffle=True),
-        test=Batches(InMemory(*test, normalise), batch_size),
-        classes=release.classes,
-        shape=(3, 32, 32),
-        kind="images",
-    )
+
+    load.__name__ = load.__qualname__ = release.name
+    return load
 
 
-def read_release(release: Release, data_dir: Path, subset: int | None = None) -> Splits:
-    """Read the first layout in a folder: pickles, then the archive, then parquet files.
+cifar10 = make_loader(CIFAR10)
+cifar100 = make_loader(CIFAR100)
+
+
+def read_release(
+    release: Release, data_dir: Path, subset: int | None = None
+) -> tuple[Images, Images]:
+    """Read training and test images: from pickles, else the archive, else parquet files.
 
     Args:
         release: Data set to read.
@@ -153,7 +102,7 @@ def read_release(release: Release, data_dir: Path, subset: int | None = None) ->
                 train, test = read_pickles(release, path)
                 # A copy, so that the omitted images are freed.
                 kept = Images(train.inputs[:subset].clone(), train.targets[:subset].clone())
-                return Splits(kept, test)
+                return kept, test
         if any(root.glob("*.parquet")):
             return read_parquet(release, root, subset)
     names = sorted(path.name for path in data_dir.iterdir()) if data_dir.is_dir() else []

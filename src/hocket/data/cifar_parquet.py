@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from hocket.data.cifar_release import Images, Release, Splits
+from hocket.data.cifar_release import Images, Release
 from hocket.errors import DataError, import_extra
 
 IMAGE_COLUMNS = ("img", "image")
@@ -19,8 +19,10 @@ IMAGE_COLUMNS = ("img", "image")
 FORMATS = ("PNG", "WEBP")
 
 
-def read_parquet(release: Release, folder: Path, subset: int | None = None) -> Splits:
-    """Decode all images of a release, or only the first training images.
+def read_parquet(
+    release: Release, folder: Path, subset: int | None = None
+) -> tuple[Images, Images]:
+    """Decode the training images of a release, or only the first ones, and the test images.
 
     Args:
         release: Data set to read.
@@ -41,9 +43,9 @@ def read_parquet(release: Release, folder: Path, subset: int | None = None) -> S
         raise DataError(
             f"{folder} lacks {lacks} (found {present}); copy all files of {release.name} there"
         )
-    return Splits(
-        train=_read(release, train, release.train_images, subset),
-        test=_read(release, test, release.test_images, None),
+    return (
+        _read(release, train, release.train_images, subset),
+        _read(release, test, release.test_images, None),
     )
 
 
@@ -57,7 +59,8 @@ def _read(release: Release, files: list[Path], rows: int, limit: int | None) -> 
         limit: Number of images to decode; None for all.
 
     Raises:
-        DataError: A file cannot be read, or the files have another number of rows.
+        DataError: A file cannot be read, the files have another number of rows, or a label is
+            no number.
     """
     for package in ("pyarrow", "PIL"):
         original = f"use the original {release.archive}"
@@ -79,7 +82,11 @@ def _read(release: Release, files: list[Path], rows: int, limit: int | None) -> 
         targets_N = torch.empty(wanted, dtype=torch.int64)
         for n, (where, image, label) in enumerate(islice(_rows(release, shards), wanted)):
             inputs_N3HW[n] = _decode(where, image)
-            targets_N[n] = _check_label(where, label)
+            if not isinstance(label, int):
+                raise DataError(
+                    f"{where} has the label {label!r}, wanted a number; fetch the file again"
+                )
+            targets_N[n] = label
     except (pa.ArrowException, OSError) as error:
         raise DataError(
             f"a parquet file of {files[0].parent} cannot be read: {error}; fetch it again"
@@ -135,16 +142,3 @@ def _decode(where: str, image: Any) -> np.ndarray:
         height, width, _ = pixels_HW3.shape
         raise DataError(f"{where} is {height} x {width}, wanted 32 x 32; is this another set?")
     return pixels_HW3.transpose(2, 0, 1)
-
-
-def _check_label(where: str, label: Any) -> int:
-    """Return the label of one row if it is a class number.
-
-    Raises:
-        DataError: The label is not a number.
-    """
-    if not isinstance(label, int):
-        raise DataError(
-            f"{where} has the label {label!r}, wanted a number; fetch the file again"
-        )
-    return label

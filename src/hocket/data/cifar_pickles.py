@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from hocket.data.cifar_release import Images, Release, Splits
+from hocket.data.cifar_release import Images, Release
 from hocket.errors import DataError
 
 _RECONSTRUCT = np.empty(0).__reduce__()[0]
@@ -41,8 +41,8 @@ class _ArraysOnly(pickle.Unpickler):
         return _ALLOWED[module, name]
 
 
-def read_pickles(release: Release, path: Path) -> Splits:
-    """Read all images of a release.
+def read_pickles(release: Release, path: Path) -> tuple[Images, Images]:
+    """Read all training and test images of a release.
 
     Args:
         release: Data set to read.
@@ -65,17 +65,18 @@ def read_pickles(release: Release, path: Path) -> Splits:
             f"{path} lacks {', '.join(missing)}; wanted {', '.join(wanted)}; "
             f"fetch {release.archive} again"
         )
-    splits = Splits(
-        train=_concatenate([images[name] for name in release.train_files]),
-        test=images[release.test_file],
+    parts = [images[name] for name in release.train_files]
+    train = Images(
+        torch.cat([part.inputs for part in parts]), torch.cat([part.targets for part in parts])
     )
-    counts = len(splits.train.inputs), len(splits.test.inputs)
+    test = images[release.test_file]
+    counts = len(train.inputs), len(test.inputs)
     if counts != (release.train_images, release.test_images):
         raise DataError(
             f"{path} holds {counts[0]} training and {counts[1]} test images, wanted "
             f"{release.train_images} and {release.test_images}; fetch {release.archive} again"
         )
-    return splits
+    return train, test
 
 
 def _read_folder(folder: Path, wanted: Sequence[str]) -> Iterator[tuple[str, bytes]]:
@@ -135,11 +136,3 @@ def _unpickle(release: Release, where: str, content: bytes) -> Images:
         )
     inputs_N3HW = torch.from_numpy(rows.copy()).view(-1, 3, 32, 32)
     return Images(inputs_N3HW, torch.tensor(labels, dtype=torch.int64))
-
-
-def _concatenate(images: list[Images]) -> Images:
-    """Concatenate the images of several files."""
-    return Images(
-        torch.cat([each.inputs for each in images]),
-        torch.cat([each.targets for each in images]),
-    )

@@ -18,13 +18,6 @@ class Images(NamedTuple):
     targets: Tensor
 
 
-class Splits(NamedTuple):
-    """Training and test images of a data set."""
-
-    train: Images
-    test: Images
-
-
 @dataclass(frozen=True)
 class Release:
     """Properties of one published data set.

@@ -7,16 +7,15 @@ link takes. No process waits for another, so the order of turns depends on the m
 import time
 from collections.abc import Iterable, Iterator, Sequence
 
+from hocket.distributed.failures.detector import Wait
 from hocket.distributed.failures.phases import Status
-from hocket.distributed.failures.waits import Wait
 from hocket.distributed.world.world import World
 from hocket.engine.async_stage import AsyncStage
-from hocket.engine.engine import Batch
+from hocket.engine.engine import Batch, Engine, Pace
 from hocket.engine.event import Event
 from hocket.engine.lookahead import NO_BATCH, BatchAnnouncer, predict_stage
 from hocket.errors import HocketError
 from hocket.stage.passes.forward_only import Prediction
-from hocket.stage.stage import Stage
 from hocket.transport.processes.reconnecting import ReconnectingLink
 from hocket.transport.replay_buffer import ReplayBuffer
 from hocket.transport.source import Source
@@ -26,7 +25,7 @@ POLL_S = 0.1
 """Seconds after which a stage that has finished asks again whether all others have, too."""
 
 
-class ProcessPace:
+class ProcessPace(Pace):
     """Pace of the stage of this process, which ends once the stages of all processes have.
 
     Args:
@@ -39,6 +38,8 @@ class ProcessPace:
         stopped: True if all stages were stopped where they are.
         finished: True once every stage has reached its goal, or all are stopped.
     """
+
+    finished = stopped = False
 
     def __init__(
         self,
@@ -53,7 +54,7 @@ class ProcessPace:
         self._world = world
         self._reads_data = reads_data
         self._polled = 0.0
-        self._announced_end = self.finished = self.stopped = False
+        self._announced_end = False
         self._failures: list[HocketError] = []
         # Not a method: the world lives longer than this engine, and would keep it alive.
         world.failures.add_listener(self._failures.append)
@@ -65,7 +66,7 @@ class ProcessPace:
     def set_goal(self, epochs: int, length: int | None, *, epoch: int, again: bool) -> None:
         """Let the stage train for a number of epochs.
 
-        See the protocol.
+        See the base.
 
         From here on to ``finish`` any stage may be killed and rejoin.
         """
@@ -144,7 +145,7 @@ class ProcessPace:
         return f"{name}/{self._world.membership.phase}"
 
 
-class AsyncProcess:
+class AsyncProcess(Engine):
     """Lets the stage of this process take its turns until all stages have reached their goal.
 
     Args:
@@ -157,6 +158,8 @@ class AsyncProcess:
         world: This process among the others.
     """
 
+    pace: ProcessPace
+
     def __init__(
         self,
         stage: AsyncStage,
@@ -167,6 +170,7 @@ class AsyncProcess:
         speed: float,
         world: World,
     ) -> None:
+        self.stages = [stage.stage]
         self._stage = stage
         self._source = source
         self._buffer = buffer
@@ -180,11 +184,6 @@ class AsyncProcess:
         self.pace = ProcessPace(stage, self._links, world, reads_data=previous is None)
         for link in self._links:
             world.add_link(link)
-
-    @property
-    def stages(self) -> Sequence[Stage]:
-        """Stage of this process."""
-        return [self._stage.stage]
 
     @property
     def tick_count(self) -> int:
@@ -203,7 +202,7 @@ class AsyncProcess:
     def step(self, inputs: Tree, targets: Tree, epoch: int) -> list[Event]:
         """Take a turn of the stage, as soon as there is a packet to draw.
 
-        See the protocol.
+        See the base.
         """
         stage = self._stage
         stage.enter(epoch)

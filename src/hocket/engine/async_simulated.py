@@ -4,31 +4,23 @@ Equal seeds give equal turns and equal bits. At equal speeds every stage draws w
 before it has just sent, and the training is as with stages that keep step.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 
 from hocket.engine.async_clock import EventClock
 from hocket.engine.async_stage import AsyncStage
-from hocket.engine.engine import Batch
+from hocket.engine.engine import Engine, Pace
 from hocket.engine.event import Event
-from hocket.engine.execute import predict_in_order
 from hocket.methods.simulated.stage_speeds import StageSpeeds
-from hocket.stage.passes.forward_only import Prediction
-from hocket.stage.stage import Stage
 from hocket.transport.source import Source
 from hocket.tree import Tree
 
 
-class SimulatedPace:
+class SimulatedPace(Pace):
     """Pace of stages that take their turns in simulated time, each to its goal.
 
     Args:
         stages: All stages, in order.
-
-    Attributes:
-        stopped: False, as all stages of this process stop with the batches.
     """
-
-    stopped = False
 
     def __init__(self, stages: Sequence[AsyncStage]) -> None:
         self._stages = stages
@@ -41,7 +33,7 @@ class SimulatedPace:
     def set_goal(self, epochs: int, length: int | None, *, epoch: int, again: bool) -> None:
         """Let each stage train for a number of epochs.
 
-        See the protocol.
+        See the base.
         """
         for stage in self._stages:
             stage.data_epoch = epoch
@@ -52,15 +44,8 @@ class SimulatedPace:
         for stage in self._stages:
             stage.end_goal()
 
-    def stop(self) -> None:
-        """Do nothing: all stages of this process stop with the batches."""
 
-    def ticks(self, batches: Iterable[Batch]) -> Iterator[Batch]:
-        """Return the batches, one for each turn of the first stage."""
-        return iter(batches)
-
-
-class AsyncSimulation:
+class AsyncSimulation(Engine):
     """Lets stages take their turns in the order of simulated time.
 
     Args:
@@ -76,15 +61,11 @@ class AsyncSimulation:
         speeds: StageSpeeds,
     ) -> None:
         self.pace = SimulatedPace(stages)
+        self.stages = [stage.stage for stage in stages]
         self._stages = stages
         self._source = source
         self._clock = EventClock(speeds)
         self._tick_count = 0
-
-    @property
-    def stages(self) -> Sequence[Stage]:
-        """All stages, in order."""
-        return [stage.stage for stage in self._stages]
 
     @property
     def tick_count(self) -> int:
@@ -94,7 +75,7 @@ class AsyncSimulation:
     def step(self, inputs: Tree, targets: Tree, epoch: int) -> list[Event]:
         """Take a turn of the first stage, at which a batch enters, and all until its next.
 
-        See the protocol.
+        See the base.
         """
         for stage in self._stages:
             stage.enter(epoch)
@@ -104,10 +85,6 @@ class AsyncSimulation:
         events = self._others() + self._turn() + self._others()
         self._tick_count += 1
         return events
-
-    def predict(self, batches: Iterable[Batch]) -> Iterator[Prediction]:
-        """Forward batches for evaluation; return what each stage predicts."""
-        return predict_in_order(self.stages, batches)
 
     def finish(self) -> list[Event]:
         """Apply gradients that were too few for an update; nothing else is in flight."""

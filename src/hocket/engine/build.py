@@ -2,7 +2,8 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import cast
+from functools import cached_property
+from typing import Any, cast
 
 from torch import nn
 
@@ -26,12 +27,12 @@ from hocket.engine.stage_streams import StageStreams, on_streams
 from hocket.errors import HocketError, OptionError
 from hocket.methods.replay import Replay
 from hocket.methods.simulated.stage_speeds import equal_speeds
+from hocket.signals.signal import Signal
 from hocket.stage.layers.network_names import NetworkNames
 from hocket.stage.parts import StageParts
 from hocket.stage.setup import Setup
 from hocket.timeline import Recorder
 from hocket.transport import replay_buffer
-from hocket.transport.dropping_port import DroppingPort
 from hocket.transport.mailbox import Edge, NoNextStage
 from hocket.transport.packet import Activation
 from hocket.transport.port import ToNext, ToPrevious
@@ -43,7 +44,7 @@ from hocket.transport.processes.connection_ports import (
     ConnectionToPrevious,
     Lookahead,
 )
-from hocket.transport.processes.reconnecting import ReconnectingLink
+from hocket.transport.processes.reconnecting import DroppingPort, ReconnectingLink
 from hocket.transport.replay_buffer import ReplayBuffer
 from hocket.transport.source import Source
 from hocket.transport.stats import SendStats
@@ -75,6 +76,36 @@ class EngineParts:
     meter: GradientErrorMeter | None = None
     names: NetworkNames = field(default_factory=NetworkNames)
 
+    @cached_property
+    def signals(self) -> tuple[list[Signal], list[nn.Module]]:
+        """Signal of each stage, and its auxiliary network."""
+        return build_signals(self.setup, self.modules, self.sample)
+
+    def of_stage(
+        self, index: int, to_previous: ToPrevious, to_next: ToNext, **more: Any
+    ) -> StageParts:
+        """Return the parts of one stage.
+
+        Args:
+            index: Number of the stage.
+            to_previous: Port to the stage before, or to the source of batches.
+            to_next: Port to the next stage.
+            more: Other parts, such as its recorder.
+        """
+        signals, networks = self.signals
+        parts = {"recorder": Recorder(index, keep=self.setup.record_timeline)} | more
+        return StageParts(
+            index=index,
+            count=len(self.modules),
+            module=self.modules[index],
+            names=self.names,
+            signal=signals[index],
+            signal_network=networks[index],
+            to_previous=to_previous,
+            to_next=to_next,
+            **parts,
+        )
+
 
 def build_engine(parts: EngineParts) -> Engine:
     """Build the engine for these stages, in lockstep or free, in one process or several.
@@ -101,8 +132,7 @@ def build_serial(parts: EngineParts) -> SerialEngine:
     # A batch that is in flight between two ticks must not change when the caller's memory does.
     source = Source(copies=setup.method.flight(count) > 0)
 
-    # Signals, and the mailboxes between the stages.
-    signals, networks = build_signals(setup, parts.modules, parts.sample)
+    # Mailboxes between the stages.
     edges = [Edge(f"stage {k - 1}", f"stage {k}") for k in range(1, count)]
     to_previous: list[ToPrevious] = [source.port(), *(e.to_previous() for e in edges)]
     to_next: list[ToNext] = [*(edge.to_next() for edge in edges), NoNextStage()]
@@ -112,21 +142,7 @@ def build_serial(parts: EngineParts) -> SerialEngine:
     if streams is not None:
         to_previous, to_next = on_streams(to_previous, to_next)
     stages = [
-        build_stage(
-            setup,
-            StageParts(
-                index=k,
-                count=count,
-                module=module,
-                names=parts.names,
-                signal=signals[k],
-                signal_network=networks[k],
-                to_previous=to_previous[k],
-                to_next=to_next[k],
-                recorder=Recorder(k, keep=setup.record_timeline),
-            ),
-        )
-        for k, module in enumerate(parts.modules)
+        build_stage(setup, parts.of_stage(k, to_previous[k], to_next[k])) for k in range(count)
     ]
     return SerialEngine(setup.method, stages, source, parts.watchers, parts.meter, streams)
 
@@ -141,8 +157,8 @@ def build_distributed(parts: EngineParts, world: World) -> DistributedEngine:
     setup, method = parts.setup, parts.setup.method
     k, count = world.stage, len(parts.modules)
 
-    # Signals, whose networks may have BatchNorm as well.
-    signals, networks = build_signals(setup, parts.modules, parts.sample)
+    # Layers, and the networks of signals, may have BatchNorm.
+    _, networks = parts.signals
     if setup.batchnorm == "shared" and world.replicas > 1:
         # Each process looks at all stages, so that all refuse, before any waits for another.
         layers = nn.ModuleList([*parts.modules, *networks])
@@ -179,17 +195,12 @@ def build_distributed(parts: EngineParts, world: World) -> DistributedEngine:
     )
 
     # The stage of this process.
-    stage_parts = StageParts(
-        index=k,
-        count=count,
-        module=parts.modules[k],
-        names=parts.names,
-        signal=signals[k],
-        signal_network=networks[k],
-        to_previous=ConnectionToPrevious(previous, lookahead, recorder, backward_delay)
+    stage_parts = parts.of_stage(
+        k,
+        ConnectionToPrevious(previous, lookahead, recorder, backward_delay)
         if previous is not None
         else source.port(),
-        to_next=ConnectionToNext(following, lookahead, recorder, forward_delay)
+        ConnectionToNext(following, lookahead, recorder, forward_delay)
         if following is not None
         else NoNextStage(),
         recorder=recorder,
@@ -209,7 +220,6 @@ def build_async_simulation(parts: EngineParts) -> AsyncSimulation:
     """
     setup, count = parts.setup, len(parts.modules)
     replay = cast(Replay, setup.method.replay)  # which lets stages run freely
-    signals, networks = build_signals(setup, parts.modules, parts.sample)
 
     # Buffers between the stages, from which each draws.
     source = Source()
@@ -219,20 +229,14 @@ def build_async_simulation(parts: EngineParts) -> AsyncSimulation:
     stages = [
         build_stage(
             setup,
-            StageParts(
-                index=k,
-                count=count,
-                module=module,
-                names=parts.names,
-                signal=signals[k],
-                signal_network=networks[k],
-                to_previous=draws[k] or source.port(),
-                to_next=to_next[k],
-                recorder=Recorder(k, keep=setup.record_timeline),
+            parts.of_stage(
+                k,
+                draws[k] or source.port(),
+                to_next[k],
                 receive_stats=buffers[k - 1].stats if k else None,
             ),
         )
-        for k, module in enumerate(parts.modules)
+        for k in range(count)
     ]
 
     # Each stage takes its turns when simulated time says so.
@@ -260,9 +264,9 @@ def build_async_process(parts: EngineParts, world: World) -> AsyncProcess:
             "1 and stage_timing at 'regular'"
         )
 
-    # Signals, and what packets to and from the neighbours go through.
-    signals, networks = build_signals(setup, parts.modules, parts.sample)
-    backends = world.together(lambda: Backends(world, setup.device))
+    # What packets to and from the neighbours go through.
+    _ = parts.signals  # built before processes wait for each other
+    backends = None if world.rejoined else Backends(world, setup.device)
     send_stats = SendStats()
     buffer = ReplayBuffer(replay) if k > 0 else None
 
@@ -299,15 +303,10 @@ def build_async_process(parts: EngineParts, world: World) -> AsyncProcess:
     draw = replay_buffer.BufferToPrevious(buffer) if buffer is not None else None
     stage = build_stage(
         setup,
-        StageParts(
-            index=k,
-            count=count,
-            module=parts.modules[k],
-            names=parts.names,
-            signal=signals[k],
-            signal_network=networks[k],
-            to_previous=draw or source.port(),
-            to_next=DroppingPort(following, recorder, send_stats)
+        parts.of_stage(
+            k,
+            draw or source.port(),
+            DroppingPort(following, recorder, send_stats)
             if following is not None
             else NoNextStage(),
             recorder=recorder,

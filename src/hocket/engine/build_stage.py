@@ -8,7 +8,7 @@ from itertools import chain
 import torch
 from torch import nn
 
-from hocket.codecs.exact import Exact
+from hocket.codecs.stateless import Exact
 from hocket.distributed.replicas.gradient_sync import GradientSync
 from hocket.distributed.world.world import World
 from hocket.errors import OptionError, warn

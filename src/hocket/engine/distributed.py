@@ -7,15 +7,14 @@ and waits only where an action needs a packet that is not there yet.
 from collections.abc import Iterable, Iterator, Sequence
 
 from hocket.distributed.world.world import World
-from hocket.engine.engine import Batch, LockstepPace
+from hocket.engine.engine import Batch, LockstepEngine, Pace
 from hocket.engine.event import Event, Watcher
 from hocket.engine.execute import execute
 from hocket.engine.lookahead import BatchAnnouncer, predict_stage
 from hocket.errors import DataError
 from hocket.methods.method import Method
-from hocket.program.action import Action
-from hocket.program.program import drain, enter
-from hocket.program.schedule import StageSchedule
+from hocket.program.action import Tick
+from hocket.program.program import Program
 from hocket.signals.losses import count_targets
 from hocket.stage.passes.forward_only import Prediction
 from hocket.stage.stage import Stage
@@ -25,35 +24,31 @@ from hocket.transport.source import Source
 from hocket.tree import Tree, count_samples, take_samples, tensors
 
 
-class AnnouncedPace(LockstepPace):
+class AnnouncedPace(Pace):
     """Pace of the stage of this process, by the batches that the first stage announces.
 
     Args:
-        schedule: Schedule of the stage.
+        program: Program of the stage.
         announce: Gives the batches of all stages.
         lookahead: Batches that are known to enter.
         ahead: Number of batches that the first stage reads ahead.
     """
 
     def __init__(
-        self,
-        schedule: StageSchedule,
-        announce: BatchAnnouncer,
-        lookahead: Lookahead,
-        ahead: int,
+        self, program: Program, announce: BatchAnnouncer, lookahead: Lookahead, ahead: int
     ) -> None:
-        self._schedule = schedule
+        self._program = program
         self._announce = announce
         self._lookahead = lookahead
         self._ahead = ahead
 
     def ticks(self, batches: Iterable[Batch]) -> Iterator[Batch]:
         """Return a batch for each tick at the first stage, placeholders at the others."""
-        return self._announce(batches, self._lookahead, self._schedule.batch_count, self._ahead)
+        return self._announce(batches, self._lookahead, self._program.batch_count, self._ahead)
 
 
-class DistributedEngine:
-    """Executes the schedule of one stage, while other processes execute the others'.
+class DistributedEngine(LockstepEngine):
+    """Executes the part of a program that one stage has, while other processes do the rest.
 
     Args:
         method: The method.
@@ -77,45 +72,22 @@ class DistributedEngine:
         lookahead: Lookahead,
         watchers: Sequence[Watcher],
     ) -> None:
-        self.stages = [stage]
-        self._schedule = StageSchedule(method, world.stages, stage.index)
+        program = Program(method, world.stages, only=stage.index)
+        self._announce = BatchAnnouncer(previous, following)
+        # News of the batches to come must reach the last stage before it needs them.
+        ahead = method.entry(world.stages - 1) + 2
+        pace = AnnouncedPace(program, self._announce, lookahead, ahead)
+        super().__init__(program, [stage], pace)
         self._world = world
         self._source = source
         self._previous = previous
         self._following = following
         self._lookahead = lookahead
         self._watchers = watchers
-        self._announce = BatchAnnouncer(previous, following)
-        # News of the batches to come must reach the last stage before it needs them.
-        ahead = method.entry(world.stages - 1) + 2
-        self.pace = AnnouncedPace(self._schedule, self._announce, lookahead, ahead)
         self._executed: set[str] = set()  # kinds of actions that cannot be the first any more
         for connection in (previous, following):
             if connection is not None:
                 world.add_link(connection)
-
-    def step(self, inputs: Tree, targets: Tree, epoch: int) -> list[Event]:
-        """Do the tick in which a batch enters.
-
-        See the protocol.
-
-        Raises:
-            DataError: The batch has fewer inputs than there are replicas.
-        """
-        if self._previous is None:
-            share, (inputs, targets) = self._share((inputs, targets))
-            self._source.send(self._schedule.batch_count, epoch, inputs, targets, share)
-        events = []
-        for actions in enter(self._schedule):
-            events += self._execute(self._schedule.tick_count - 1, actions)
-        return events
-
-    def finish(self) -> list[Event]:
-        """Complete every batch in flight and apply every gradient."""
-        events = []
-        for actions in drain(self._schedule):
-            events += self._execute(self._schedule.tick_count - 1, actions)
-        return events
 
     def predict(self, batches: Iterable[Batch]) -> Iterator[Prediction]:
         """Forward batches for evaluation; return what this stage predicts."""
@@ -123,29 +95,29 @@ class DistributedEngine:
             self.stages[0], self._previous, self._following, self._announce, batches
         )
 
-    @property
-    def tick_count(self) -> int:
-        """Number of ticks done."""
-        return self._schedule.tick_count
-
     def start_at(self, ticks: int, batches: int, updates: int) -> None:
         """Continue a training that other stages began.
 
-        See the protocol.
+        See the base.
         """
-        self._schedule.start_at(ticks, batches, updates)
+        super().start_at(ticks, batches, updates)
         self._lookahead.tick = ticks - 1
-
-    def state_dict(self) -> list[Tree]:
-        """Return the states of the stage and its schedule."""
-        return [self.stages[0].state_dict() | {"schedule": self._schedule.state_dict()}]
 
     def load_state_dict(self, parts: Sequence[Tree]) -> None:
         """Continue from the state of such a stage; packets under way are sent again."""
         (part,) = parts
-        self._schedule.load_state_dict(part["schedule"])
-        self._lookahead.tick = self._schedule.tick_count - 1
-        self.stages[0].load_state_dict(part)
+        self._lookahead.tick = part["schedule"]["tick_count"] - 1
+        super().load_state_dict(parts)
+
+    def _send(self, inputs: Tree, targets: Tree, epoch: int) -> None:
+        """Send this replica's part of a batch to the first stage.
+
+        Raises:
+            DataError: The batch has fewer inputs than there are replicas.
+        """
+        if self._previous is None:
+            share, (inputs, targets) = self._share((inputs, targets))
+            self._source.send(self.program.batch_count, epoch, inputs, targets, share)
 
     def _share(self, batch: Batch) -> tuple[float, Batch]:
         """Return this replica's fraction of a batch, and that part of it.
@@ -191,18 +163,18 @@ class DistributedEngine:
             return int(counted) / int(all_counted), own
         return (last - first) / whole, own
 
-    def _execute(self, tick: int, actions: list[Action]) -> list[Event]:
+    def _execute(self, number: int, tick: Tick) -> list[Event]:
         events = []
         stage, failures = self.stages[0], self._world.failures
-        self._lookahead.tick = tick
-        for action in actions:
+        self._lookahead.tick = number
+        for action in tick:
             # The first one of a kind may compile, or load libraries.
             first = action.kind not in self._executed
-            activity = f"executing {action} in tick {tick}" + first * " for the first time"
+            activity = f"executing {action} in tick {number}" + first * " for the first time"
             failures.set_activity(activity, slow=first)
-            events.append(execute(stage, action, tick, self._watchers))
+            events.append(execute(stage, action, number, self._watchers))
             self._executed.add(action.kind)
-        failures.set_activity(f"between tick {tick} and the next one", slow=True, idle=True)
+        failures.set_activity(f"between tick {number} and the next one", slow=True, idle=True)
         return events
 
 

@@ -1,9 +1,13 @@
-"""The protocol of engines, which execute a program for a trainer, and of their pace."""
+"""Engines, which execute a program for a trainer, and their pace."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Protocol, TypeAlias, runtime_checkable
+from typing import TypeAlias
 
 from hocket.engine.event import Event
+from hocket.engine.execute import predict_in_order
+from hocket.program.action import Tick
+from hocket.program.program import Program, drain, enter
 from hocket.stage.passes.forward_only import Prediction
 from hocket.stage.stage import Stage
 from hocket.tree import Tree
@@ -11,16 +15,21 @@ from hocket.tree import Tree
 Batch: TypeAlias = tuple[Tree, Tree]
 
 
-class Pace(Protocol):
-    """Batches that the stages take, and the goal at which they end."""
+class Pace:
+    """Batches that the stages take, and the goal at which they end.
+
+    Stages that keep step have no goal: they train while batches enter, and stop with them.
+    """
 
     @property
     def finished(self) -> bool:
         """True if every stage has trained for all its epochs, at the end of the data."""
+        return True
 
     @property
     def stopped(self) -> bool:
         """True if stages that run freely were stopped where they were, before their goal."""
+        return False
 
     def set_goal(self, epochs: int, length: int | None, *, epoch: int, again: bool) -> None:
         """Let every stage train for a number of epochs more.
@@ -40,23 +49,26 @@ class Pace(Protocol):
 
     def ticks(self, batches: Iterable[Batch]) -> Iterator[Batch]:
         """Return a batch for each tick; a placeholder in processes that read no data."""
+        return iter(batches)
 
 
-class Engine(Protocol):
-    """Executes a program, or the schedule of one of its stages."""
+class Engine(ABC):
+    """Executes a program, or the part of it that one stage has.
+
+    Attributes:
+        stages: Stages of this process.
+        pace: Batches that the stages take, and their goal.
+    """
+
+    stages: Sequence[Stage]
+    pace: Pace
 
     @property
-    def stages(self) -> Sequence[Stage]:
-        """Stages of this process."""
-
-    @property
+    @abstractmethod
     def tick_count(self) -> int:
-        """Number of ticks done."""
+        """Number of ticks done; of stages that run freely, turns of the first one here."""
 
-    @property
-    def pace(self) -> Pace:
-        """Batches that the stages take, and their goal."""
-
+    @abstractmethod
     def step(self, inputs: Tree, targets: Tree, epoch: int) -> list[Event]:
         """Do the tick in which a batch enters; return the events of this process.
 
@@ -68,12 +80,15 @@ class Engine(Protocol):
             epoch: Epoch that the batch belongs to.
         """
 
+    @abstractmethod
     def finish(self) -> list[Event]:
         """Complete every batch in flight and apply every gradient."""
 
     def predict(self, batches: Iterable[Batch]) -> Iterator[Prediction]:
         """Forward batches for evaluation; return what each stage of this process predicts."""
+        return predict_in_order(self.stages, batches)
 
+    @abstractmethod
     def state_dict(self) -> list[Tree]:
         """Return the state of each stage of this process between two ticks, as plain values.
 
@@ -81,13 +96,47 @@ class Engine(Protocol):
             CheckpointError: It was not kept.
         """
 
+    @abstractmethod
     def load_state_dict(self, parts: Sequence[Tree]) -> None:
         """Continue from the states of the stages of this process, in this engine or another."""
 
 
-@runtime_checkable
-class LockstepEngine(Engine, Protocol):
-    """An engine whose stages keep step, so that stages cut elsewhere can continue with it."""
+class LockstepEngine(Engine):
+    """An engine whose stages keep step, so that stages cut elsewhere can continue with it.
+
+    Args:
+        program: Program of the stages of this process.
+        stages: These stages, in order.
+        pace: Batches that they take.
+    """
+
+    def __init__(self, program: Program, stages: Sequence[Stage], pace: Pace) -> None:
+        self.program = program
+        self.stages = stages
+        self.pace = pace
+
+    @property
+    def tick_count(self) -> int:
+        """Number of ticks done."""
+        return self.program.tick_count
+
+    def step(self, inputs: Tree, targets: Tree, epoch: int) -> list[Event]:
+        """Do the tick in which a batch enters.
+
+        See the base.
+        """
+        self._send(inputs, targets, epoch)
+        events = []
+        for tick in enter(self.program):
+            events += self._execute(self.program.tick_count - 1, tick)
+        return events
+
+    def finish(self) -> list[Event]:
+        """Complete every batch in flight and apply every gradient."""
+        events = []
+        for tick in drain(self.program):
+            events += self._execute(self.program.tick_count - 1, tick)
+        return events
 
     def start_at(self, ticks: int, batches: int, updates: int) -> None:
         """Continue a training that other stages began, with nothing in flight.
@@ -97,31 +146,32 @@ class LockstepEngine(Engine, Protocol):
             batches: Number of the next batch.
             updates: Number of updates that the weights have seen.
         """
+        for schedule in self.program.schedules:
+            schedule.start_at(ticks, batches, updates)
 
+    def state_dict(self) -> list[Tree]:
+        """Return the states of each stage and its schedule."""
+        return [
+            stage.state_dict() | {"schedule": schedule.state_dict()}
+            for stage, schedule in zip(self.stages, self.program.schedules, strict=True)
+        ]
 
-class LockstepPace:
-    """Pace of stages that keep step: they have no goal, and train while batches enter.
+    def load_state_dict(self, parts: Sequence[Tree]) -> None:
+        """Continue from the states of the stages of an engine of the same program."""
+        schedules = self.program.schedules
+        for stage, schedule, part in zip(self.stages, schedules, parts, strict=True):
+            schedule.load_state_dict(part["schedule"])
+            stage.load_state_dict(part)
 
-    Attributes:
-        finished: True, as no stage falls behind.
-        stopped: False, as all stages stop with the batches.
-    """
+    @abstractmethod
+    def _send(self, inputs: Tree, targets: Tree, epoch: int) -> None:
+        """Send a batch to the first stage, if this process has it; see `step`."""
 
-    finished = True
-    stopped = False
+    @abstractmethod
+    def _execute(self, number: int, tick: Tick) -> list[Event]:
+        """Execute the actions of a tick.
 
-    def set_goal(self, epochs: int, length: int | None, *, epoch: int, again: bool) -> None:
-        """Do nothing.
-
-        See the protocol.
+        Args:
+            number: Number of the tick.
+            tick: Its actions.
         """
-
-    def end_goal(self) -> None:
-        """Do nothing: no goal was set."""
-
-    def stop(self) -> None:
-        """Do nothing: all stages stop with the batches."""
-
-    def ticks(self, batches: Iterable[Batch]) -> Iterator[Batch]:
-        """Return the batches, one for each tick."""
-        return iter(batches)

@@ -3,23 +3,22 @@
 Its results define what is correct: every other engine gives the same bits.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 
-from hocket.engine.engine import Batch, LockstepPace
+from hocket.engine.engine import LockstepEngine, Pace
 from hocket.engine.event import Event, Watcher
-from hocket.engine.execute import execute, predict_in_order
+from hocket.engine.execute import execute
 from hocket.engine.gradient_error import GradientErrorMeter
 from hocket.engine.stage_streams import StageStreams
 from hocket.methods.method import Method
 from hocket.program.action import Tick
-from hocket.program.program import Program, drain, enter
-from hocket.stage.passes.forward_only import Prediction
+from hocket.program.program import Program
 from hocket.stage.stage import Stage
 from hocket.transport.source import Source
 from hocket.tree import Tree
 
 
-class SerialEngine:
+class SerialEngine(LockstepEngine):
     """Executes the program of a method on stages that live in this process.
 
     Args:
@@ -40,9 +39,7 @@ class SerialEngine:
         meter: GradientErrorMeter | None,
         streams: StageStreams | None,
     ) -> None:
-        self.program = Program(method, len(stages))
-        self.stages = stages
-        self.pace = LockstepPace()
+        super().__init__(Program(method, len(stages)), stages, Pace())
         self._source = source
         self._meter = meter
         self._streams = streams
@@ -51,62 +48,23 @@ class SerialEngine:
             meter.stages = stages
             self._watchers.append(meter)
 
-    def step(self, inputs: Tree, targets: Tree, epoch: int) -> list[Event]:
-        """Do the tick in which a batch enters.
-
-        See the protocol.
-        """
-        packet = self._source.send(self.program.batch_count, epoch, inputs, targets)
-        if self._meter is not None:
-            self._meter.enter(packet.batch, packet.values, packet.targets)
-        events = []
-        for tick in enter(self.program):
-            events += self._execute(self.program.tick_count - 1, tick)
-        return events
-
-    def predict(self, batches: Iterable[Batch]) -> Iterator[Prediction]:
-        """Forward batches for evaluation; return what each stage predicts."""
-        return predict_in_order(self.stages, batches)
-
-    def finish(self) -> list[Event]:
-        """Complete every batch in flight and apply every gradient."""
-        events = []
-        for tick in drain(self.program):
-            events += self._execute(self.program.tick_count - 1, tick)
-        return events
-
-    @property
-    def tick_count(self) -> int:
-        """Number of ticks done."""
-        return self.program.tick_count
-
-    def start_at(self, ticks: int, batches: int, updates: int) -> None:
-        """Continue a training that other stages began.
-
-        See the protocol.
-        """
-        for schedule in self.program.schedules:
-            schedule.start_at(ticks, batches, updates)
-
     def state_dict(self) -> list[Tree]:
-        """Return the states of each stage and its schedule."""
-        pairs = zip(self.stages, self.program.schedules, strict=True)
-        parts = [
-            stage.state_dict() | {"schedule": schedule.state_dict()}
-            for stage, schedule in pairs
-        ]
+        """Return the states of each stage and its schedule, and of the meter."""
+        parts = super().state_dict()
         if self._meter is not None:
             parts[0]["gradient_error"] = self._meter.state_dict()
         return parts
 
     def load_state_dict(self, parts: Sequence[Tree]) -> None:
         """Continue from the states of the stages of an engine of the same program."""
-        schedules = self.program.schedules
-        for stage, schedule, part in zip(self.stages, schedules, parts, strict=True):
-            schedule.load_state_dict(part["schedule"])
-            stage.load_state_dict(part)
+        super().load_state_dict(parts)
         if self._meter is not None:
             self._meter.load_state_dict(parts[0].get("gradient_error", {}))
+
+    def _send(self, inputs: Tree, targets: Tree, epoch: int) -> None:
+        packet = self._source.send(self.program.batch_count, epoch, inputs, targets)
+        if self._meter is not None:
+            self._meter.enter(packet.batch, packet.values, packet.targets)
 
     def _execute(self, number: int, tick: Tick) -> list[Event]:
         stages, watchers = self.stages, self._watchers

@@ -2,45 +2,33 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from hocket.engine.engine import Batch, LockstepPace
+from hocket.engine.engine import Batch, Engine, Pace
 from hocket.engine.event import Event
 from hocket.errors import HocketError
-from hocket.stage.passes.forward_only import Prediction
-from hocket.stage.stage import Stage
 from hocket.tree import Tree
 
 
-class UnbuiltPace(LockstepPace):
-    """Pace of stages that do not exist yet.
-
-    Attributes:
-        finished: False, as there may be batches to come.
-    """
+class UnbuiltPace(Pace):
+    """Pace of stages that do not exist yet: the first batch builds them."""
 
     finished = False
 
     def ticks(self, batches: Iterable[Batch]) -> Iterator[Batch]:
-        """Return no batches: the first one builds the engine."""
+        """Return no batches."""
         return iter(())
 
 
-class UnbuiltEngine:
-    """Engine without stages: nothing is done, in flight or sent.
+class UnbuiltEngine(Engine):
+    """Engine without stages: nothing is done, in flight or sent."""
 
-    Attributes:
-        stages: None yet.
-        tick_count: 0.
-        pace: Takes no batches.
-    """
-
-    stages: Sequence[Stage] = ()
+    stages = ()
     tick_count = 0
     pace = UnbuiltPace()
 
     def step(self, inputs: Tree, targets: Tree, epoch: int) -> list[Event]:
         """Refuse to train.
 
-        See the protocol.
+        See the base.
 
         Raises:
             HocketError: Always.
@@ -50,10 +38,6 @@ class UnbuiltEngine:
     def finish(self) -> list[Event]:
         """Return no events: nothing is in flight."""
         return []
-
-    def predict(self, batches: Iterable[Batch]) -> Iterator[Prediction]:
-        """Return no predictions: there are no stages."""
-        return iter(())
 
     def state_dict(self) -> list[Tree]:
         """Return no states: there are no stages."""

@@ -1,7 +1,6 @@
 """Program of all stages: their schedules, merged into ticks."""
 
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Protocol, TypeVar
+from collections.abc import Iterable, Iterator
 
 from hocket.errors import OptionError
 from hocket.methods.method import Method
@@ -12,15 +11,22 @@ from hocket.program.schedule import StageSchedule
 class Program:
     """Program of a method on K stages, computed tick by tick while batches arrive.
 
+    Args:
+        method: Method of the training.
+        stages: Number of stages (K).
+        only: Stage whose actions are the program; None for all stages.
+
     Raises:
         OptionError: There is less than one stage.
     """
 
-    def __init__(self, method: Method, stages: int) -> None:
+    def __init__(self, method: Method, stages: int, only: int | None = None) -> None:
         if stages < 1:
             raise OptionError(f"a program has {stages} stages; use at least 1")
         self.method = method
-        self.schedules = [StageSchedule(method, stages, stage) for stage in range(stages)]
+        self.stages = stages
+        present = range(stages) if only is None else [only]
+        self.schedules = [StageSchedule(method, stages, stage) for stage in present]
         self._orders: dict[tuple[tuple[Kind, int, int], ...], list[int]] = {}
 
     @property
@@ -66,6 +72,8 @@ class Program:
         An edge without delay makes a stage wait inside the tick: that is its lock. The order
         depends on the differences between batches, which soon repeat.
         """
+        if len(columns) == 1:
+            return tuple(columns[0])
         actions = [action for column in columns for action in column]
         newest = self.schedules[0].batch_count
         pattern = tuple([(a.kind, a.stage, a.batch - newest) for a in actions])
@@ -79,7 +87,7 @@ class Program:
         in_tick = {action for column in columns for action in column}
 
         def ready(action: Action) -> bool:
-            need = dependency(action, self.method, len(self.schedules))
+            need = dependency(action, self.method, self.stages)
             return need not in in_tick or need in merged
 
         while any(columns):
@@ -115,31 +123,7 @@ def unroll(method: Method, stages: int, batches: int | Iterable[int]) -> Iterato
     yield from drain(program)
 
 
-ActionsT = TypeVar("ActionsT", bound=Sequence[Action], covariant=True)
-
-
-class Schedule(Protocol[ActionsT]):
-    """A program, or the schedule of one stage."""
-
-    @property
-    def flushing(self) -> bool:
-        """True if no batch may enter before those in flight have left."""
-
-    def tick(self) -> ActionsT:
-        """Return the actions of the next tick, in which a new batch enters."""
-
-    @property
-    def idle(self) -> bool:
-        """True if no batch is in flight."""
-
-    def drain_tick(self) -> ActionsT:
-        """Return the actions of the next tick, in which no batch enters."""
-
-    def final_update(self) -> ActionsT:
-        """Return the updates with the remaining gradients."""
-
-
-def enter(program: Schedule[ActionsT]) -> Iterator[ActionsT]:
+def enter(program: Program) -> Iterator[Tick]:
     """Yield the tick in which the next batch enters.
 
     Where it completes a group that is flushed, the ticks follow in which the group leaves.
@@ -156,7 +140,7 @@ def enter(program: Schedule[ActionsT]) -> Iterator[ActionsT]:
         yield program.drain_tick()
 
 
-def drain(program: Schedule[ActionsT]) -> Iterator[ActionsT]:
+def drain(program: Program) -> Iterator[Tick]:
     """Yield the ticks that complete all batches in flight and apply all gradients.
 
     Remaining gradients, too few for an ordinary update, are applied when no batch is in flight

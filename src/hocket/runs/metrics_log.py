@@ -5,15 +5,16 @@ import os
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
+from importlib import import_module
 from io import FileIO
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from hocket.callbacks.tracker import Trackers
+from hocket.callbacks.tracking import Trackers
 from hocket.engine.event import Event
 from hocket.engine.gradient_error import GradientError
-from hocket.errors import RunFolderError, missing_extra, warn
+from hocket.errors import RunFolderError, import_extra, warn
 from hocket.files import open_to_append, read_lines
 from hocket.runs.config import plain_values
 from hocket.runs.run_dir import cannot_write
@@ -57,7 +58,8 @@ class MetricsLog:
         try:
             self._file = open_to_append(self._path)
             if tensorboard:
-                self._board = tensorboard_writer()(str(folder), filename_suffix=self._suffix)
+                writer = import_tensorboard().SummaryWriter
+                self._board = writer(str(folder), filename_suffix=self._suffix)
         except OSError as error:
             raise RunFolderError(cannot_write(self._path, error)) from error
 
@@ -229,14 +231,11 @@ def _is_later(line: bytes, tick: int, epoch: int) -> bool:
         return True
 
 
-def tensorboard_writer() -> Any:
-    """Return the class that writes event files for TensorBoard.
+def import_tensorboard() -> Any:
+    """Import what writes event files for TensorBoard.
 
     Raises:
         OptionError: The package is not installed.
-    """  # noqa: DOC501  # missing_extra returns an OptionError
-    try:
-        from torch.utils.tensorboard import SummaryWriter
-    except ImportError as error:
-        raise missing_extra("tensorboard", "tensorboard", "the option tensorboard") from error
-    return SummaryWriter
+    """
+    import_extra("tensorboard", "tensorboard", "the option tensorboard")
+    return import_module("torch.utils.tensorboard")

@@ -4,9 +4,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from torch import nn
 
+from hocket.callbacks.tracking import Tracker
 from hocket.codecs.registry import parse_codec
 from hocket.data import Data
 from hocket.distributed.folder.restart import environment_number
@@ -27,8 +29,8 @@ from hocket.runs.build import (
     require_data,
 )
 from hocket.runs.config import RunConfig
-from hocket.runs.metrics_log import tensorboard_writer
-from hocket.runs.trackers import BuildTracker, parse_trackers
+from hocket.runs.metrics_log import import_tensorboard
+from hocket.runs.trackers import parse_trackers
 from hocket.signals.losses import Loss, cross_entropy
 from hocket.stage.training_options import TrainingOptions
 from hocket.stage.update.clipping import as_clipping
@@ -47,7 +49,8 @@ class ResolvedRun:
         loss: The loss to train with.
         budget: Length of the training.
         options: All other options of the trainer, with scheduler, codec and speeds.
-        trackers: Services that get the metrics, to be built with the name of the run.
+        trackers: Services that get the metrics, to be built with the name of the run, the name
+            of the process (None for the main one) and the choices.
         data: Reads the data set.
         network: Builds the network for the data.
         optimizer: Returns what builds the optimizer of a stage, for the network.
@@ -59,7 +62,7 @@ class ResolvedRun:
     loss: Loss
     budget: Budget
     options: TrainingOptions
-    trackers: Sequence[BuildTracker]
+    trackers: Sequence[Callable[[str, str | None, dict[str, Any]], Tracker]]
     data: Callable[[], Data]
     network: Callable[[Data], nn.Module]
     optimizer: Callable[[nn.Module], OptimizerFactory]
@@ -95,7 +98,7 @@ class ResolvedRun:
         if config.weights_format == "safetensors":
             problems.attempt(import_safetensors)
         if config.tensorboard:
-            problems.attempt(tensorboard_writer)
+            problems.attempt(import_tensorboard)
         problems.raise_together("this run is impossible")
         # Options that a run has in common with a trainer are passed on as they are.
         smoothed = partial(cross_entropy, label_smoothing=config.label_smoothing)

@@ -1,34 +1,17 @@
 """Trackers of a run, from their names."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
 
-from hocket.callbacks.mlflow_tracker import MLflow, require_mlflow
-from hocket.callbacks.tracker import Tracker
-from hocket.callbacks.wandb_tracker import WandB, require_wandb
-from hocket.errors import OptionError, format_problems
+from hocket.callbacks.mlflow_tracker import MLflow
+from hocket.callbacks.wandb_tracker import WandB
+from hocket.errors import OptionError, format_problems, import_extra
 from hocket.options.ranges import wrong_choice
 
-
-class BuildTracker(Protocol):
-    """Builds a tracker for the metrics of one process."""
-
-    def __call__(self, name: str, process: str | None, choices: Mapping[str, Any]) -> Tracker:
-        """Return the tracker, whose run has begun.
-
-        Args:
-            name: Name of the training.
-            process: Name of this process among several; None for the main one.
-            choices: Choices of the training, as plain values.
-        """
+TRACKERS: Mapping[str, type[WandB | MLflow]] = {"wandb": WandB, "mlflow": MLflow}
+"""Trackers by the names of their packages."""
 
 
-TRACKERS: Mapping[str, BuildTracker] = {"wandb": WandB, "mlflow": MLflow}
-"""Trackers by name."""
-_REQUIRE = {"wandb": require_wandb, "mlflow": require_mlflow}
-
-
-def parse_trackers(text: str) -> Sequence[BuildTracker]:
+def parse_trackers(text: str) -> Sequence[type[WandB | MLflow]]:
     """Return the trackers that a list of names means, whose packages are there.
 
     Args:
@@ -49,5 +32,5 @@ def parse_trackers(text: str) -> Sequence[BuildTracker]:
     if problems:
         raise OptionError(format_problems("cannot send metrics to these trackers", problems))
     for name in names:
-        _REQUIRE[name]()
+        import_extra(name, name, f"the tracker {name!r}", has=TRACKERS[name].needs)
     return [TRACKERS[name] for name in names]

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 
 from hocket.codecs.codec import Codec
-from hocket.codecs.exact import Exact
 from hocket.codecs.registry import as_codec
+from hocket.codecs.stateless import Exact
 from hocket.errors import OptionError, Problems
 from hocket.methods.method import Method
 from hocket.methods.simulated.stage_speeds import StageSpeeds

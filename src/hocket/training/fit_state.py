@@ -16,7 +16,6 @@ from hocket.errors import DataError, warn
 from hocket.training.callback import CallbackList
 from hocket.training.results.meters import TrainingMeter
 from hocket.training.results.metrics import EpochResult, EvaluationResult
-from hocket.training.results.progress_bar import Newest
 
 
 class FitState:
@@ -79,19 +78,22 @@ class FitState:
     def _running_s(self) -> float:
         return 0.0 if self._start is None else time.perf_counter() - self._start
 
-    def newest(self, epoch: int | None, last: int) -> Newest:
-        """Return the newest numbers of the current epoch; the device completes its work first.
+    def newest(self, epoch: int | None, last: int) -> str:
+        """Return the newest numbers of the current epoch as text; empty before its first loss.
+
+        The device completes its work first.
 
         Args:
             epoch: Epoch whose losses count; None for all, where each stage has its own.
             last: Last stage, whose losses are the network's.
         """
-        return Newest(
-            self.meter.newest_loss(epoch),
-            self.meter.newest_lr,
-            self.samples / max(self.seconds, 1e-9),
-            self.meter.local_stage(epoch, last),
-        )
+        if (loss := self.meter.newest_loss(epoch)) is None:
+            return ""
+        lr = self.meter.newest_lr
+        rate = "" if lr is None else f", lr {lr:.3g}"
+        speed = self.samples / max(self.seconds, 1e-9)
+        samples = f", {speed:,.0f} samples/s" if speed else ""
+        return f"loss {loss:.3f}{self.meter.owner(epoch, last)}{rate}{samples}"
 
     @contextmanager
     def untimed(self) -> Iterator[None]:

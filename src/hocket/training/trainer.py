@@ -44,9 +44,8 @@ from hocket.training.fit_state import FitState
 from hocket.training.results.metrics import EpochResult, EvaluationResult
 from hocket.training.results.own_metrics import Metric
 from hocket.training.session.batches import SplitBatch, length_of
-from hocket.training.session.closing import SessionLife
 from hocket.training.session.cut_network import Stages, count_stages, find_device
-from hocket.training.session.evaluation import Evaluation
+from hocket.training.session.evaluation import measure, predict
 from hocket.training.session.session import Session
 from hocket.tree import Tree, count_samples
 
@@ -125,8 +124,8 @@ class Trainer:
             device=here,
             found=problems,
         )
-        session = Session(network, stages, setup, watchers, meter, split_batch, metrics)
-        self._life = SessionLife(session)
+        # The session, open or closed.
+        self._parts = Session(network, stages, setup, watchers, meter, split_batch, metrics)
         self._fit_state, self._resumed = FitState(), False  # True if the next fit continues it
         self._warned_of: set[str] = set()
 
@@ -137,15 +136,15 @@ class Trainer:
         Among several processes ``collect`` and ``fit`` bring the weights of all stages into it;
         after a ``step`` each process has the current weights of its stage only.
         """
-        if not self._life.session.cut.collected:
+        if not self._parts.cut.collected:
             self._warn_once(
                 "this process has the present weights of its own stage only; call "
                 "Trainer.collect in all processes before the network is used or saved"
             )
-        return self._life.session.cut.network
+        return self._parts.cut.network
 
     def __repr__(self) -> str:
-        method, count = self._life.session.setup.method, self.stage_count
+        method, count = self._parts.setup.method, self.stage_count
         delays = ", ".join(str(method.delay(k, count)) for k in range(count))
         cuts = f", cut at {', '.join(self.plan.cuts)}" if self.plan else ""
         return f"<Trainer: {method.name}, {count} stages{cuts}, delays {delays}>"
@@ -159,7 +158,7 @@ class Trainer:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._life.leave(error)
+        self._parts.close(error)
 
     def close(self) -> None:
         """Give back threads, connections and memory; the network stays as it is.
@@ -169,7 +168,7 @@ class Trainer:
         after an error it does so without waiting for others. One that is forgotten is closed in
         the background.
         """
-        self._life.leave()
+        self._parts.close()
 
     @property
     def _session(self) -> Session:
@@ -178,7 +177,12 @@ class Trainer:
         Raises:
             HocketError: The trainer is closed.
         """
-        return self._life.opened
+        if self._parts.closed:
+            raise HocketError(
+                "this trainer is closed: its network remains, and everything else has to be "
+                "done before close, or with a new trainer"
+            )
+        return self._parts
 
     @property
     def engine(self) -> Engine:
@@ -188,12 +192,12 @@ class Trainer:
     @property
     def plan(self) -> Plan | None:
         """Cuts of the network once they are known; None for stages given as modules."""
-        return self._life.session.cut.plan
+        return self._parts.cut.plan
 
     @property
     def stage_count(self) -> int:
         """Number of stages."""
-        return self._life.session.cut.count
+        return self._parts.cut.count
 
     @property
     def epoch(self) -> int:
@@ -211,17 +215,17 @@ class Trainer:
 
         Only common epochs are evaluated one by one, and only they can end early.
         """
-        return not self._life.session.detached
+        return not self._parts.detached
 
     @property
     def is_main_process(self) -> bool:
         """True in the one process that should print and write files."""
-        return self._life.session.world.is_main
+        return self._parts.world.is_main
 
     @property
     def process_name(self) -> str | None:
         """Name of this process among several, such as stage1; None if it is alone."""
-        return self._life.session.world.process_name
+        return self._parts.world.process_name
 
     @property
     def stages(self) -> Sequence[Stage]:
@@ -283,7 +287,7 @@ class Trainer:
             )
         # Count the batch, and do its tick.
         session.prepare(inputs)
-        with session.reporting_failures, ctrl_c_held_back():
+        with session.reporting_failures(), ctrl_c_held_back():
             samples = count_samples(as_tree(inputs)) if session.world.reads_data else 0
             self._fit_state.enter(session.setup.method.accumulate, samples)
             events = session.ticks.step(inputs, targets, self.epoch)
@@ -426,7 +430,7 @@ class Trainer:
         """
         session = self._session
         with (
-            session.reporting_failures,
+            session.reporting_failures(),
             saving(checkpoints, session, self._fit_state, None) as save,
         ):
             yield lambda: save(session.engine.tick_count if session.prepared else None)
@@ -449,7 +453,7 @@ class Trainer:
         checkpoints = Checkpoints(Path(folder), keep=keep, on_error="stop", note=lambda: note)
         session = self._session
         with (
-            session.reporting_failures,
+            session.reporting_failures(),
             saving(checkpoints, session, self._fit_state, None) as save,
         ):
             save(None)
@@ -472,7 +476,7 @@ class Trainer:
                 has been changed then.
         """
         session = self._session
-        with session.reporting_failures, session.world.in_phase(Phase.RESUMING):
+        with session.reporting_failures(), session.world.in_phase(Phase.RESUMING):
             self._fit_state, point = resume_from(self._session, Path(folder))
         self._resumed = True
         return point
@@ -488,7 +492,7 @@ class Trainer:
         Raises:
             DataError: There are no batches.
         """
-        return Evaluation(self._session).measure(batches).result()
+        return measure(self._session, batches).result()
 
     def predict(self, batches: Iterable[Any]) -> list[Any]:
         """Return the outputs of the network as it is now; its training is not disturbed.
@@ -507,7 +511,7 @@ class Trainer:
         Raises:
             DataError: A batch has no tensors as inputs.
         """
-        return Evaluation(self._session).predict(batches)
+        return predict(self._session, batches)
 
     def gather(self, value: Any) -> list[Any]:
         """Return the values of all processes, in the order of stages; plain JSON values."""

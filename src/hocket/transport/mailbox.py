@@ -6,9 +6,8 @@ Packets are not copied here; the receiving stage detaches or copies their tensor
 from typing import Generic
 
 from hocket.errors import PacketError
-from hocket.transport.forward_only_port import ForwardOnlyPort
 from hocket.transport.packet import Activation, Gradient
-from hocket.transport.port import Received, Sent
+from hocket.transport.port import ForwardOnlyPort, Received, Sent
 from hocket.tree import Tree
 
 

@@ -1,7 +1,9 @@
 """Ports: all that a stage knows of its neighbours, one on each side."""
 
+from abc import ABC, abstractmethod
 from typing import Protocol, TypeVar
 
+from hocket.errors import PacketError
 from hocket.transport.packet import Activation, Gradient
 from hocket.tree import Tree
 
@@ -41,3 +43,34 @@ class ToPrevious(Port[Gradient, Activation], Protocol):
 
 class ToNext(Port[Activation, Gradient], Protocol):
     """Port to the stage that a stage's outputs go to, or to the end of the network."""
+
+
+class ForwardOnlyPort(ABC):
+    """Common base of ports to the next stage that only send.
+
+    They have no state: packets that were sent are dropped, or belong to the receiver's state.
+    """
+
+    receiver: str
+    """Name of the receiver in error messages."""
+
+    @abstractmethod
+    def send(self, packet: Activation) -> None:
+        """Send an activation."""
+
+    def receive(self, batch: int) -> Gradient:
+        """Refuse to wait for a gradient.
+
+        Raises:
+            PacketError: Always.
+        """
+        raise PacketError(
+            f"a gradient of batch {batch} was expected, but {self.receiver} sends none"
+        )
+
+    def state_dict(self) -> Tree:
+        """Return an empty state."""
+        return []
+
+    def load_state_dict(self, state: Tree) -> None:  # noqa: B027 (nothing to override)
+        """Ignore the empty state."""

@@ -10,8 +10,8 @@ from operator import attrgetter
 
 from hocket.errors import PacketError
 from hocket.methods.replay import Replay
-from hocket.transport.forward_only_port import ForwardOnlyPort
 from hocket.transport.packet import Activation, Gradient
+from hocket.transport.port import ForwardOnlyPort
 from hocket.transport.stats import ReceiveStats
 from hocket.tree import Tree, tensors
 

@@ -12,6 +12,7 @@ from hocket.errors import OptionError, format_problems, unknown_name
 from hocket.options.hints import argument_hints, wrong_options
 from hocket.zoo.cifar_resnet import (
     resnet8,
+    resnet18,
     resnet20,
     resnet32,
     resnet44,
@@ -23,7 +24,6 @@ from hocket.zoo.dgl import dgl6, dni3
 from hocket.zoo.gpt import gpt
 from hocket.zoo.mlp import mlp
 from hocket.zoo.plans import PLANS, paper_plan
-from hocket.zoo.resnet import resnet18
 from hocket.zoo.vgg import vgg13_bn, vgg19_bn
 from hocket.zoo.wide_resnet import wrn28_10
 

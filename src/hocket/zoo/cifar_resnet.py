@@ -1,116 +1,41 @@
-"""The narrow ResNets for CIFAR: 6n+2 layers deep, 16, 32 and 64 channels wide.
+"""The ResNets for CIFAR.
 
-Layers: `stem`, `layer1_0` ... `layer3_{n-1}` (group, then block from 0), `head`.
+The narrow ones are 6n+2 layers deep and 16, 32 and 64 channels wide. ResNet-18 is ImageNet's
+with a 3x3 stem. Layers: `stem`, `layer1_0` ... `layer3_{n-1}` (group, then block from 0) and
+`head`.
 
-Sources: He et al., arXiv 1512.03385, section 4.2; Zhuang et al., arXiv 1906.09108, whose
-official code has the corner pooling and PyTorch's initialisation.
+Sources: He et al., arXiv 1512.03385, section 4.2 and table 1; Zhuang et al., arXiv 1906.09108,
+whose official code has the 3x3 stem, the corner pooling and PyTorch's initialisation.
 """
 
-from collections import OrderedDict
-from typing import Literal, Protocol, get_args
+from collections.abc import Callable
+from typing import Literal, get_args
 
 from torch import nn
 
 from hocket.errors import OptionError, format_problems
 from hocket.options.ranges import wrong_choice
-from hocket.zoo.layer import Layer
-from hocket.zoo.residual import PadShortcut, Residual, basic_body, conv_norm_relu
+from hocket.zoo.residual import (
+    PadShortcut,
+    Residual,
+    average_head,
+    basic_body,
+    conv_norm_relu,
+    conv_shortcut,
+    stack_groups,
+)
 
 Pooling = Literal["global", "corner6"]
 Init = Literal["pytorch", "he"]
-WIDTHS = (16, 32, 64)
 
 
-def cifar_resnet(
-    depth: int,
-    *,
-    num_classes: int = 10,
-    in_channels: int = 3,
-    pooling: Pooling = "global",
-    init: Init = "pytorch",
-) -> nn.Sequential:
-    """Build a ResNet of basic blocks without parameters in its shortcuts.
-
-    It maps images (B, C, H, W) to scores (B, num_classes).
+def make_builder(depth: int, summary: str) -> Callable[..., nn.Sequential]:
+    """Return the function that builds the narrow ResNet of one depth, ``resnet{depth}``.
 
     Args:
         depth: Number of layers with weights: 6n+2 for n blocks in each of the three groups.
-        num_classes: Length of the output.
-        in_channels: Channels of the images.
-        pooling: `global` averages the last map; `corner6` averages its first 6x6 pixels, as
-            the official FDG code does with the 8x8 map of a 32x32 image.
-        init: `pytorch` leaves PyTorch's defaults; `he` draws the convolutions from
-            N(0, 2 / (kernel * kernel * outputs)), as the DDG code does.
-
-    Raises:
-        OptionError: The depth, the pooling or the init is not valid.
-
-    >>> list(dict(cifar_resnet(8).named_children()))
-    ['stem', 'layer1_0', 'layer2_0', 'layer3_0', 'head']
+        summary: Its size, for the docstring.
     """
-    _check(depth, pooling, init)
-    layers: OrderedDict[str, nn.Module] = OrderedDict()
-    layers["stem"] = conv_norm_relu(in_channels, WIDTHS[0], 3)
-    inputs = WIDTHS[0]
-    for group, width in enumerate(WIDTHS, start=1):
-        for block in range((depth - 2) // 6):
-            layers[f"layer{group}_{block}"] = _block(inputs, width)
-            inputs = width
-    layers["head"] = Layer(
-        OrderedDict(
-            pool=nn.AdaptiveAvgPool2d(1) if pooling == "global" else nn.AvgPool2d(6),
-            flatten=nn.Flatten(),
-            linear=nn.Linear(inputs, num_classes),
-        )
-    )
-    network = nn.Sequential(layers)
-    if init == "he":
-        for module in network.modules():
-            if isinstance(module, nn.Conv2d):
-                nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
-    return network
-
-
-def _check(depth: int, pooling: str, init: str) -> None:
-    """Refuse options that this family does not have, all problems at once.
-
-    Raises:
-        OptionError: An option is unknown or out of range.
-    """
-    problems = []
-    if depth < 8 or (depth - 2) % 6:
-        problems.append(f"depth {depth} is not 6n+2; ask for 8, 14, 20, ...")
-    problems += wrong_choice("pooling", pooling, get_args(Pooling))
-    problems += wrong_choice("init", init, get_args(Init))
-    if problems:
-        raise OptionError(format_problems("cannot build this CIFAR ResNet", problems))
-
-
-def _block(inputs: int, outputs: int) -> Residual:
-    """Build a basic block; if it widens, it also halves the sides."""
-    if inputs == outputs:
-        return Residual(basic_body(inputs, outputs, 1), nn.Identity())
-    return Residual(basic_body(inputs, outputs, 2), PadShortcut(inputs, outputs, 2))
-
-
-class CifarResNetBuilder(Protocol):
-    """Builder of a CIFAR ResNet of one depth; see `cifar_resnet` for its options."""
-
-    __name__: str
-
-    def __call__(
-        self,
-        *,
-        num_classes: int = 10,
-        in_channels: int = 3,
-        pooling: Pooling = "global",
-        init: Init = "pytorch",
-    ) -> nn.Sequential:
-        """Build the network."""
-
-
-def _make_builder(depth: int, summary: str) -> CifarResNetBuilder:
-    """Return `cifar_resnet` for one depth, as a function called ``resnet{depth}``."""
 
     def build(
         *,
@@ -119,19 +44,70 @@ def _make_builder(depth: int, summary: str) -> CifarResNetBuilder:
         pooling: Pooling = "global",
         init: Init = "pytorch",
     ) -> nn.Sequential:
-        return cifar_resnet(
-            depth, num_classes=num_classes, in_channels=in_channels, pooling=pooling, init=init
-        )
+        """Build basic blocks without parameters in their shortcuts.
+
+        The network maps images (B, C, H, W) to scores (B, num_classes).
+
+        Args:
+            num_classes: Length of the output.
+            in_channels: Channels of the images.
+            pooling: `global` averages the last map; `corner6` averages its first 6x6 pixels, as
+                the official FDG code does with the 8x8 map of a 32x32 image.
+            init: `pytorch` leaves PyTorch's defaults; `he` draws the convolutions from
+                N(0, 2 / (kernel * kernel * outputs)), as the DDG code does.
+
+        Raises:
+            OptionError: The depth, the pooling or the init is not valid.
+        """
+        problems = []
+        if depth < 8 or (depth - 2) % 6:
+            problems.append(f"depth {depth} is not 6n+2; ask for 8, 14, 20, ...")
+        problems += wrong_choice("pooling", pooling, get_args(Pooling))
+        problems += wrong_choice("init", init, get_args(Init))
+        if problems:
+            raise OptionError(format_problems("cannot build this CIFAR ResNet", problems))
+        stem = conv_norm_relu(in_channels, 16, 3)
+        layers = stack_groups(stem, 16, (16, 32, 64), (depth - 2) // 6, _narrow_block)
+        layers["head"] = head = average_head(64, num_classes)
+        if pooling == "corner6":
+            head.pool = nn.AvgPool2d(6)
+        network = nn.Sequential(layers)
+        if init == "he":
+            for module in network.modules():
+                if isinstance(module, nn.Conv2d):
+                    nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+        return network
 
     build.__name__ = build.__qualname__ = f"resnet{depth}"
-    build.__doc__ = f"Build ResNet-{depth}: {summary}; see `cifar_resnet` for the options."
+    build.__doc__ = f"Build ResNet-{depth}: {summary}.\n\n        {build.__doc__}"
     return build
 
 
-resnet8 = _make_builder(8, "1 block per group, for quick experiments")
-resnet20 = _make_builder(20, "3 blocks per group, 0.27 million parameters")
-resnet32 = _make_builder(32, "5 blocks per group, 0.46 million parameters")
-resnet44 = _make_builder(44, "7 blocks per group, 0.66 million parameters")
-resnet56 = _make_builder(56, "9 blocks per group, 0.85 million parameters")
-resnet110 = _make_builder(110, "18 blocks per group, 1.7 million parameters")
-resnet1202 = _make_builder(1202, "200 blocks per group, 19.4 million parameters")
+def _narrow_block(inputs: int, outputs: int, stride: int) -> Residual:
+    shortcut = PadShortcut(inputs, outputs, stride) if stride > 1 else nn.Identity()
+    return Residual(basic_body(inputs, outputs, stride), shortcut)
+
+
+resnet8 = make_builder(8, "1 block per group, for quick experiments")
+resnet20 = make_builder(20, "3 blocks per group, 0.27 million parameters")
+resnet32 = make_builder(32, "5 blocks per group, 0.46 million parameters")
+resnet44 = make_builder(44, "7 blocks per group, 0.66 million parameters")
+resnet56 = make_builder(56, "9 blocks per group, 0.85 million parameters")
+resnet110 = make_builder(110, "18 blocks per group, 1.7 million parameters")
+resnet1202 = make_builder(1202, "200 blocks per group, 19.4 million parameters")
+
+
+def resnet18(*, num_classes: int = 10, in_channels: int = 3) -> nn.Sequential:
+    """Build ResNet-18 with the CIFAR stem (3x3, stride 1, no pooling), 11.2 million parameters.
+
+    >>> list(dict(resnet18().named_children()))[:4]
+    ['stem', 'layer1_0', 'layer1_1', 'layer2_0']
+    """
+    stem = conv_norm_relu(in_channels, 64, 3)
+    layers = stack_groups(stem, 64, (64, 128, 256, 512), 2, _wide_block)
+    layers["head"] = average_head(512, num_classes)
+    return nn.Sequential(layers)
+
+
+def _wide_block(inputs: int, outputs: int, stride: int) -> Residual:
+    return Residual(basic_body(inputs, outputs, stride), conv_shortcut(inputs, outputs, stride))

@@ -14,7 +14,7 @@ from torch import nn
 from hocket.errors import OptionError
 from hocket.options.ranges import check_choice
 from hocket.zoo.layer import Layer
-from hocket.zoo.residual import conv_norm_relu
+from hocket.zoo.residual import average_head, conv_norm_relu
 
 Pooling = Literal["aux", "buffer"]
 
@@ -98,11 +98,5 @@ def dni3(*, num_classes: int = 10, in_channels: int = 3) -> nn.Sequential:
         layer.add_module("pool", pool)
         layers[f"block{block}"] = layer
         inputs = 128
-    layers["head"] = Layer(
-        OrderedDict(
-            pool=nn.AdaptiveAvgPool2d(1),
-            flatten=nn.Flatten(),
-            linear=nn.Linear(128, num_classes),
-        )
-    )
+    layers["head"] = average_head(128, num_classes)
     return nn.Sequential(layers)

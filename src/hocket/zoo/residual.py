@@ -6,6 +6,7 @@ Source: He, Zhang, Ren, Sun, Deep residual learning, CVPR 2016, arXiv 1512.03385
 # Shapes: B batch, C channels, H W sides of a map.
 
 from collections import OrderedDict
+from collections.abc import Callable, Sequence
 from typing import final
 
 from torch import Tensor, nn
@@ -112,5 +113,41 @@ def basic_body(inputs: int, outputs: int, stride: int) -> nn.Sequential:
             relu1=nn.ReLU(),
             conv2=conv(outputs, outputs, 3),
             norm2=nn.BatchNorm2d(outputs),
+        )
+    )
+
+
+def stack_groups(
+    stem: nn.Module,
+    inputs: int,
+    widths: Sequence[int],
+    blocks: int,
+    build_block: Callable[[int, int, int], nn.Module],
+) -> OrderedDict[str, nn.Module]:
+    """Build the groups of a network behind its stem: `layer1_0` ... (group, block from 0).
+
+    Args:
+        stem: The layers before the groups.
+        inputs: Its output channels.
+        widths: Channels of each group; each but the first begins by halving the sides.
+        blocks: Number of blocks in a group.
+        build_block: Builds a block from input channels, output channels and stride.
+    """
+    layers: OrderedDict[str, nn.Module] = OrderedDict(stem=stem)
+    for group, width in enumerate(widths, start=1):
+        for block in range(blocks):
+            stride = 2 if group > 1 and block == 0 else 1
+            layers[f"layer{group}_{block}"] = build_block(inputs, width, stride)
+            inputs = width
+    return layers
+
+
+def average_head(channels: int, num_classes: int) -> Layer:
+    """Build the head: the average of each channel, then a linear layer."""
+    return Layer(
+        OrderedDict(
+            pool=nn.AdaptiveAvgPool2d(1),
+            flatten=nn.Flatten(),
+            linear=nn.Linear(channels, num_classes),
         )
     )

@@ -8,7 +8,7 @@ Source: Simonyan, Zisserman, ICLR 2015, arXiv 1409.1556, table 1, columns B and 
 """
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from torch import nn
 
@@ -18,68 +18,57 @@ from hocket.zoo.layer import Layer
 WIDTHS = (64, 128, 256, 512, 512)
 
 
-def vgg13_bn(
-    *, num_classes: int = 1000, in_channels: int = 3, dropout: float = 0.5
-) -> nn.Sequential:
-    """Build VGG-13 with BatchNorm: 10 convolutions, 133,053,736 parameters.
+def _make_builder(
+    name: str, convolutions: Sequence[int], summary: str
+) -> Callable[..., nn.Sequential]:
+    """Return the function that builds one of these networks, under its name.
 
     Args:
-        num_classes: Length of the output.
-        in_channels: Channels of the images.
-        dropout: Dropout probability in the classifier; DGL trained with 0.
-
-    Raises:
-        OptionError: The fraction is not in [0, 1).
+        name: Its name.
+        convolutions: Number of convolutions in each of its five groups.
+        summary: Its size, for the docstring.
     """
-    return _build_vgg((2, 2, 2, 2, 2), num_classes, in_channels, dropout)
 
+    def build(
+        *, num_classes: int = 1000, in_channels: int = 3, dropout: float = 0.5
+    ) -> nn.Sequential:
+        """Build groups of 3x3 convolutions, each of which halves the sides, and a classifier.
 
-def vgg19_bn(
-    *, num_classes: int = 1000, in_channels: int = 3, dropout: float = 0.5
-) -> nn.Sequential:
-    """Build VGG-19 with BatchNorm: 16 convolutions, 143,678,248 parameters.
+        Args:
+            num_classes: Length of the output.
+            in_channels: Channels of the images.
+            dropout: Dropout probability in the classifier; DGL trained with 0.
 
-    Args:
-        num_classes: Length of the output.
-        in_channels: Channels of the images.
-        dropout: Dropout probability in the classifier; DGL trained with 0.
-
-    Raises:
-        OptionError: The fraction is not in [0, 1).
-    """
-    return _build_vgg((2, 2, 4, 4, 4), num_classes, in_channels, dropout)
-
-
-def _build_vgg(
-    convolutions: Sequence[int], num_classes: int, in_channels: int, dropout: float
-) -> nn.Sequential:
-    """Build five groups of 3x3 convolutions, each halving the sides, and a classifier.
-
-    Raises:
-        OptionError: The dropout is not in [0, 1).
-    """
-    if not 0 <= dropout < 1:
-        raise OptionError(f"dropout is {dropout}; give a fraction in [0, 1)")
-    layers: OrderedDict[str, nn.Module] = OrderedDict()
-    inputs = in_channels
-    for group, (width, count) in enumerate(zip(WIDTHS, convolutions, strict=True), start=1):
-        for number in range(1, count + 1):
-            layers[f"conv{group}_{number}"] = _build_layer(inputs, width, pool=number == count)
-            inputs = width
-    layers["head"] = Layer(
-        OrderedDict(
-            pool=nn.AdaptiveAvgPool2d(7),
-            flatten=nn.Flatten(),
-            linear1=nn.Linear(inputs * 7 * 7, 4096),
-            relu1=nn.ReLU(),
-            dropout1=nn.Dropout(dropout),
-            linear2=nn.Linear(4096, 4096),
-            relu2=nn.ReLU(),
-            dropout2=nn.Dropout(dropout),
-            linear3=nn.Linear(4096, num_classes),
+        Raises:
+            OptionError: The dropout is not in [0, 1).
+        """
+        if not 0 <= dropout < 1:
+            raise OptionError(f"dropout is {dropout}; give a fraction in [0, 1)")
+        layers: OrderedDict[str, nn.Module] = OrderedDict()
+        inputs = in_channels
+        for group, (width, count) in enumerate(zip(WIDTHS, convolutions, strict=True), start=1):
+            for number in range(1, count + 1):
+                layer = _build_layer(inputs, width, pool=number == count)
+                layers[f"conv{group}_{number}"] = layer
+                inputs = width
+        layers["head"] = Layer(
+            OrderedDict(
+                pool=nn.AdaptiveAvgPool2d(7),
+                flatten=nn.Flatten(),
+                linear1=nn.Linear(inputs * 7 * 7, 4096),
+                relu1=nn.ReLU(),
+                dropout1=nn.Dropout(dropout),
+                linear2=nn.Linear(4096, 4096),
+                relu2=nn.ReLU(),
+                dropout2=nn.Dropout(dropout),
+                linear3=nn.Linear(4096, num_classes),
+            )
         )
-    )
-    return nn.Sequential(layers)
+        return nn.Sequential(layers)
+
+    build.__name__ = build.__qualname__ = name
+    build.__doc__ = f"Build {summary}.\n\n        {build.__doc__}"
+    return build
 
 
 def _build_layer(inputs: int, outputs: int, *, pool: bool) -> nn.Sequential:
@@ -94,3 +83,15 @@ def _build_layer(inputs: int, outputs: int, *, pool: bool) -> nn.Sequential:
     if pool:
         layer.add_module("pool", nn.MaxPool2d(2))
     return layer
+
+
+vgg13_bn = _make_builder(
+    "vgg13_bn",
+    (2, 2, 2, 2, 2),
+    "VGG-13 with BatchNorm: 10 convolutions, 133,053,736 parameters",
+)
+vgg19_bn = _make_builder(
+    "vgg19_bn",
+    (2, 2, 4, 4, 4),
+    "VGG-19 with BatchNorm: 16 convolutions, 143,678,248 parameters",
+)

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from hocket.zoo.layer import Layer
-from hocket.zoo.residual import conv
+from hocket.zoo.residual import conv, stack_groups
 
 
 @final
@@ -55,20 +55,15 @@ def wrn28_10(*, num_classes: int = 10, in_channels: int = 3) -> nn.Sequential:
     >>> list(dict(network.named_children()))[-2:]
     ['layer3_3', 'head']
     """
-    layers: OrderedDict[str, nn.Module] = OrderedDict(stem=conv(in_channels, 16, 3))
-    inputs = 16
-    for group, width in enumerate((160, 320, 640), start=1):
-        for block in range(4):
-            stride = 2 if group > 1 and block == 0 else 1
-            layers[f"layer{group}_{block}"] = PreActivation(inputs, width, stride)
-            inputs = width
+    stem = conv(in_channels, 16, 3)
+    layers = stack_groups(stem, 16, (160, 320, 640), 4, PreActivation)
     layers["head"] = Layer(
         OrderedDict(
-            norm=nn.BatchNorm2d(inputs),
+            norm=nn.BatchNorm2d(640),
             relu=nn.ReLU(),
             pool=nn.AdaptiveAvgPool2d(1),
             flatten=nn.Flatten(),
-            linear=nn.Linear(inputs, num_classes),
+            linear=nn.Linear(640, num_classes),
         )
     )
     return nn.Sequential(layers)

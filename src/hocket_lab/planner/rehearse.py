@@ -17,8 +17,7 @@ from hocket.engine.build_stage import build_signals, build_stage
 from hocket.partition.costs.profile import synchronized_clock
 from hocket.partition.parts.copied_modules import copy_modules
 from hocket.program.action import Action, Kind, dependency
-from hocket.program.program import enter
-from hocket.program.schedule import StageSchedule
+from hocket.program.program import Program, enter
 from hocket.stage.parts import StageParts
 from hocket.stage.setup import Setup
 from hocket.stage.stage import Stage
@@ -118,7 +117,7 @@ def rehearse(
             recorder=Recorder(k, keep=False),
         )
         stage = build_stage(setup, parts)
-        schedule = StageSchedule(setup.method, len(copies), k)
+        schedule = Program(setup.method, len(copies), only=k)
         with LiveTensorMemory(*weights, *tensors((activation.values, targets))) as memory:
             _fill(stage, schedule)
         sent = next_stage.first_activation
@@ -203,7 +202,7 @@ class _NextStage:
         """Do nothing: there is no state."""
 
 
-def _fill(stage: Stage, schedule: StageSchedule) -> None:
+def _fill(stage: Stage, schedule: Program) -> None:
     """Run a stage until its batches are in flight, and it was updated twice."""
     updates = 0
     while updates < 2:
@@ -213,7 +212,7 @@ def _fill(stage: Stage, schedule: StageSchedule) -> None:
 
 
 def _time_actions(
-    stage: Stage, schedule: StageSchedule, now: Callable[[], float], with_idle: bool
+    stage: Stage, schedule: Program, now: Callable[[], float], with_idle: bool
 ) -> dict[Kind, tuple[float, ...]]:
     """Return the durations of each kind of action, in seconds."""
     seconds: dict[Kind, list[float]] = {"F": [], "B": [], "U": [], "T": []}
@@ -227,7 +226,7 @@ def _time_actions(
     return {kind: tuple(durations_s) for kind, durations_s in seconds.items()}
 
 
-def _entering(schedule: StageSchedule) -> Iterator[Action]:
+def _entering(schedule: Program) -> Iterator[Action]:
     """Yield the actions of a stage with which its next batch enters."""
     return chain.from_iterable(enter(schedule))
 

@@ -1,7 +1,6 @@
 """Simulation of a training from the durations of its actions, with a core for every stage.
 
-It runs the program of the engines. `hocket_lab.planner.replay` computes the schedule in time,
-and also replays recorded trainings.
+It runs the program of the engines.
 """
 
 import math
@@ -12,11 +11,10 @@ from statistics import median
 from typing import TypeAlias
 
 from hocket.methods.method import Method
-from hocket.program.action import Action, Kind
+from hocket.program.action import Action, Kind, dependency
 from hocket.program.program import unroll
 from hocket.timeline import Span, Timeline
 from hocket.timeline.span import ACTION_KINDS
-from hocket_lab.planner.replay import replay_timeline
 
 # Iterations after which the fractions of time in which stages overlap no longer change.
 OVERLAP_ITERATIONS = 4
@@ -73,6 +71,9 @@ def simulate(
 ) -> Timeline:
     """Simulate the training of a number of batches.
 
+    The actions of each stage keep their order. An action begins when its stage is free and the
+    packet that it needs has arrived.
+
     Args:
         method: The method.
         times: Durations of each stage.
@@ -82,29 +83,33 @@ def simulate(
     """
     stages = len(times)
     rng = random.Random(0)
-    now_s = 0.0
+    arrivals_s: dict[Action, float] = {}  # of the packet of each action
+    free_s = [0.0] * stages
+    link_free_s: dict[tuple[Kind, int], float] = {}  # of each edge, in each direction
     spans = []
-    for tick, actions in enumerate(unroll(method, stages, batches)):
-        for action in actions:
-            duration_s = _duration_s(action, times)
-            if jitter is not None:
-                duration_s *= rng.choice(jitter[action.stage][action.kind])
-            end_s = now_s + duration_s
-            spans.append(Span(action.stage, action.kind, action.batch, tick, now_s, end_s))
-            now_s = end_s
+    program = enumerate(unroll(method, stages, batches))
+    for tick, action in ((tick, action) for tick, actions in program for action in actions):
+        kind, stage, batch = action.kind, action.stage, action.batch
+        duration_s = _duration_s(action, times)
+        if jitter is not None:
+            duration_s *= rng.choice(jitter[stage][kind])
 
-    free_s: dict[tuple[Kind, int], float] = {}  # of each edge, in each direction
+        # Wait for the packet, and compute.
+        now_s, needed = free_s[stage], dependency(action, method, stages)
+        start_s = now_s if needed is None else max(now_s, arrivals_s.get(needed, now_s))
+        if start_s > now_s:
+            spans.append(Span(stage, "wait", batch, tick, now_s, start_s))
+        end_s = free_s[stage] = start_s + duration_s
+        spans.append(Span(stage, kind, batch, tick, start_s, end_s))
 
-    def arrive_s(sender: Action, sent_s: float) -> float:
-        edge = sender.stage if sender.kind == "F" else sender.stage - 1
-        direction = sender.kind, edge
-        if not 0 <= edge < stages - 1 or sender.kind not in "FB":
-            return sent_s
-        begin_s = max(sent_s, free_s.get(direction, 0.0))
-        free_s[direction] = begin_s + times[edge].transfer_s
-        return begin_s + times[edge].packet_s
-
-    return replay_timeline(Timeline(tuple(spans)), method, stages, arrive_s=arrive_s)
+        # Send a packet, once the one before it has left the link.
+        arrivals_s[action] = end_s
+        edge = stage if kind == "F" else stage - 1
+        if kind in "FB" and 0 <= edge < stages - 1:
+            begin_s = max(end_s, link_free_s.get((kind, edge), 0.0))
+            link_free_s[kind, edge] = begin_s + times[edge].transfer_s
+            arrivals_s[action] = begin_s + times[edge].packet_s
+    return Timeline(tuple(spans))
 
 
 def tick_s(

@@ -2,12 +2,12 @@
 
 Stage i forwards a batch; stage j behind it forwards that batch too and then back-propagates an
 older one, whose gradient returns to stage i. Until then stage i begins some batches, its window
-towards j: they take at least as long as this round trip. Turned round, the law tells the least
-delays, and so the least staleness, that hide a link.
+towards j: they take at least as long as this round trip. So the law tells the smallest delays,
+and with them the smallest staleness, that hide a link. It is a lower bound of the time that
+`hocket_lab.planner.simulate.tick_s` simulates.
 """
 
 from collections.abc import Sequence
-from itertools import combinations
 from math import ceil
 
 from hocket.methods.method import Method
@@ -16,34 +16,6 @@ from hocket_lab.planner.simulate import StageTimes
 # Waits below this fraction of a batch are not worth older gradients: measured times are off by
 # as much.
 TOLERANCE = 0.03
-
-
-def law_tick_s(method: Method, times: Sequence[StageTimes]) -> float:
-    """Return the seconds from one batch to the next, by the window law.
-
-    They are a lower bound: durations that vary, and packets that arrive while a stage is busy,
-    make a batch longer, as does a pipeline that is flushed and fills anew.
-    `hocket_lab.planner.simulate.tick_s` simulates all of it, and the targets that synthetic
-    gradients learn from.
-
-    Args:
-        method: The method.
-        times: Durations of each stage.
-
-    >>> from hocket.methods import DDG, FDG
-    >>> stage = StageTimes(forward_s=1.0, backward_s=2.0, update_s=0.0, packet_s=2.0)
-    >>> [round(law_tick_s(method, [stage] * 4), 2) for method in (DDG(), FDG())]
-    [6.0, 5.0]
-    """
-    stages = len(times)
-    bounds_s = [bound_s(method, times)]
-    if method.signal.needs_gradient and not method.flushes:
-        bounds_s += [
-            _round_trip_s(method, times, i, j)
-            / (_missed(method, i, stages) - _missed(method, j, stages) + 1)
-            for i, j in combinations(range(stages), 2)
-        ]
-    return max(bounds_s)
 
 
 def bound_s(method: Method, times: Sequence[StageTimes]) -> float:

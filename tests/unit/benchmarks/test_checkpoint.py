@@ -5,7 +5,6 @@ import pytest
 from benchmarks.checkpoint import CheckpointSettings, measure_checkpoint
 from benchmarks.harness.record import Record
 from benchmarks.report.render import record_table
-from hocket.errors import OptionError
 
 TINY = {"pairs": 2, "steps": 2, "batch": 8, "network": "mlp", "shape": (64,)}
 
@@ -28,8 +27,3 @@ def test_the_record_has_every_row_and_what_was_saved(
     assert "every 2: " in capsys.readouterr().err
     (line,) = (x for x in record_table(record).splitlines() if x.startswith("| plain |"))
     assert line.endswith("| 0 | - | - | - |")
-
-
-def test_what_cannot_be_measured_is_refused() -> None:
-    with pytest.raises(OptionError, match=r"(?s)pairs is 0; give 1 or more.*every is 0; give"):
-        CheckpointSettings(every=(0,), pairs=0)

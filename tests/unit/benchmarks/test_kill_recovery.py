@@ -1,14 +1,13 @@
 """A short measurement of the cost of a kill."""
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from benchmarks.harness.record import Record
 from benchmarks.kill_recovery import KillRecoverySettings, measure_kill_recovery
 from benchmarks.report.render import render
-from hocket.errors import HocketError, OptionError
+from hocket.errors import HocketError
 
 pytestmark = pytest.mark.filterwarnings("ignore:a process was killed by SIGKILL")
 
@@ -40,19 +39,3 @@ def test_a_stage_that_was_not_killed_has_no_cost_of_zero(tmp_path: Path) -> None
     )  # fmt: skip
     with pytest.raises(HocketError, match="stage 1 was not killed: it learned from no more"):
         measure_kill_recovery(settings)
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"every": 0}, "every is 0; give 1 or more"),
-        ({"stages": 1}, "stages is 1; give 2 or"),
-        ({"victims": (3,)}, "a victim is 3; the 3 stages are 0 to 2"),
-    ],
-    ids=str,
-)
-def test_a_kill_that_cannot_be_measured_is_refused(
-    options: dict[str, Any], message: str, tmp_path: Path
-) -> None:
-    with pytest.raises(OptionError, match=message):
-        KillRecoverySettings(out=tmp_path, **options)

@@ -6,7 +6,6 @@ import socket
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from dataclasses import replace
 from threading import Thread
 
 import pytest
@@ -89,12 +88,6 @@ def test_nothing_is_left_of_them(link: VirtualLink) -> None:
         assert len(os.listdir("/proc/self/fd")) == before + 2
         assert os.stat(other.nodes[0].namespace).st_ino
     assert len(os.listdir("/proc/self/fd")) == before
-
-
-def test_a_command_that_the_system_refuses_is_told(link: VirtualLink) -> None:
-    one, two = (replace(node, interface="none0") for node in link.nodes)
-    with pytest.raises(NodesError, match=r"`.*tc qdisc .* dev none0 .*`: .*none0"):
-        VirtualLink((one, two)).limit(10)
 
 
 def test_all_that_is_missing_is_told_at_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,6 @@ from benchmarks.harness.workers import RowProcesses
 from benchmarks.harness.workload import Workload
 from benchmarks.peers import build_baseline
 from benchmarks.peers.decoupled import Decoupled
-from benchmarks.peers.fdg_by_hand import FDGByHand
 from benchmarks.peers.local_updates import LocalReplicas, LocalUpdates
 from benchmarks.peers.pipeline import SCHEDULES
 from benchmarks.peers.rows import BUILDERS, find_builder, parse_row
@@ -22,6 +21,13 @@ from hocket.methods import METHODS, parse_method
 from unit.benchmarks.small_workloads import Exact, exact, vectors, weights
 
 STEPS = 2
+
+
+def name_of(value: object) -> str:
+    """Part of a test's id: texts, and the classes and stages of workloads."""
+    return (
+        f"{type(value).__name__} {value.stages}" if isinstance(value, Workload) else str(value)
+    )
 
 
 def trained_plainly(work: Exact) -> dict[str, Tensor]:
@@ -44,25 +50,22 @@ def trained_by(row: str, work: Exact) -> list[dict[str, Tensor]]:
         ]
 
 
-@pytest.mark.parametrize(("row", "processes"), [("bp", 1), ("independent", 2)])
-def test_processes_of_their_own_train_the_same_bit_by_bit(row: str, processes: int) -> None:
+@pytest.mark.parametrize(
+    ("row", "processes", "tolerance"),
+    [("bp", 1, 0.0), ("independent", 2, 0.0), ("ddp", 2, 1e-12), ("bp-all", 1, 1e-12)],
+)
+def test_processes_train_what_a_plain_loop_does(
+    row: str, processes: int, tolerance: float
+) -> None:
+    """Bit-equal where no batch is shared."""
     work = exact()
-    plain = trained_plainly(work)
-    found = trained_by(row, work)
+    plain, found = trained_plainly(work), trained_by(row, work)
     assert len(found) == processes
     for own in found:
         assert own.keys() == plain.keys()
-        assert all(torch.equal(own[name], plain[name]) for name in plain)
-
-
-@pytest.mark.parametrize("row", ["ddp", "bp-all"])
-def test_shared_batches_train_the_same(row: str) -> None:
-    work = exact()
-    plain = trained_plainly(work)
-    for own in trained_by(row, work):
-        assert own.keys() == plain.keys()
         for name in plain:
-            torch.testing.assert_close(own[name], plain[name].detach(), rtol=0, atol=1e-12)
+            wanted = plain[name].detach()
+            torch.testing.assert_close(own[name], wanted, rtol=0, atol=tolerance)
 
 
 @pytest.mark.parametrize("row", ["local-sgd:steps=2", "diloco:steps=2,outer_momentum=0.8"])
@@ -107,24 +110,6 @@ def test_schedules_train_the_same_in_other_worlds(schedule: str, work: Exact) ->
     require_same(f"{schedule}:microbatches=6", work)
 
 
-@pytest.mark.parametrize(
-    "work", [exact(), vectors(), exact(stages=3)], ids=["maps", "vectors", "three processes"]
-)
-def test_fdg_by_hand_trains_the_same_as_hocket_bit_by_bit(work: Exact) -> None:
-    peer = build_baseline("fdg-by-hand", work, Balancer(work))
-    assert isinstance(peer, FDGByHand)
-    method = parse_method("fdg")
-    serial = work.build_trainer(method, peer.plan)
-    step = work.trainer_step(serial)
-    for _ in range(method.delay(0, work.stages) + 1 + STEPS):
-        step()
-    with RowProcesses("fdg-by-hand", peer, work, timeout_s=30) as world:
-        world.query(TimedSteps(STEPS - 1))
-        found = world.query(weights)
-    together = {name: values for own in found for name, values in own.items()}
-    assert together == {n: own.tolist() for n, own in serial.network.state_dict().items()}
-
-
 def test_samples_are_those_of_all_processes() -> None:
     work = exact()
     for row, samples in (("independent", 24), ("ddp", 12), ("gpipe:microbatches=2", 12)):
@@ -150,84 +135,77 @@ def test_a_row_says_what_was_chosen() -> None:
     assert (peer.processes, peer.threads) == (2, 1)
 
 
-@pytest.mark.parametrize(
-    ("row", "match"),
-    [
-        ("gpip", "unknown row 'gpip' \\(did you mean 'gpipe'"),
-        ("bp:microbatches=2", "unknown option 'microbatches'; there are: none"),
-        ("zbv:schedule=gpipe", "unknown option 'schedule'"),
-        ("ddp:static_graph=true", "unknown option 'static_graph'; there are: none"),
-        ("local-sgd:outer_lr=0.5", "unknown option 'outer_lr'"),
-        ("local-sgd:steps=two", "steps is 'two'; wanted"),
-        ("local-sgd:steps=0", "steps is 0; use a number of at least 1"),
-        ("diloco:outer_lr=0.0", "outer_lr is 0.0; use a number above 0"),
-        ("diloco:outer_momentum=1.0", r"outer_momentum is 1.0; use a number in \[0, 1\)"),
-        ("1f1b:microbatches=5", "a batch of 12 has no 5 equal parts for micro-batches"),
-        (
-            "ddp+predict",
-            r"'ddp' is no method .* in the row 'ddp\+predict'; leave out '\+predict'",
-        ),
-        ("fdg+predcit", "did you mean 'predict'"),
-        ("1f1b:microbatches=0", "a batch of 12 has no 0 equal parts for micro-batches"),
-    ],
+LAYERS = Workload(
+    network="resnet8", shape=(3, 8, 8), batch=4, stages=3, threads=1, channels_last=True
 )
-def test_what_is_no_row_is_refused(row: str, match: str) -> None:
-    with pytest.raises(OptionError, match=match):
-        build_baseline(row, exact(), Balancer(exact()))
-
-
-@pytest.mark.parametrize("row", ["ddp", "local-sgd", "diloco"])
-def test_a_batch_that_cannot_be_shared_is_refused(row: str) -> None:
-    with pytest.raises(OptionError, match="no 5 equal parts for processes; choose a batch"):
-        build_baseline(row, exact(stages=5), Balancer(exact(stages=5)))
-
-
-def test_fdg_by_hand_needs_two_stages() -> None:
-    work = exact(stages=1)
-    with pytest.raises(OptionError, match="no delay with one stage; use 2 or more stages"):
-        build_baseline("fdg-by-hand", work, Balancer(work))
-
-
-def test_more_stages_than_layers_are_refused() -> None:
-    work = Workload(
-        network="resnet8", shape=(3, 8, 8), batch=4, stages=3, threads=1, channels_last=True
-    )
-    with pytest.raises(CutError, match="resnet8 into 6 stages: it has 5 layers; ask for fewer"):
-        build_baseline("zbv:microbatches=2", work, Balancer(work))
-
-
-def test_a_row_may_name_its_cuts() -> None:
-    work = exact()
-    for row, cuts in (
-        ("fdg:cut=conv3", ("conv3",)),
-        ('dgl:cut=["conv4"]', ("conv4",)),
-    ):
-        peer = build_baseline(row, work, Balancer(work))
-        assert isinstance(peer, Decoupled)
-        assert peer.plan.cuts == cuts
-    with pytest.raises(OptionError, match="is cut at 2 places for 2 stages; name the first"):
-        build_baseline('fdg:cut=["conv1","conv3"]', work, Balancer(work))
 
 
 @pytest.mark.parametrize(
-    "row",
+    ("row", "work", "match"),
     [
-        "fdg:checksum=false",
-        "fdg:cut=conv3",
-        "fdg:extra_delay=1,linearize=live",
-        "adl:accumulate=2",
-        "paci:accumulate=2,extra_delay=1+predict",
-        "ddg",
-        "dgl",
+        ("gpip", exact(), "unknown row 'gpip' .did you mean 'gpipe'"),
+        ("bp:microbatches=2", exact(), "unknown option 'microbatches'; there are: none"),
+        ("zbv:schedule=gpipe", exact(), "unknown option 'schedule'"),
+        ("local-sgd:outer_lr=0.5", exact(), "unknown option 'outer_lr'"),
+        ("local-sgd:steps=two", exact(), "steps is 'two'; wanted"),
+        ("local-sgd:steps=0", exact(), "steps is 0; use a number of at least 1"),
+        ("diloco:outer_lr=0.0", exact(), "outer_lr is 0.0; use a number above 0"),
+        ("diloco:outer_momentum=1.0", exact(), r"outer_momentum is 1.0; .* \[0, 1\)"),
+        ("1f1b:microbatches=5", exact(), "a batch of 12 has no 5 equal parts"),
+        ("1f1b:microbatches=0", exact(), "a batch of 12 has no 0 equal parts"),
+        ("ddp+predict", exact(), r"'ddp' is no method .*; leave out '\+predict'"),
+        ("fdg+predcit", exact(), "did you mean 'predict'"),
+        ("fdg:checksum=3", exact(), "checksum is 3 in the row .*; use true"),
+        ("fdg:shrimp=1", exact(), "shrimp"),
+        ("fr:forward_delay=0,backward_delay=0,extra_delay=1", exact(), "no delay that could"),
+        ('fdg:cut=["conv1","conv3"]', exact(), "is cut at 2 places for 2 stages"),
+        ("ddp", exact(stages=5), "no 5 equal parts for processes"),
+        ("local-sgd", exact(stages=5), "no 5 equal parts for processes"),
+        ("diloco", exact(stages=5), "no 5 equal parts for processes"),
+        ("fdg-by-hand", exact(stages=1), "no delay with one stage"),
+        ("zbv:microbatches=2", LAYERS, "resnet8 into 6 stages: it has 5 layers"),
     ],
+    ids=name_of,
 )
-def test_a_method_on_processes_trains_what_it_trains_in_one(row: str) -> None:
+def test_what_is_no_row_is_refused(row: str, work: Workload, match: str) -> None:
+    with pytest.raises((OptionError, CutError), match=match):
+        build_baseline(row, work, Balancer(work))
+
+
+@pytest.mark.parametrize(
+    ("row", "cuts"), [("fdg:cut=conv3", ("conv3",)), ('dgl:cut=["conv4"]', ("conv4",))]
+)
+def test_a_row_may_name_its_cuts(row: str, cuts: tuple[str, ...]) -> None:
     work = exact()
-    balance = Balancer(work)
-    peer = build_baseline(row, work, balance)
+    peer = build_baseline(row, work, Balancer(work))
     assert isinstance(peer, Decoupled)
-    serial = work.build_trainer(peer.method, peer.plan)
-    for _ in range(work.warmup_steps(peer.method) + STEPS):
+    assert peer.plan.cuts == cuts
+
+
+@pytest.mark.parametrize(
+    ("row", "work"),
+    [
+        ("fdg-by-hand", exact()),
+        ("fdg-by-hand", vectors()),
+        ("fdg-by-hand", exact(stages=3)),
+        ("fdg:checksum=false", exact()),
+        ("fdg:cut=conv3", exact()),
+        ("fdg:extra_delay=1,linearize=live", exact()),
+        ("adl:accumulate=2", exact()),
+        ("paci:accumulate=2,extra_delay=1+predict", exact()),
+        ("ddg", exact()),
+        ("dgl", exact()),
+    ],
+    ids=name_of,
+)
+def test_a_method_on_processes_trains_what_it_trains_in_one(row: str, work: Exact) -> None:
+    """Bit-equal; also FDG by hand."""
+    peer = build_baseline(row, work, Balancer(work))
+    method = peer.method if isinstance(peer, Decoupled) else parse_method("fdg")
+    serial = work.build_trainer(method, peer.plan)
+    by_hand = method.delay(0, work.stages) + 1
+    warmup = work.warmup_steps(method) if isinstance(peer, Decoupled) else by_hand
+    for _ in range(warmup + STEPS):
         work.trainer_step(serial)()
     with RowProcesses(row, peer, work, timeout_s=30) as world:
         world.query(TimedSteps(STEPS - 1))
@@ -237,14 +215,6 @@ def test_a_method_on_processes_trains_what_it_trains_in_one(row: str) -> None:
     assert together == {n: own.tolist() for n, own in serial.network.state_dict().items()}
 
 
-def test_a_method_s_own_options_and_slack_are_checked() -> None:
-    assert parse_row("fdg:shrink=0.5,extra_delay=1").options == {
-        "shrink": 0.5,
-        "extra_delay": 1,
-    }
-    with pytest.raises(OptionError, match=r"checksum is 3 in the row .*; use true"):
-        parse_row("fdg:checksum=3")
-    with pytest.raises(OptionError, match="shrimp"):
-        parse_row("fdg:shrimp=1")
-    with pytest.raises(OptionError, match="no delay that could be extended"):
-        parse_row("fr:forward_delay=0,backward_delay=0,extra_delay=1")
+def test_a_row_has_options_of_its_method_and_slack() -> None:
+    options = parse_row("fdg:shrink=0.5,extra_delay=1").options
+    assert options == {"shrink": 0.5, "extra_delay": 1}

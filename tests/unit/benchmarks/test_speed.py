@@ -19,7 +19,6 @@ from benchmarks.harness.repetition import (
 )
 from benchmarks.peers import PreparedTraining
 from benchmarks.speed import SpeedSettings, count_parameters, measure_speed
-from hocket.errors import OptionError
 
 QUIET = NoisePolicy(foreign=0.04, retries=2, patience_s=0)
 
@@ -114,21 +113,6 @@ def test_rows_are_compared_with_the_limit_that_had_its_turns_with_them(tmp_path:
     assert "of_limit" not in later
     assert base["of_limit"] == pytest.approx(sum(1 / most for most in limit["ratios"]) / 2)
     assert 0 <= beside["other_cpu"] < 1
-
-
-def test_the_base_alone_can_be_measured(tmp_path: Path) -> None:
-    assert [row["row"] for row in measure(tmp_path, rows=["bp"]).rows] == ["bp"]
-
-
-def test_all_numbers_out_of_range_are_told_at_once(tmp_path: Path) -> None:
-    with pytest.raises(
-        OptionError,
-        match=r"(?s)steps is 0.*at_once is 0.*rows is empty",
-    ):
-        measure(tmp_path, rows=(), steps=0, at_once=0)
-    with pytest.raises(OptionError, match="unknown row 'dpd'"):
-        measure(tmp_path, rows=["dpd"])
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_weight_with_two_names_counts_once_and_a_buffer_never() -> None:

@@ -13,7 +13,7 @@ from benchmarks.study_times import StudyTimesSettings, measure_study_times
 from hocket.errors import OptionError
 from hocket_lab.studies.study import Study
 from hocket_lab.studies.sweep import sweep
-from unit.lab.studies.in_process import run_here
+from unit.lab.studies.in_process import pretend_runs, run_here
 
 BP = {"method": "bp", "stages": 1}
 ADL = {"method": "adl:accumulate=2", "stages": 2, "plan": "hidden1", "batch_size": 32}
@@ -104,27 +104,31 @@ def test_a_row_that_did_not_reach_the_target_has_no_seconds_to_it(
     assert "| - | - | - | - | - | - |" in (tmp_path / "README.md").read_text()
 
 
-def refuse(study: Study, folder: Path, match: str, **settings: Any) -> None:
-    sweep(study, folder / "study")
-    with pytest.raises(OptionError, match=match):
-        measure_study_times(SETTINGS(out=folder, study=str(folder / "study"), **settings))
-
-
-def test_a_study_that_cannot_be_timed_is_refused(tmp_path: Path) -> None:
-    of_errors = STUDY(grid=[BP], target="test_error <= 0.5")
-    refuse(of_errors, tmp_path / "errors", "test_error <= 0.5; use a study of the test loss")
-    without = STUDY(grid=[BP], target=None)
-    refuse(without, tmp_path / "none", "target is 'none given'; write it like")
-    refuse(
-        STUDY(grid=[ADL]),
-        tmp_path / "no bp",
-        "independent, bp-all, ddp would have the updates of bp",
-    )
-    balanced = STUDY(grid=[{"method": "fdg", "stages": 2}])
-    named = r"'fdg, stages 2' is cut by .*; name its cuts in the study, such as plan"
-    refuse(balanced, tmp_path / "balanced", named, baselines=())
-    with pytest.raises(OptionError, match=r"(?s)repetitions is 0.*'diloco' does not wait for"):
-        SETTINGS(baselines=("diloco",), repetitions=0)
+@pytest.mark.parametrize(
+    ("study", "settings", "said"),
+    [
+        ({"grid": [BP], "target": "test_error <= 0.5"}, {}, "test_error <= 0.5"),
+        ({"grid": [BP], "target": None}, {}, "target is 'none given'"),
+        ({"grid": [ADL]}, {}, "independent, bp-all, ddp would have the updates of bp"),
+        (
+            {"grid": [{"method": "fdg", "stages": 2}]},
+            {"baselines": ()},
+            "'fdg, stages 2' is cut by .*; name its cuts in the study",
+        ),
+    ],
+    ids=["of errors", "without target", "without bp", "balanced"],
+)
+def test_a_study_that_cannot_be_timed_is_refused(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    study: dict[str, Any],
+    settings: dict[str, Any],
+    said: str,
+) -> None:
+    pretend_runs(monkeypatch, lambda config: 1.0)
+    sweep(STUDY(**study), tmp_path / "study")
+    with pytest.raises(OptionError, match=said):
+        measure_study_times(SETTINGS(out=tmp_path, study=str(tmp_path / "study"), **settings))
 
 
 def test_an_unfinished_study_is_refused(tmp_path: Path) -> None:

@@ -136,28 +136,6 @@ def test_periods_are_those_of_updates_and_outer_steps() -> None:
     assert list(ticks.values()) == [(1, 1), (1, 8), (4, 4), (2, 2)]
 
 
-def test_all_settings_out_of_range_are_told_at_once() -> None:
-    with pytest.raises(
-        OptionError,
-        match=r"(?s)updates is 0; give.*rates is empty.*the link is 'fast'; write.*"
-        r"accumulates 4 gradients; give a batch.*'fdg:extra_delay=1' has an extra delay, which"
-        r".*'fdg:cut=conv1' names its cut, and all rows.*'independent' trains each network "
-        r"alone.*'ddp' divides the batch of 15 by 2; give a multiple.*'diloco' divides",
-    ):
-        SETTINGS(
-            links=("none", "fast"),
-            updates=0,
-            rates=(),
-            batch=15,
-            rows=(
-                "adl:accumulate=4", "fdg:extra_delay=1", "fdg:cut=conv1", "independent", "ddp",
-                "diloco",
-            ),
-        )  # fmt: skip
-    with pytest.raises(OptionError, match="warmup is -1; give"):
-        SETTINGS(warmup=-1)
-
-
 def test_the_beginning_of_a_text_is_used(tmp_path: Path) -> None:
     (tmp_path / "all.txt").write_text("abcdef")
     place = shorten_text(tmp_path, 3, tmp_path / "out")

@@ -47,24 +47,13 @@ def test_training_continues_between_queries() -> None:
         assert one.query(weights) != [begun]
 
 
-def test_memory_is_counted_for_each_process() -> None:
-    with world("independent") as two:
-        run_repetition(two, TimedSteps(1))
-        peaks = two.peak_mib()
-    assert len(peaks) == 2
-    assert all(0 <= peak < 1000 for peak in peaks)
-
-
-def test_the_process_that_fails_first_is_named_with_its_trace() -> None:
-    with pytest.raises(
-        HocketError, match=r"(?s)process 1 of the row 'odd' failed: Trace.*one o"
-    ):
-        RowProcesses("odd", Fails(), WORK, timeout_s=30)
-
-
-def test_a_process_that_dies_is_named_with_its_code() -> None:
-    with pytest.raises(HocketError, match="process 1 of the row 'odd' failed: it ended with 3"):
-        RowProcesses("odd", Fails(silently=True), WORK, timeout_s=30)
+@pytest.mark.parametrize(
+    ("silently", "said"),
+    [(False, "failed: Trace.*one o"), (True, "failed: it ended with 3")],
+)
+def test_the_process_that_fails_first_is_named(silently: bool, said: str) -> None:
+    with pytest.raises(HocketError, match=f"(?s)process 1 of the row 'odd' {said}"):
+        RowProcesses("odd", Fails(silently), WORK, timeout_s=30)
 
 
 def test_a_query_that_fails_ends_the_processes() -> None:
@@ -80,6 +69,9 @@ def test_a_repetition_counts_what_all_processes_worked() -> None:
     with world("independent") as two:
         run_repetition(two, TimedSteps(1))
         found = run_repetition(two, TimedSteps(30))
+        peaks = two.peak_mib()
+    assert len(peaks) == 2
+    assert all(0 <= peak < 1000 for peak in peaks)
     assert found.wall_s > 0
     assert 0 < found.cpu_s < 2.5 * found.wall_s
     assert found.foreign is None or 0 <= found.foreign <= 1

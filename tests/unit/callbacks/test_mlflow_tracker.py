@@ -60,10 +60,8 @@ def package(monkeypatch):
 
 def test_a_run_gets_choices_and_numbers_over_the_axis_of_their_row(package, monkeypatch):
     monkeypatch.setattr(mlflow_tracker, "BATCH", 2)
-    tracker, client = (
-        MLflow("mine", choices={"epochs": 3, "clip": "none", "seed": 1}),
-        package.client,
-    )
+    tracker = MLflow("mine", choices={"epochs": 3, "clip": "none", "seed": 1})
+    client = package.client
     for batch in range(3):
         tracker.log("backward", backward(batch))
     tracker.log("epoch", {"number": 2, "loss": 0.25, "updates": 40, "evaluation": None})
@@ -91,16 +89,7 @@ def test_processes_have_runs_of_their_own_in_an_experiment_that_may_be_there(
 
 def test_a_run_that_does_not_begin_is_refused(package):
     package.refuses = True
-    with pytest.raises(
-        OptionError, match="cannot start a run: no server; look at MLFLOW_TRACKING"
-    ):
-        MLflow("mine")
-
-
-@pytest.mark.parametrize("found", [None, ModuleType("mlflow")], ids=["nothing", "a folder"])
-def test_without_the_package_its_extra_is_named(found, monkeypatch):
-    monkeypatch.setitem(sys.modules, "mlflow", found)
-    with pytest.raises(OptionError, match=r"which is not installed; pip install 'hocket\[mlfl"):
+    with pytest.raises(OptionError, match="cannot start a run: no server"):
         MLflow("mine")
 
 

@@ -7,8 +7,7 @@ import torch
 from torch import nn
 
 from hocket import FDG, Trainer
-from hocket.callbacks.tracker import Trackers
-from hocket.callbacks.tracking import Tracking
+from hocket.callbacks.tracking import Trackers, Tracking
 from hocket.errors import OptionError
 from hocket.runs.metrics_log import MetricsLog
 
@@ -89,9 +88,7 @@ def test_a_training_that_fails_is_told(tmp_path):
 
 def test_a_tracker_that_fails_is_left_out_and_the_training_goes_on():
     bad, good = Notes(fail_at=3), Notes()
-    with pytest.warns(
-        UserWarning, match=r"Notes no longer accepts metrics \(ConnectionError: gone\)"
-    ) as told:
+    with pytest.warns(UserWarning, match="Notes no longer accepts metrics") as told:
         trained(callbacks=[Tracking(bad, good)])
     assert len(told) == 1
     assert len(bad.rows) == 3 < len(good.rows)

@@ -27,8 +27,7 @@ def test_a_training_that_was_not_resumed_leaves_the_checkpoints_of_another(tmp_p
     folder = str(tmp_path / "new" / "folder")
     trainer = fit(folder, epochs=1)
     kept = sorted(os.listdir(folder))
-    said = "has checkpoints of another training, such as 'tick-000000006-epoch-000001'; resume"
-    with pytest.raises(CheckpointError, match=said):
+    with pytest.raises(CheckpointError, match="such as 'tick-000000006-epoch-000001'"):
         fit(folder, epochs=1)
     assert sorted(os.listdir(folder)) == kept
     trainer.fit(BATCHES, epochs=1, checkpoints=Checkpoints(folder), progress=False)

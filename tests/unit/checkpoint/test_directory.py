@@ -1,6 +1,5 @@
 """A checkpoint is complete or absent, and a file that was changed is refused."""
 
-import errno
 import hashlib
 import io
 import itertools
@@ -40,19 +39,11 @@ PARTS = ("stage0.pt", "stage1.pt")
 
 
 def write_checkpoint(folder, tick=1, epoch=0):
-    """Write a checkpoint of two parts.
-
-    Args:
-        folder: Directory of all checkpoints.
-        tick: Number of ticks done.
-        epoch: Number of epochs done.
-    """
+    """Write a checkpoint of two parts into the directory of all checkpoints."""
     name = checkpoint_name(tick, epoch)
+    unfinished = unfinished_path(folder, name)
     digests = {
-        part: write_file(
-            unfinished_path(folder, name), part, pack(STATE | {"tick": tick}, part)
-        )
-        for part in PARTS
+        part: write_file(unfinished, part, pack(STATE | {"tick": tick}, part)) for part in PARTS
     }
     manifest = Manifest(
         tick=tick,
@@ -103,13 +94,6 @@ def test_newest_first_and_the_newest_stay(tmp_path):
     assert newest_first(tmp_path / "nowhere") == []
 
 
-def test_one_of_the_same_name_is_replaced(tmp_path):
-    checkpoint, _ = write_checkpoint(tmp_path)
-    (checkpoint / PARTS[0]).write_bytes(b"damaged")
-    write_checkpoint(tmp_path)
-    assert len(read_checkpoint(checkpoint)) == 2
-
-
 def test_checkpoints_of_before_a_return_to_an_earlier_one_are_set_aside(tmp_path):
     for tick in (10, 20, 30, 12):
         write_checkpoint(tmp_path, tick)
@@ -148,44 +132,41 @@ def test_a_part_that_is_not_visible_is_refused(tmp_path):
 
 
 @pytest.mark.parametrize("file", [*PARTS, MANIFEST])
-def test_a_flipped_bit_is_refused(file, tmp_path):
+def test_a_flipped_bit_and_a_truncation_are_refused(file, tmp_path):
     checkpoint, _ = write_checkpoint(tmp_path)
     whole = (checkpoint / file).read_bytes()
-    rng = random.Random(0)
+    rng, damaged = random.Random(0), []
     for _ in range(100):
-        bad = bytearray(whole)
-        bad[rng.randrange(len(bad))] ^= 1 << rng.randrange(8)
+        damaged.append(bytearray(whole))
+        damaged[-1][rng.randrange(len(whole))] ^= 1 << rng.randrange(8)
+    sizes = [*range(0, len(whole), len(whole) // 20), len(whole) - 1]
+    for bad in (*damaged, *(whole[:size] for size in sizes)):
         (checkpoint / file).write_bytes(bad)
         with pytest.raises(CheckpointError, match=file):
             read_checkpoint(checkpoint)
 
 
-@pytest.mark.parametrize("file", [*PARTS, MANIFEST])
-def test_a_truncated_file_is_refused(file, tmp_path):
-    checkpoint, _ = write_checkpoint(tmp_path)
-    whole = (checkpoint / file).read_bytes()
-    for size in [*range(0, len(whole), len(whole) // 20), len(whole) - 1]:
-        (checkpoint / file).write_bytes(whole[:size])
-        with pytest.raises(CheckpointError, match=file):
-            read_checkpoint(checkpoint)
-
-
-def test_a_file_of_another_length_is_distinguished_from_a_damaged_one(tmp_path):
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda whole: whole + b"more", r"has \d+ bytes and was written with"),
+        (lambda whole: whole[:-1] + bytes([whole[-1] ^ 1]), "is damaged: its checksum"),
+        (lambda whole: None, "stage0.pt': No such file"),
+    ],
+    ids=["length", "damage", "missing"],
+)
+def test_what_became_of_a_file_is_told(change, said, tmp_path):
     checkpoint, manifest = write_checkpoint(tmp_path)
-    whole = (checkpoint / PARTS[0]).read_bytes()
-    (checkpoint / PARTS[0]).write_bytes(whole + b"more")
-    with pytest.raises(CheckpointError, match=r"stage0.pt' has \d+ bytes and was written with"):
-        read_checkpoint(checkpoint)
-    (checkpoint / PARTS[0]).write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
-    with pytest.raises(
-        CheckpointError, match=r"stage0.pt' is damaged: its checksum does not match"
-    ):
-        read_checkpoint(checkpoint)
+    content = change((checkpoint / PARTS[0]).read_bytes())
     (checkpoint / PARTS[0]).unlink()
-    with pytest.raises(CheckpointError, match=r"cannot read .*stage0.pt': No such file"):
+    if content:
+        (checkpoint / PARTS[0]).write_bytes(content)
+    with pytest.raises(CheckpointError, match=rf"stage0\.pt.*{said}|{said}"):
         read_checkpoint(checkpoint)
     with pytest.raises(CheckpointError, match=r"has no part 'stage7.pt'"):
         read_part(checkpoint, "stage7.pt", manifest)
+    write_checkpoint(tmp_path)  # one of the same name is replaced
+    assert len(read_checkpoint(checkpoint)) == 2
 
 
 @pytest.mark.parametrize("file", [PARTS[0], MANIFEST])
@@ -214,13 +195,6 @@ def test_a_size_is_compared_before_the_file_is_read(file, message, tmp_path):
         read_checkpoint(checkpoint)
 
 
-@pytest.mark.parametrize("foreign", ["", "null", "[]", "{}", '{"sha256": 1, "content": 2}'])
-def test_a_foreign_manifest_is_refused(foreign, tmp_path):
-    (tmp_path / MANIFEST).write_text(foreign)
-    with pytest.raises(CheckpointError, match=r"manifest.json' is not a checkpoint manifest"):
-        read_manifest(tmp_path)
-
-
 GENUINE = {
     "format": directory.FORMAT,
     "tick": 1,
@@ -234,11 +208,6 @@ GENUINE = {
 }
 
 
-def test_the_manifest_that_forgers_change_is_genuine(tmp_path):
-    (tmp_path / MANIFEST).write_text(signed_manifest(GENUINE))
-    assert read_manifest(tmp_path).versions == {"torch": "2"}
-
-
 def signed_manifest(values):
     """Serialize a manifest with a checksum that matches."""
     content = json.dumps(values)
@@ -246,47 +215,36 @@ def signed_manifest(values):
     return json.dumps({"sha256": digest, "content": content})
 
 
+PART = {"size": 1, "sha256": ""}
+FORGED = {
+    "format": (),
+    "tick": (None, "1", 1.5, True),
+    "stages": (None, {}, [], [1], ["a"], [[1]]),
+    "replicas": (None, "1"),
+    "setup": (None, []),
+    "versions": (None, [], {}, {"torch": 1}),
+    "threads": (None, "1"),
+    "fit": (None, []),
+    "parts": (
+        *(None, {"stage0.pt": {"size": 1}}, {"../stage0.pt": PART}, {"/stage0.pt": PART}),
+        *({"stage0.pt": PART | wrong} for wrong in ({"size": "1"}, {"sha256": None})),
+        {"a\0b": PART},
+    ),
+    "surprise": (1,),
+}
+CHANGED = [GENUINE | {name: wrong} for name, values in FORGED.items() for wrong in values]
+FOREIGN = ["", "null", "[]", "{}", '{"sha256": 1, "content": 2}', "[" * 100_000]
+
+
 @pytest.mark.parametrize(
-    "values",
-    [
-        [],
-        {},
-        {"format": directory.FORMAT},
-        {"format": directory.FORMAT, "parts": []},
-        {"format": directory.FORMAT, "parts": {"stage0.pt": {"size": 1}}},
-        {"format": directory.FORMAT, "parts": {"../stage0.pt": {"size": 1, "sha256": ""}}},
-        {"format": directory.FORMAT, "parts": {"/stage0.pt": {"size": 1, "sha256": ""}}},
-        {"format": directory.FORMAT, "parts": {}, "surprise": 1},
-        *(
-            {**GENUINE, name: wrong}
-            for name, values in {
-                "tick": (None, "1", 1.5, True),
-                "stages": (None, {}, [], [1], ["a"], [[1]]),
-                "replicas": (None, "1"),
-                "setup": (None, []),
-                "versions": (None, [], {}, {"torch": 1}),
-                "threads": (None, "1"),
-                "fit": (None, []),
-                "parts": (
-                    None,
-                    {"stage0.pt": {"size": "1", "sha256": ""}},
-                    {"stage0.pt": {"size": 1, "sha256": None}},
-                    {"a\0b": {"size": 1, "sha256": ""}},
-                ),
-            }.items()
-            for wrong in values
-        ),
-    ],
-    ids=str,
+    "text",
+    [*FOREIGN, *map(signed_manifest, ([], {}, {"format": directory.FORMAT}, *CHANGED))],
+    ids=lambda text: text[-60:],
 )
-def test_a_forged_manifest_is_refused(values, tmp_path):
-    (tmp_path / MANIFEST).write_text(signed_manifest(values))
-    with pytest.raises(CheckpointError, match=r"manifest.json' is not a checkpoint manifest"):
-        read_manifest(tmp_path)
-
-
-def test_a_deeply_nested_manifest_is_refused(tmp_path):
-    (tmp_path / MANIFEST).write_text("[" * 100_000)
+def test_a_foreign_or_forged_manifest_is_refused(text, tmp_path):
+    (tmp_path / MANIFEST).write_text(signed_manifest(GENUINE))
+    assert read_manifest(tmp_path).versions == {"torch": "2"}
+    (tmp_path / MANIFEST).write_text(text)
     with pytest.raises(CheckpointError, match=r"manifest.json' is not a checkpoint manifest"):
         read_manifest(tmp_path)
 
@@ -321,18 +279,20 @@ class Malicious:
         return os.mkdir, (str(self.mark),)
 
 
-@pytest.mark.parametrize("kind", ["pickle", "torch", "state"])
-def test_no_code_is_run(kind, tmp_path):
+@pytest.mark.parametrize(
+    "dump",
+    [
+        lambda harm, file: file.write_bytes(pickle.dumps(harm)),
+        torch.save,
+        lambda harm, file: torch.save({"weights": harm}, file),
+    ],
+    ids=["pickle", "torch", "state"],
+)
+def test_no_code_is_run(dump, tmp_path):
     """Refuse code even if a forger has updated the checksum."""
     checkpoint, manifest = write_checkpoint(tmp_path)
     mark = tmp_path / "harm"
-    if kind == "pickle":
-        (checkpoint / PARTS[0]).write_bytes(pickle.dumps(Malicious(mark)))
-    else:
-        torch.save(
-            {"weights": Malicious(mark)} if kind == "state" else Malicious(mark),
-            checkpoint / PARTS[0],
-        )
+    dump(Malicious(mark), checkpoint / PARTS[0])
     data = (checkpoint / PARTS[0]).read_bytes()
     digest = directory.FileDigest(len(data), hashlib.sha256(data).hexdigest())
     manifest.parts[PARTS[0]] = digest
@@ -344,24 +304,29 @@ def test_no_code_is_run(kind, tmp_path):
     assert not mark.exists()
 
 
-def test_an_archive_that_would_grow_when_it_is_read_is_refused():
-    packed = io.BytesIO(pack({"weights": torch.zeros(100_000)}, "it"))
+def grows(packed):
+    """Compress the entries of an archive, which would grow when they are read."""
     bomb = io.BytesIO()
     with zipfile.ZipFile(packed) as plain, zipfile.ZipFile(bomb, "w") as smaller:
         for entry in plain.infolist():
             smaller.writestr(entry.filename, plain.read(entry), zipfile.ZIP_DEFLATED)
     assert len(bomb.getvalue()) < 10_000
-    with pytest.raises(CheckpointError, match=r"it holds no state .*\(BadZipFile\)"):
-        directory.unpack(bomb.getvalue(), "it")
+    return bomb
 
 
-def test_an_archive_with_overlapping_entries_is_refused():
-    whole = io.BytesIO(pack({"weights": torch.zeros(10_000)}, "it"))
-    with zipfile.ZipFile(whole, "a") as archive:
+def overlaps(packed):
+    """List each entry of an archive twice."""
+    with zipfile.ZipFile(packed, "a") as archive:
         archive.filelist.extend(list(archive.filelist))
         archive.comment = b"so that the directory is written again"
+    return packed
+
+
+@pytest.mark.parametrize("forge", [grows, overlaps])
+def test_an_archive_of_a_forger_is_refused(forge):
+    packed = io.BytesIO(pack({"weights": torch.zeros(100_000)}, "it"))
     with pytest.raises(CheckpointError, match=r"it holds no state .*\(BadZipFile\)"):
-        directory.unpack(whole.getvalue(), "it")
+        directory.unpack(forge(packed).getvalue(), "it")
 
 
 @pytest.mark.parametrize(
@@ -430,12 +395,3 @@ def test_a_kill_in_the_middle_of_a_save_leaves_the_one_before(tick, at, tmp_path
         assert len(read_checkpoint(checkpoint)) == 2
     remove_unfinished(tmp_path)
     assert newest_first(tmp_path) == checkpoints
-
-
-def test_a_full_disk_is_an_error_of_the_system(tmp_path, monkeypatch):
-    def fail(number):
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    monkeypatch.setattr(os, "fsync", fail)
-    with pytest.raises(OSError, match="No space left"):
-        write_file(tmp_path, PARTS[0], b"data")

@@ -4,18 +4,17 @@ import errno
 import os
 import threading
 import time
+from dataclasses import replace
 from functools import partial
 from types import SimpleNamespace
 
 import pytest
-import torch
 from torch.distributed import HashStore
 
 from contract.small import data, different, mlp, sgd
 from hocket import Checkpoints, Trainer
 from hocket.checkpoint import writer
 from hocket.checkpoint.directory import Manifest, checkpoint_name, newest_first
-from hocket.checkpoint.verdicts import Verdicts
 from hocket.distributed.failures import phases
 from hocket.distributed.world.flags import StoreFlags
 from hocket.errors import CheckpointError, HocketError, OptionError
@@ -27,6 +26,24 @@ def build_trainer(method=None, **options):
     return Trainer(mlp(2), method=method or FDG(), optimizer=partial(sgd, lr=0.01), **options)
 
 
+def fit(folder, batches=4, epochs=1, trainer=None, on_epoch=None, **kind):
+    """Train with checkpoints, and return the trainer."""
+    trainer, checkpoints = trainer or build_trainer(), Checkpoints(folder, **kind)
+    options = {"checkpoints": checkpoints, "on_epoch": on_epoch, "progress": False}
+    trainer.fit(data(mlp, batches), epochs=epochs, **options)
+    return trainer
+
+
+MANIFEST = Manifest(1, [], 1, {}, {}, 1, {}, {})
+
+
+def begin_part(rank, folder, world, **kind):
+    """Begin to write the part of a process, and return its writer."""
+    saver = writer.CheckpointWriter(Checkpoints(folder, **kind), world)
+    saver.save("tick", {f"stage{rank}.pt": {}}, replace(MANIFEST))
+    return saver
+
+
 def names(folder):
     return sorted(file.name for file in folder.iterdir())
 
@@ -35,19 +52,20 @@ def weights(trainer):
     return [p for stage in trainer.stages for p in stage.module.parameters()]
 
 
-def test_checkpoints_are_written_every_few_ticks_and_at_the_end_of_each_epoch(tmp_path):
-    checkpoints = Checkpoints(tmp_path, every=3, keep=10)
-    build_trainer().fit(data(mlp, 4), epochs=2, progress=False, checkpoints=checkpoints)
-    wanted = [(3, 0), (4, 1), (6, 1), (10, 2)]  # the last tick completes what was in flight
+@pytest.mark.parametrize(
+    ("method", "kind", "epochs", "wanted"),
+    [
+        # The last tick completes what was in flight.
+        (FDG(), {"every": 3, "keep": 10}, 2, [(3, 0), (4, 1), (6, 1), (10, 2)]),
+        (BP(), {"keep": 2}, 3, [(8, 2), (12, 3)]),
+    ],
+    ids=["every few ticks", "by default"],
+)
+def test_checkpoints_are_written_at_the_ends_of_epochs_and_every_few_ticks(
+    tmp_path, method, kind, epochs, wanted
+):
+    fit(tmp_path, epochs=epochs, trainer=build_trainer(method), **kind)
     assert names(tmp_path) == [checkpoint_name(*each) for each in wanted]
-
-
-def test_by_default_checkpoints_are_written_at_the_ends_of_epochs(tmp_path):
-    trainer = build_trainer(BP())
-    trainer.fit(
-        data(mlp, 4), epochs=3, progress=False, checkpoints=Checkpoints(tmp_path, keep=2)
-    )
-    assert names(tmp_path) == [checkpoint_name(8, 2), checkpoint_name(12, 3)]
 
 
 @pytest.mark.parametrize(
@@ -71,9 +89,6 @@ def test_a_trainer_that_is_not_resumable_writes_none(tmp_path):
         trainer.step(*batch)
     with pytest.raises(CheckpointError, match=r"stage 0: batch 0 is in flight.*not kept"):
         trainer.stages[0].state_dict()
-
-
-def test_before_the_first_batch_there_is_nothing_to_save(tmp_path):
     with pytest.raises(HocketError, match="nothing to save before the first batch"):
         build_trainer().save(tmp_path)
 
@@ -92,39 +107,17 @@ def full(monkeypatch):
     monkeypatch.setattr(writer, "write_file", write)
 
 
-def test_on_a_full_disk_the_training_goes_on_with_the_checkpoint_before(full, tmp_path):
-    checkpoints, trainer, other = (
-        Checkpoints(tmp_path, every=2),
-        build_trainer(),
-        build_trainer(),
-    )
-    with pytest.warns(
-        UserWarning,
-        match=r"cannot write .*: No space left.*needed for stage.* are free there; the train",
-    ):
-        trainer.fit(data(mlp, 4), epochs=1, progress=False, checkpoints=checkpoints)
+@pytest.mark.usefixtures("full")
+def test_on_a_full_disk_the_training_goes_on_with_the_checkpoint_before_or_stops(tmp_path):
+    said = r"cannot write .*: No space left"
+    with pytest.warns(UserWarning, match=said):
+        trainer = fit(tmp_path, every=2)
     assert names(tmp_path) == [checkpoint_name(2, 0)]  # and nothing that would fill the disk
+    other = build_trainer()
     other.fit(data(mlp, 4), epochs=1, progress=False)
     assert not different(weights(trainer), weights(other))
-
-
-def test_on_a_full_disk_the_training_stops_if_on_error_is_stop(full, tmp_path):
-    checkpoints = Checkpoints(tmp_path, every=2, on_error="stop")
-    with pytest.raises(CheckpointError, match=r"cannot write .*: No space left"):
-        build_trainer().fit(data(mlp, 4), epochs=1, progress=False, checkpoints=checkpoints)
-    assert names(tmp_path) == [checkpoint_name(2, 0)]
-
-
-def test_a_manifest_that_cannot_be_written_is_a_failure_too(tmp_path, monkeypatch):
-    def refuse(*_):
-        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
-
-    trainer = build_trainer()
-    trainer.step(*data(mlp, 1)[0])
-    monkeypatch.setattr(writer, "finish_checkpoint", refuse)
-    with pytest.raises(CheckpointError, match="Read-only file system"):
-        trainer.save(tmp_path)
-    assert names(tmp_path) == []
+    with pytest.raises(CheckpointError, match=said):
+        fit(tmp_path / "stop", every=2, on_error="stop")
 
 
 def test_older_checkpoints_that_cannot_be_removed_are_no_failure(tmp_path, monkeypatch):
@@ -132,17 +125,14 @@ def test_older_checkpoints_that_cannot_be_removed_are_no_failure(tmp_path, monke
         raise PermissionError(errno.EACCES, "Permission denied")
 
     monkeypatch.setattr(writer, "keep_newest", refuse)
-    checkpoints = Checkpoints(tmp_path, on_error="stop")
     with pytest.warns(UserWarning, match=r"cannot remove older .*: Permission denied"):
-        build_trainer().fit(data(mlp, 4), epochs=2, progress=False, checkpoints=checkpoints)
+        fit(tmp_path, epochs=2, on_error="stop")
     assert len(names(tmp_path)) == 2
 
 
 def test_no_checkpoints_are_removed_from_another_place(tmp_path):
     folder, other = tmp_path / "own", tmp_path / "other"
-    build_trainer().fit(
-        data(mlp, 4), epochs=3, progress=False, checkpoints=Checkpoints(other, keep=9)
-    )
+    fit(other, epochs=3, keep=9)
     kept = names(other)
 
     def replace_by_link(epoch):
@@ -151,46 +141,41 @@ def test_no_checkpoints_are_removed_from_another_place(tmp_path):
             folder.symlink_to(other)
 
     with pytest.warns(UserWarning, match=r"cannot remove older .*own': it leads to another"):
-        build_trainer().fit(
-            data(mlp, 2),
-            epochs=2,
-            progress=False,
-            checkpoints=Checkpoints(folder, keep=1),
-            on_epoch=replace_by_link,
-        )
+        fit(folder, 2, epochs=2, keep=1, on_epoch=replace_by_link)
     assert set(kept) <= set(names(other))
 
 
 def test_a_folder_that_is_a_link_from_the_start_is_kept_short(tmp_path):
     (tmp_path / "disk").mkdir()
     (tmp_path / "own").symlink_to("disk")
-    checkpoints = Checkpoints(tmp_path / "own", keep=1)
-    build_trainer().fit(data(mlp, 2), epochs=3, progress=False, checkpoints=checkpoints)
+    fit(tmp_path / "own", 2, epochs=3, keep=1)
     assert len(names(tmp_path / "disk")) == 1
 
 
-def test_a_part_that_is_not_visible_is_a_failure_too(tmp_path, monkeypatch):
+READ_ONLY = OSError(errno.EROFS, "Read-only file system")
+
+
+@pytest.mark.parametrize(
+    ("name", "error", "said"),
+    [
+        ("write_file", ValueError("unforeseen"), "cannot write the checkpoint .*: ValueError"),
+        ("finish_checkpoint", ValueError("unforeseen"), "cannot write .*: ValueError"),
+        ("finish_checkpoint", READ_ONLY, "Read-only file system"),
+        (
+            "finish_checkpoint",
+            CheckpointError("stage1.pt is not visible"),
+            "complete: stage1.pt",
+        ),
+    ],
+)
+def test_no_error_of_the_thread_that_writes_is_lost(tmp_path, monkeypatch, name, error, said):
     def refuse(*_):
-        raise CheckpointError("stage1.pt was written, but is not visible")
-
-    trainer = build_trainer()
-    trainer.step(*data(mlp, 1)[0])
-    monkeypatch.setattr(writer, "finish_checkpoint", refuse)
-    with pytest.raises(CheckpointError, match=r"is not complete: stage1.pt"):
-        trainer.save(tmp_path)
-
-
-@pytest.mark.parametrize("name", ["write_file", "finish_checkpoint"])
-def test_no_error_of_the_thread_that_writes_is_lost(tmp_path, monkeypatch, name):
-    def refuse(*_):
-        raise ValueError("unforeseen")
+        raise error
 
     trainer = build_trainer()
     trainer.step(*data(mlp, 1)[0])
     monkeypatch.setattr(writer, name, refuse)
-    with pytest.raises(
-        CheckpointError, match=r"cannot write the checkpoint .*: ValueError: unf"
-    ):
+    with pytest.raises(CheckpointError, match=said):
         trainer.save(tmp_path)
     assert names(tmp_path) == []
 
@@ -205,7 +190,7 @@ class WaitingWorld:
     def __init__(self, rank=0, store=None):
         self.is_main = rank == 0
         failures = SimpleNamespace(timeout_s=60)
-        self.flags = StoreFlags(store or HashStore(), failures, rank, size=2)
+        self.flags = StoreFlags(store or HashStore(), rank, 2, failures)
 
     def gather(self, value, purpose=""):
         return [value]
@@ -216,12 +201,8 @@ class PatientWorld(WaitingWorld):
 
 
 def test_a_missing_part_ends_in_a_timeout(tmp_path):
-    saver = writer.CheckpointWriter(Checkpoints(tmp_path, on_error="stop"), WaitingWorld())
-    saver.save("tick", {"stage0.pt": {}}, Manifest(1, [], 1, {}, {}, 1, {}, {}))
-    with pytest.raises(
-        CheckpointError,
-        match=r"stage 1 has not written its part of the checkpoint tick for 0\.1 s; ",
-    ):
+    saver = begin_part(0, tmp_path, WaitingWorld(), on_error="stop")
+    with pytest.raises(CheckpointError, match=r"stage 1 has not written .* tick for 0\.1 s; "):
         saver.wait()
     assert newest_first(tmp_path) == []
 
@@ -229,19 +210,13 @@ def test_a_missing_part_ends_in_a_timeout(tmp_path):
 def test_a_suspension_does_not_count_as_time_in_which_a_part_is_late(tmp_path, monkeypatch):
     store, real, late = HashStore(), time.monotonic, [0.0]
     monkeypatch.setattr(phases.time, "monotonic", lambda: real() + late[0])
-    savers = [
-        writer.CheckpointWriter(Checkpoints(tmp_path, on_error="stop"), PatientWorld(r, store))
-        for r in range(2)
-    ]
-    for rank, saver in enumerate(savers):
-        saver.save("tick", {f"stage{rank}.pt": {}}, Manifest(1, [], 1, {}, {}, 1, {}, {}))
-        if rank == 0:
-            time.sleep(0.2)  # it waits for the other part
-            late[0] = 2 * PatientWorld.slow_timeout_s
-            time.sleep(0.2)
+    savers = [begin_part(0, tmp_path, PatientWorld(0, store), on_error="stop")]
+    time.sleep(0.2)  # it waits for the other part
+    late[0] = 2 * PatientWorld.slow_timeout_s
+    time.sleep(0.2)
+    savers.append(begin_part(1, tmp_path, PatientWorld(1, store), on_error="stop"))
     for saver in savers:
         saver.wait()
-        saver.close()
     assert (tmp_path / "tick").is_dir()
 
 
@@ -254,15 +229,9 @@ def test_a_part_that_is_written_after_rank_0_has_given_up_is_removed(tmp_path, m
         return original(folder, name, content)
 
     monkeypatch.setattr(writer, "write_file", write)
-    store, savers = HashStore(), []
-    for rank in range(2):
-        savers.append(
-            writer.CheckpointWriter(
-                Checkpoints(tmp_path, on_error="stop"), WaitingWorld(rank, store)
-            )
-        )
-        manifest = Manifest(1, [], 1, {}, {}, 1, {}, {})
-        savers[rank].save("tick", {f"stage{rank}.pt": {}}, manifest)
+    store = HashStore()
+    worlds = [WaitingWorld(rank, store) for rank in range(2)]
+    savers = [begin_part(n, tmp_path, world, on_error="stop") for n, world in enumerate(worlds)]
     with pytest.raises(CheckpointError, match="stage 1 has not written its part of the check"):
         savers[0].wait()
     may_write.set()
@@ -274,30 +243,22 @@ def test_a_part_that_is_written_after_rank_0_has_given_up_is_removed(tmp_path, m
 
 
 def test_a_process_learns_that_a_checkpoint_is_complete_once_the_last_part_is(tmp_path):
-    store, manifest = HashStore(), Manifest(1, [], 1, {}, {}, 1, {}, {})
-    savers = [
-        writer.CheckpointWriter(Checkpoints(tmp_path), PatientWorld(rank, store))
-        for rank in range(2)
-    ]
-    savers[1].save("tick", {"stage1.pt": {}}, manifest)
-    savers[1].wait()
-    assert savers[1].take_complete() == []
-    savers[0].save("tick", {"stage0.pt": {}}, manifest)
-    for saver in savers:
+    store = HashStore()
+    last = begin_part(1, tmp_path, PatientWorld(1, store))
+    last.wait()
+    assert last.take_complete() == []
+    for saver in (last, begin_part(0, tmp_path, PatientWorld(0, store))):
         saver.wait()
         saver.settle()
         assert saver.take_complete() == [tmp_path / "tick"]
         assert saver.take_complete() == []
-        saver.close()
 
 
-def test_what_never_becomes_complete_is_not_waited_for_at_the_end(tmp_path):
-    saver = writer.CheckpointWriter(Checkpoints(tmp_path), PatientWorld(1))
-    saver.save("tick", {"stage1.pt": {}}, Manifest(1, [], 1, {}, {}, 1, {}, {}))
+def test_what_never_becomes_complete_is_waited_for_until_the_time_out(tmp_path):
+    saver = begin_part(1, tmp_path, WaitingWorld(1))
     saver.wait()
-    saver.close()
+    saver.settle()
     assert saver.take_complete() == []
-    assert "hocket-verdict" not in [thread.name for thread in threading.enumerate()]
 
 
 def test_a_thread_that_cannot_be_started_is_the_failure(tmp_path, monkeypatch):
@@ -310,26 +271,7 @@ def test_a_thread_that_cannot_be_started_is_the_failure(tmp_path, monkeypatch):
 
     monkeypatch.setattr(threading.Thread, "start", refuse)
     with pytest.raises(RuntimeError, match="can't start new thread"):
-        build_trainer().fit(
-            data(mlp, 2), epochs=1, progress=False, checkpoints=Checkpoints(tmp_path)
-        )
-
-
-def test_a_failure_just_when_a_thread_begins_to_wait_for_the_verdict_is_no_other(
-    tmp_path, monkeypatch
-):
-    """A stage that fails closes its writer while that still writes the first checkpoint."""
-    verdicts, start = Verdicts(tmp_path, PatientWorld(1).flags), threading.Thread.start
-
-    def close_and_start(thread):
-        if thread.name == "hocket-verdict":
-            verdicts.close()
-        start(thread)
-
-    monkeypatch.setattr(threading.Thread, "start", close_and_start)
-    verdicts.await_verdict("tick", "flag")
-    verdicts.close()
-    assert "hocket-verdict" not in [thread.name for thread in threading.enumerate()]
+        fit(tmp_path, 2)
 
 
 def test_the_state_is_that_of_its_tick_however_slow_the_disk(tmp_path, monkeypatch):
@@ -339,9 +281,7 @@ def test_the_state_is_that_of_its_tick_however_slow_the_disk(tmp_path, monkeypat
         may_write.wait(20)
         return original(*args)
 
-    trainers = [build_trainer(), build_trainer()]
-    batches = data(mlp, 6)
-    trainers[0].fit(batches[:3], epochs=1, progress=False, checkpoints=Checkpoints(tmp_path))
+    trainer, batches = build_trainer(), data(mlp, 6)
     monkeypatch.setattr(writer, "write_file", write)
 
     class Slow(list):
@@ -352,27 +292,21 @@ def test_the_state_is_that_of_its_tick_however_slow_the_disk(tmp_path, monkeypat
                 yield batch
 
     checkpoints = Checkpoints(tmp_path / "slow", every=4)
-    trainers[1].fit(Slow(batches), epochs=1, progress=False, checkpoints=checkpoints)
+    trainer.fit(Slow(batches), epochs=1, progress=False, checkpoints=checkpoints)
     resumed = build_trainer()
     resumed.resume(tmp_path / "slow" / checkpoint_name(4, 0))
     resumed.fit(batches, epochs=1, progress=False)
-    assert not different(weights(resumed), weights(trainers[1]))
-    assert torch.is_tensor(weights(resumed)[0])
+    assert not different(weights(resumed), weights(trainer))
 
 
 def test_a_training_that_returns_to_an_earlier_checkpoint_keeps_its_own(tmp_path):
-    def fit(every):
-        checkpoints = Checkpoints(tmp_path, every=every, keep=3)
-        trainer.fit(data(mlp, 9), epochs=1, progress=False, checkpoints=checkpoints)
-
-    trainer = build_trainer()
-    fit(4)
+    fit(tmp_path, 9, every=4, keep=3)
     before = names(tmp_path)
     assert before == [checkpoint_name(4, 0), checkpoint_name(8, 0), checkpoint_name(11, 1)]
     trainer = build_trainer()
     trainer.resume(tmp_path / before[0])
     with pytest.warns(UserWarning, match=r"after .*000006-.* they are set aside as 'aside-1-"):
-        fit(3)
+        fit(tmp_path, 9, trainer=trainer, every=3, keep=3)
     assert [path.name for path in newest_first(tmp_path)] == [
         checkpoint_name(*each) for each in ((11, 1), (9, 0), (6, 0))
     ]

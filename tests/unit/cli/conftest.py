@@ -26,3 +26,20 @@ def call(capsys):
         return code, said.out, said.err
 
     return run
+
+
+@pytest.fixture
+def refused(call, tmp_path):
+    """Return a function that runs a command that is refused and writes nothing: its message."""
+
+    def run(*words):
+        before = sorted(str(path) for path in tmp_path.rglob("*"))
+        code, out, err = call(*words)
+        assert (code, out) == (2, ""), err
+        assert err.startswith("error: ")
+        assert err.count("error: ") == 1
+        assert "Traceback" not in err
+        assert sorted(str(path) for path in tmp_path.rglob("*")) == before
+        return err
+
+    return run

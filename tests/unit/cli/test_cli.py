@@ -26,6 +26,7 @@ RUN_FILES = {
     "summary.json",
 }
 QUICK = ("--network", "mlp:hidden=[16,16]", "--epochs", "1")
+SMALL = "synthetic:shape=[3,8,8],examples=8,test_examples=8"
 pytestmark = pytest.mark.usefixtures("here")
 
 
@@ -86,30 +87,18 @@ def test_a_training_says_if_its_test_is_of_held_out_examples(call, share):
 
 
 def test_an_early_stop_is_told_in_a_line(call):
-    still = (
-        "--network",
-        "mlp:hidden=[16,16]",
-        "--batch-size",
-        512,
-        "--optimizer",
-        "SGD:lr=1e-30",
-    )
-    stops = ("--early-stopping", 2, "--epochs", 9, "--run-dir", "mine")
-    code, _, err = call("train", *still, *stops)
-    assert code == 0
+    def stopped(*words):
+        still = ("--batch-size", 512, "--optimizer", "SGD:lr=1e-30", "--early-stopping", 2)
+        code, _, err = call("train", *QUICK[:2], *still, *words)
+        assert code == 0
+        return err.splitlines()[-1]
+
+    last = stopped("--epochs", 9, "--run-dir", "mine")
     reason = read_json("mine/summary.json")["early_stop"]
-    assert re.fullmatch(
-        r"the test loss has not fallen below \S+ for 2 epochs, since epoch 1", reason
-    )
-    assert err.splitlines()[-1] == f"stopped early, after 3 of 9 epochs: {reason}"
-    updates = ("--early-stopping", 2, "--updates", 40, "--run-dir", "updates")
-    assert (
-        call("train", *still, *updates)[2]
-        .splitlines()[-1]
-        .startswith("stopped early, after 3 epochs: the test loss has not fallen")
-    )
-    whole = ("--early-stopping", 2, "--epochs", 3, "--run-dir", "whole")
-    assert "stopped early" not in call("train", *still, *whole)[2]
+    assert re.fullmatch(r"the test loss has not fallen below \S+ for 2 epochs, .* 1", reason)
+    assert last == f"stopped early, after 3 of 9 epochs: {reason}"
+    assert stopped("--updates", 40).startswith("stopped early, after 3 epochs: the test loss")
+    assert "stopped early" not in stopped("--epochs", 3, "--run-dir", "whole")
     assert read_json("whole/summary.json")["early_stop"] == ""
 
 
@@ -120,15 +109,9 @@ def test_heads_are_exits_in_the_table_and_in_the_files(call):
     (epoch,) = read_json("mine/summary.json")["epochs"]
     evaluation = epoch["evaluation"]
     assert evaluation["exits"][-1] == evaluation["error"]
-    for exit_name, error in (
-        ("head of stage 0", evaluation["exits"][0]),
-        ("network", evaluation["exits"][1]),
-        ("ensemble", evaluation["ensemble"]),
-    ):
-        assert [cell.strip() for cell in table_row(out, exit_name)] == [
-            exit_name,
-            f"{error:.2%}",
-        ]
+    names = ("head of stage 0", "network", "ensemble")
+    for name, error in zip(names, [*evaluation["exits"], evaluation["ensemble"]], strict=True):
+        assert table_row(out, name) == [name, f"{error:.2%}"]
     (row,) = [row for row in read_metrics("mine") if row["kind"] == "epoch"]
     assert row["evaluation"] == evaluation
 
@@ -136,13 +119,8 @@ def test_heads_are_exits_in_the_table_and_in_the_files(call):
 def table_row(out, first):
     """Return the cells of the row whose first cell is this one."""
     rows = [line.split("│")[1:-1] for line in out.splitlines() if "│" in line]
-    return next(row for row in rows if row[0].strip() == first)
-
-
-def test_two_trainings_do_not_share_a_folder(call):
-    for _ in range(2):
-        assert call("train", *QUICK)[0] == 0
-    assert len(list(Path("runs").iterdir())) == 2
+    cells = [[cell.strip() for cell in row] for row in rows]
+    return next(row for row in cells if row[0] == first)
 
 
 def test_a_run_file_repeats_the_training_bit_by_bit(call):
@@ -182,59 +160,24 @@ def test_options_win_over_the_run_file(call):
     assert not same_tensors(read_weights("first"), read_weights("second"))
 
 
-def test_a_recipe_and_a_run_file_are_not_mixed(call, here):
-    Path("run.json").write_text("{}")
-    said = refused(call, here, "train", "--recipe", "gpt-characters", "--config", "run.json")
-    assert "--recipe gpt-characters and --config run.json are both settings to start" in said
-
-
 def test_options_win_over_a_recipe(call):
     words = ("--data", "digits", "--plan", "balanced", *QUICK, "--run-dir", "mine")
     assert call("train", "--recipe", "fdg-cifar", *words)[0] == 0
     config = read_json("mine/run.json")
-    assert (config["network"], config["data"], config["epochs"]) == (
-        "mlp:hidden=[16,16]",
-        "digits",
-        1,
-    )
-    assert config["batch_size"] == 128
+    wanted = {"network": "mlp:hidden=[16,16]", "data": "digits", "epochs": 1, "batch_size": 128}
+    assert config.items() >= wanted.items()
     assert config["scheduler"] == "MultiStepLR:milestones=[150,225,275],gamma=0.1"
 
 
 def test_everything_that_can_be_logged(call):
-    words = (
-        "--batch-size",
-        64,
-        "--tensorboard",
-        "--gradient-error-every",
-        10,
-        "--log-every",
-        10,
-        "--run-dir",
-        "mine",
-    )
     pytest.importorskip("tensorboard")
-    assert call("train", *QUICK, *words)[0] == 0
+    words = ("--batch-size", 64, "--tensorboard", "--gradient-error-every", 10)
+    assert call("train", *QUICK, *words, "--log-every", 10, "--run-dir", "mine")[0] == 0
     (board,) = {file.name for file in Path("mine").iterdir()} - RUN_FILES
     assert board.startswith("events.out.tfevents")
     rows = read_metrics("mine")
     assert {row["kind"] for row in rows} == {"backward", "update", "comparison", "epoch"}
     assert {row["batch"] for row in rows if "batch" in row} == {0, 10, 20}
-
-
-def test_bfloat16_and_channels_last(call):
-    words = ("--network", "resnet8", "--data", "synthetic:examples=64,shape=[3,8,8]")
-    more = ("--precision", "bf16", "--channels-last", "--epochs", 1, "--run-dir", "mine")
-    assert call("train", *words, *more)[0] == 0
-    assert all(v.isfinite().all() for v in read_weights("mine").values())
-
-
-@pytest.mark.filterwarnings("default:shrink")
-def test_shrink_under_adam_is_warned_of(call):
-    words = ("--method", "fdg:shrink=0.5", "--optimizer", "Adam")
-    code, _, err = call("train", *QUICK, *words)
-    assert code == 0
-    assert "warning: shrink=0.5 cancels under Adam" in err
 
 
 def test_methods_are_listed_with_their_options(call):
@@ -258,30 +201,7 @@ def test_a_program_is_drawn_as_text(call):
     ]
 
 
-def test_a_program_is_drawn_as_a_picture(call):
-    code, _, err = call("draw", "--method", "adl:accumulate=2", "--out", "adl.svg")
-    assert code == 0
-    assert "adl.svg" in err
-    assert "adl:accumulate=2 on 3 stages" in Path("adl.svg").read_text()
-
-
-def test_help_names_every_choice_of_a_run(call):
-    code, out, _ = call("train", "--help")
-    assert code == 0
-    for field in fields(RunConfig):
-        assert f"--{field.name.replace('_', '-')}" in out
-    assert "--config" in out
-    assert "--recipe" in out
-
-
-def test_help_names_the_commands(call):
-    code, out, _ = call("--help")
-    assert code == 0
-    for command in ("train", "methods", "draw"):
-        assert command in out
-
-
-# Refusals: exit code 2, one message, no files.
+# Refusals.
 
 BAD = {
     "unknown method": ("--method fgd", "unknown method 'fgd' (did you mean 'fdg'?)"),
@@ -290,12 +210,10 @@ BAD = {
     "unknown network": ("--network mlpp", "unknown network 'mlpp' (did you mean 'mlp'?)"),
     "unknown option of a network": ("--network mlp:hiden=[3]", "did you mean 'hidden'?"),
     "wrong option of a network": ("--network resnet8:pooling=max", "pooling is 'max'; wanted"),
+    "PyTorch refuses": (f"--network resnet18:num_classes=-3 --data {SMALL}", "PyTorch refuses"),
     "unknown data set": ("--data digit", "unknown data set 'digit' (did you mean 'digits'?)"),
     "unknown option of a data set": ("--data synthetic:nois=1", "did you mean 'noise'?"),
-    "wrong option of a data set": (
-        "--data synthetic:classes=0",
-        "classes is 0; give 1 or more",
-    ),
+    "wrong option of a data set": ("--data synthetic:classes=0", "classes is 0"),
     "unknown optimizer": ("--optimizer SDG:lr=1", "unknown optimizer 'SDG'"),
     **{
         f"{option} as an option of {flag}": (f"{flag} {name}:{option}=x", f"option {option!r}")
@@ -319,18 +237,18 @@ BAD = {
     "missing option of a scheduler": ("--scheduler StepLR", "'step_size'"),
     "scheduler with a metric": (
         "--scheduler ReduceLROnPlateau --scheduler-unit update",
-        "ReduceLROnPlateau follows the validation loss at the end of each epoch",
+        "ReduceLROnPlateau follows the validation loss",
     ),
-    "warm-up without epochs": (
-        "--scheduler-unit update",
-        "which has no effect without scheduler; give both",
-    ),
+    "unit without a scheduler": ("--scheduler-unit update", "no effect without scheduler"),
     "unknown recipe": ("--recipe fdg-cifer", "unknown recipe 'fdg-cifer'"),
     "recipe without its data": ("--recipe fdg-cifar", "pass their folder with --data-dir"),
+    "recipe and run file": (
+        "--recipe gpt-characters --config run.json",
+        "--recipe gpt-characters and --config run.json are both settings",
+    ),
     "network that does not take the data": (
         "--network gpt",
-        "the network 'gpt' does not take the data 'digits', whose inputs have the shape "
-        "(1, 8, 8) and which has 10 classes: layer 'embed' fails: Expected",
+        "'gpt' does not take the data 'digits', whose inputs have the shape (1, 8, 8)",
     ),
     "no stages": ("--stages 0", "stages is 0; use a number in [1, 1024]"),
     "more stages than layers": ("--stages 99", "cannot cut this network into 99 stages"),
@@ -338,22 +256,9 @@ BAD = {
     "too few cuts": ("--plan hidden1 --stages 3", "makes 2 stages, but stages is 3"),
     "no paper's plan": ("--plan paper", "no paper cuts 'mlp'"),
     "shrink of 0": ("--method fdg:shrink=0", "shrink is 0; use a number in (0, 1]"),
-    "shrink above 1": ("--method fdg:shrink=1.5", "shrink is 1.5; use a number in (0, 1]"),
-    "negative shrink": ("--method fdg:shrink=-1", "shrink is -1; use a number in (0, 1]"),
-    "accumulate of 0": (
-        "--method adl:accumulate=0",
-        "accumulate is 0; use a number of at least 1",
-    ),
-    "half a gradient": (
-        "--method adl:accumulate=1.5",
-        "accumulate is 1.5; wanted a whole number",
-    ),
+    "half a gradient": ("--method adl:accumulate=1.5", "accumulate is 1.5"),
     "unknown order": ("--method fdg:order=both", "order is 'both'; wanted"),
-    "unknown linearization": ("--method fdg:linearize=now", "linearize is 'now'; wanted"),
     "unknown head": ("--method dgl:head=none", "head is 'none'; wanted"),
-    "head of no width": ("--method dgl:width=0", "width is 0; use a number above 0"),
-    "similarity alone": ("--method dgl:similarity=1", "similarity is 1; use a number in"),
-    "half a layer": ("--method dgl:depth=1.5", "depth is 1.5; wanted a whole number"),
     "no name": ("--method :shrink=1", "cannot read 'shrink=1'"),
     "no value": ("--method fdg:shrink", "cannot read 'shrink' in 'fdg:shrink'"),
     "no folder for data": ("--data cifar10", "pass their folder with --data-dir"),
@@ -364,13 +269,11 @@ BAD = {
     "unknown device": ("--device gpu", "device is 'gpu'; use one such as 'cpu'"),
     "missing run file": ("--config none.json", "cannot read the run file 'none.json'"),
     "no run file": ("--config", "--config requires an argument"),
+    "run folder that cannot be made": ("--run-dir /proc/none/here", "'/proc/none/here'"),
     "no epochs": ("--epochs 0", "epochs is 0; use a number of at least 1"),
-    "no batches": ("--batch-size 0", "batch_size is 0; use a number of at least 1"),
     "half a tick": ("--extra-delay 1.5", "extra_delay is '1.5'"),
     "half a check": ("--check-every 1.5", "wanted a whole number, got '1.5'"),
-    "epochs in words": ("--epochs many", "Invalid value for --epochs: wanted a whole number"),
     "endless patience": ("--timeout-s inf", "timeout_s is inf; wanted a finite number"),
-    "seed of many digits": ("--seed 1000000000000000000000", "use a number in [0, 92233"),
     "unknown precision": ("--precision fp8", '"fp32", "bf16", "fp16"'),
     "two lengths": ("--updates 3 --epochs 3", "a training ends after one of the two"),
     "unknown flag": ("--epoch 3", "Unknown option: --epoch. Did you mean --epochs?"),
@@ -381,22 +284,9 @@ BAD = {
 }
 
 
-def refused(call, here, *words):
-    """Return the message of a command that has to fail and write nothing."""
-    before = sorted(str(path) for path in here.rglob("*"))
-    code, out, err = call(*words)
-    assert code == 2, err
-    assert err.startswith("error: ")
-    assert err.count("error: ") == 1
-    assert "Traceback" not in err
-    assert out == ""
-    assert sorted(str(path) for path in here.rglob("*")) == before
-    return err
-
-
 @pytest.mark.parametrize(("words", "said"), BAD.values(), ids=BAD)
-def test_bad_choices_are_refused_before_anything_is_made(call, here, words, said):
-    assert said in refused(call, here, "train", *words.split())
+def test_bad_choices_are_refused_before_anything_is_made(refused, words, said):
+    assert said in refused("train", *words.split())
 
 
 @pytest.mark.parametrize(
@@ -405,22 +295,19 @@ def test_bad_choices_are_refused_before_anything_is_made(call, here, words, said
         ("trian", "unknown command 'trian' (did you mean 'train'?); there are: train,"),
         ("--method fdg", "--method"),
         ("draw --method fgd", "did you mean 'fdg'?"),
-        ("draw --stages 0", "has 0 stages; use at least 1"),
-        ("draw --batches 0", "batches is 0; use at least 1"),
-        ("methods --stages 0", "stages is 0; use at least 1"),
-        ("methods --remedies --markdown", "markdown is the table of methods, not of remedies"),
+        ("draw --stages 0", "has 0 stages"),
+        ("draw --batches 0", "batches is 0"),
+        ("draw --out fdg.gif", "'fdg.gif'; use a name in .svg, .png or .pdf"),
+        ("draw --out /nope/a.svg", "out is '/nope/a.svg', and there is no folder"),
+        ("plan --picture /nope/a.svg", "picture is '/nope/a.svg', and there is no folder"),
+        ("plan --plan-out /nope/a.json", "plan_out is '/nope/a.json', and there is no folder"),
+        ("methods --stages 0", "stages is 0"),
+        ("methods --remedies --markdown", "markdown is the table of methods"),
         ("methods fdg", "fdg"),
     ],
 )
-def test_other_commands_refuse_as_well(call, here, words, said):
-    assert said in refused(call, here, *words.split())
-
-
-def test_a_picture_of_another_kind_is_refused(call, here):
-    code, _, err = call("draw", "--out", "fdg.gif")
-    assert code == 2
-    assert "cannot draw to 'fdg.gif'; use a name in .svg, .png or .pdf" in err
-    assert list(here.iterdir()) == []
+def test_other_commands_refuse_as_well(refused, words, said):
+    assert said in refused(*words.split())
 
 
 @pytest.mark.parametrize(
@@ -432,31 +319,24 @@ def test_a_picture_of_another_kind_is_refused(call, here):
     ],
     ids=["layer twice", "out of order", "first layer"],
 )
-def test_a_plan_with_an_empty_stage_is_refused(call, here, plan, said):
-    small = "synthetic:shape=[3,8,8],examples=8,test_examples=8"
-    words = ("--network", "resnet8", "--data", small, "--stages", 3)
-    assert said in refused(call, here, "train", *words, "--plan", plan)
+def test_a_plan_with_an_empty_stage_is_refused(refused, plan, said):
+    words = ("--network", "resnet8", "--data", SMALL, "--stages", 3)
+    assert said in refused("train", *words, "--plan", plan)
 
 
 @pytest.mark.parametrize("flag", HINTS)
-def test_options_of_other_programs_are_told_with_the_right_one(call, here, flag):
-    said = refused(call, here, "train", flag, "1")
-    assert said == f"error: there is no {flag}; {HINTS[flag]}\n"
-    named = re.findall(r"--[a-z-]+", HINTS[flag])
-    assert all(
-        hasattr(RunConfig, name[2:].replace("-", "_"))
-        for name in named
-        if name != "--processes"
-    )
+def test_options_of_other_programs_are_told_with_the_right_one(refused, flag):
+    assert refused("train", flag, "1") == f"error: there is no {flag}; {HINTS[flag]}\n"
+    named = {name[2:].replace("-", "_") for name in re.findall(r"--[a-z-]+", HINTS[flag])}
+    assert all(hasattr(RunConfig, name) for name in named - {"processes"})
 
 
 def test_a_terminal_shows_what_goes_on_before_the_first_batch(call, here, monkeypatch):
     monkeypatch.setenv("FORCE_COLOR", "1")
     code, _, err = call("train", *QUICK)
     assert code == 0
-    assert (
-        err.index("reading digits") < err.index("building the stages") < err.index("epoch 1/1")
-    )
+    places = [err.index(t) for t in ("reading digits", "building the stages", "epoch 1/1")]
+    assert places == sorted(places)
 
 
 def test_each_option_of_a_training_stands_in_one_group_of_its_help(call, here):
@@ -465,6 +345,7 @@ def test_each_option_of_a_training_stands_in_one_group_of_its_help(call, here):
     titles = re.findall("╭─ (.+?) ─", out)
     assert set(titles) == set(FIRST_OF_GROUP.values())
     options = {field.name for field in fields(RunConfig)} | {"config", "recipe", "resume"}
+    assert all(name in call("--help")[1] for name in COMMANDS)
     for name in options | {"processes", "max_restarts"}:
         assert len(re.findall(rf"│ --{name.replace('_', '-')} ", out)) == 1
 
@@ -491,33 +372,17 @@ def test_networks_and_data_sets_are_listed_with_their_options(call, here):
     assert all(f"│ {name} " in out for name in DATA)
 
 
-@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
-def test_a_device_that_is_not_there_is_refused(call, here):
-    said = refused(call, here, "train", "--device", "cuda")
-    assert "device is 'cuda', and PyTorch finds no GPU; use 'cpu'" in said
-
-
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        ('{"epoch": 3}', "'epoch' (did you mean 'epochs'?)"),
-        ('{"stages": "two"}', "stages is 'two'; wanted a whole number"),
-        ('{"stages": 0, "epochs": 0}', "stages is 0"),
-        ('{"precision": "fp8"}', "wanted 'fp32' or 'bf16' or 'fp16'"),
-        ("[]", "holds no object of keys and values"),
+        ('{"epoch": 3, "stages": "two"}', "'epoch' (did you mean 'epochs'?)"),
+        ('{"epoch": 3, "stages": "two"}', "stages is 'two'; wanted a whole number"),
         ("{", "is not JSON"),
     ],
 )
-def test_a_bad_run_file_is_refused(call, here, content, said):
+def test_a_bad_run_file_is_refused(refused, here, content, said):
     (here / "mine.json").write_text(content)
-    assert said in refused(call, here, "train", "--config", "mine.json")
-
-
-def test_all_that_is_wrong_in_a_run_file_is_told_at_once(call, here):
-    (here / "mine.json").write_text('{"epoch": 3, "stages": "two", "seed": null}')
-    said = refused(call, here, "train", "--config", "mine.json")
-    for part in ("'epoch'", "stages is 'two'", "seed is None"):
-        assert part in said
+    assert said in refused("train", "--config", "mine.json")
 
 
 BATCHES = "cifar-10-batches-py/data_batch_1"
@@ -528,24 +393,22 @@ BATCHES = "cifar-10-batches-py/data_batch_1"
     [
         ({"note.txt": b"not here"}, "found note.txt, wanted"),
         ({BATCHES: b"\x80\x02}q\x00."}, "data_batch_1 is no CIFAR batch"),
-        ({BATCHES: b""}, "data_batch_1 is no readable pickle"),
         ({"cifar-10-python.tar.gz": b"\x1f\x8b"}, "is no readable .tar.gz"),
-        ({"train-0.parquet": b"PAR1"}, "train-0.parquet"),
         ({"train-0.parquet": b"PAR1", "test-0.parquet": b"PAR1"}, "cannot be read"),
     ],
-    ids=["missing", "another file", "empty", "truncated archive", "one part", "damaged"],
+    ids=["missing", "another file", "truncated archive", "damaged"],
 )
-def test_a_damaged_data_folder_is_refused(call, here, files, said):
+def test_a_damaged_data_folder_is_refused(refused, here, files, said):
     for name, content in files.items():
         (here / "data" / name).parent.mkdir(parents=True, exist_ok=True)
         (here / "data" / name).write_bytes(content)
-    assert said in refused(call, here, "train", "--data", "cifar10", "--data-dir", "data")
+    assert said in refused("train", "--data", "cifar10", "--data-dir", "data")
 
 
-def test_a_run_folder_is_never_written_over(call, here):
+def test_a_run_folder_is_never_written_over(refused, here):
     (here / "mine").mkdir()
     (here / "mine" / "precious.txt").write_text("kept")
-    said = refused(call, here, "train", *QUICK, "--run-dir", "mine")
+    said = refused("train", *QUICK, "--run-dir", "mine")
     assert "the run folder 'mine' exists already; name another with --run-dir" in said
 
 
@@ -598,15 +461,3 @@ def test_ctrl_c_ends_in_seconds_and_what_was_reached_is_saved(here):
     assert summary["epochs"]
     network = hocket.zoo.mlp(hidden=[16, 16])
     network.load_state_dict(read_weights(here / "mine"), strict=True)
-
-
-@pytest.mark.skipif(not Path("/proc").is_dir(), reason="there is no place to write to nowhere")
-def test_a_run_folder_that_cannot_be_made_is_refused(call, here):
-    said = refused(call, here, "train", "--epochs", 1, "--run-dir", "/proc/none/here")
-    assert "cannot make the run folder '/proc/none/here'" in said
-
-
-def test_a_number_that_pytorch_refuses_is_told(call, here):
-    small = "synthetic:shape=[3,8,8],examples=8,test_examples=8"
-    words = ("--network", "resnet18:num_classes=-3", "--data", small)
-    assert "PyTorch refuses the network" in refused(call, here, "train", *words)

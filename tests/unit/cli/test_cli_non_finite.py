@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from hocket import data
-from hocket.cli.main import main
 
 SPOILED = 12
 NETWORK = """
@@ -28,39 +27,35 @@ def broken():
 
 
 @pytest.fixture
-def call(tmp_path, monkeypatch, capsys):
+def call(here, call):
     """Return a function that trains a network that breaks at one batch: exit code, output."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("COLUMNS", "1000")
     batches = data.load("digits", data_dir=None, batch_size=64, seed=0).train.serve(0)
     x, _ = next(itertools.islice(batches, SPOILED, None))
     Path("own.py").write_text(NETWORK.format(total=float(x.sum())))
+    common = ("--network", "own.py:broken", "--plan", "3", "--epochs", "1", "--log-every", "1")
 
-    def run(*words, out="run"):
-        common = ("--network", "own.py:broken", "--plan", "3", "--epochs", "1")
-        common += ("--log-every", "1")
-        code = main(["train", *common, "--run-dir", out, *map(str, words)])
-        captured = capsys.readouterr()
-        return code, captured.out + captured.err
+    def run(*words):
+        code, out, err = call("train", *common, "--run-dir", "run", *words)
+        return code, out + err
 
     return run
 
 
-def read_summary(folder):
-    return json.loads((folder / "summary.json").read_text())
+def read_summary():
+    return json.loads(Path("run/summary.json").read_text())
 
 
-def read_rows(folder, kind):
-    rows = map(json.loads, (folder / "metrics.jsonl").read_text().splitlines())
+def read_rows(kind):
+    rows = map(json.loads, Path("run/metrics.jsonl").read_text().splitlines())
     return [row for row in rows if row["kind"] == kind]
 
 
 def test_it_stops_with_stage_batch_tick_and_tensor(call):
     code, said = call()
     assert code == 2
-    assert "the output became nan; this stage's weights are those before this batch" in said
+    assert "the output became nan" in said
     assert f"(stage 0, batch {SPOILED}, tick {SPOILED}: F0.{SPOILED})" in said
-    assert read_summary(Path("run"))["state"] == "failed"
+    assert read_summary()["state"] == "failed"
 
 
 def test_a_batch_that_is_skipped_is_counted_and_told(call):
@@ -68,18 +63,10 @@ def test_a_batch_that_is_skipped_is_counted_and_told(call):
     assert code == 0
     assert "1 batch skipped" in said
     assert "batches skipped" in said.partition("finished: run")[2], "a table of its own"
-    summary = read_summary(Path("run"))
+    summary = read_summary()
     assert [stage["skipped"] for stage in summary["stages"]] == [1, 1]
     assert summary["epochs"][0]["skipped"] == [1, 1]
     place = {"stage": 0, "batch": SPOILED, "tick": SPOILED, "epoch": 0}
     row = {"kind": "skipped", **place, "fault": "output became nan"}
-    assert read_rows(Path("run"), "skipped") == [row]
-    assert {row["batch"] for row in read_rows(Path("run"), "backward")} == {*range(23)} - {
-        SPOILED
-    }
-
-
-def test_it_is_refused_where_replicas_would_have_to_agree(call):
-    code, told = call("--on-nan", "skip", "--replicas", 2)
-    assert code == 2
-    assert "do not agree on which to skip" in told
+    assert read_rows("skipped") == [row]
+    assert {row["batch"] for row in read_rows("backward")} == {*range(23)} - {SPOILED}

@@ -12,11 +12,7 @@ import pytest
 import hocket
 from hocket.cli import output
 from hocket.cli.main import main
-from hocket.cli.output import print_tables
 from hocket.distributed.folder import last_words
-from hocket.runs.summary import Summary
-from hocket.runs.tables import summary_tables
-from hocket.training.results.metrics import EpochResult
 
 QUICK = ("--network", "mlp:hidden=[16,16]", "--epochs", "1", "--run-dir", "mine")
 
@@ -55,17 +51,6 @@ def test_a_folder_may_have_any_name(terminal, tmp_path, monkeypatch):
     printed = stream.buffer.getvalue().decode()
     assert r"finished: x/[/x] [bold]\xe4[/bold] :smile:" in printed
     assert "test error" in printed
-
-
-def test_on_a_narrow_terminal_no_number_of_a_result_is_cut(capsys, monkeypatch):
-    monkeypatch.setenv("COLUMNS", "40")
-    epochs = (EpochResult(0, 1.23456789, None, 1.0, 8, (0.0,), (0,)),)
-    summary = Summary("finished", "", Path("runs/mine"), epochs, 12345.6, 98765.4, (), ())
-    print_tables(*summary_tables(summary))
-    printed = capsys.readouterr().out
-    assert "1.2" in printed
-    assert "12345.6" in printed
-    assert "…" not in printed
 
 
 def test_control_characters_of_others_reach_no_terminal(capsys):

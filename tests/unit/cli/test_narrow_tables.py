@@ -1,12 +1,21 @@
 """At any width of the terminal every number of a table is printed whole."""
 
 import re
+from pathlib import Path
 
 import pytest
 
 from hocket.cli.output import print_tables
 from hocket.runs.catalogue import data_table
-from hocket.runs.tables import METHOD_COLUMNS, method_rows, method_table, option_table
+from hocket.runs.summary import Summary
+from hocket.runs.tables import (
+    METHOD_COLUMNS,
+    method_rows,
+    method_table,
+    option_table,
+    summary_tables,
+)
+from hocket.training.results.metrics import EpochResult
 
 WIDTHS = (40, 80, 100, 120, 200)
 
@@ -36,4 +45,12 @@ def test_no_value_of_the_methods_is_cut(capsys, monkeypatch, width):
 def test_prose_breaks_between_words(capsys, monkeypatch, width):
     text = printed(capsys, monkeypatch, width, option_table(), data_table())
     assert all(len(line) <= width for line in text.splitlines())
+    assert "…" not in text
+
+
+def test_no_number_of_a_result_is_cut(capsys, monkeypatch):
+    epochs = (EpochResult(0, 1.23456789, None, 1.0, 8, (0.0,), (0,)),)
+    summary = Summary("finished", "", Path("runs/mine"), epochs, 12345.6, 98765.4, (), ())
+    text = printed(capsys, monkeypatch, 40, *summary_tables(summary))
+    assert {"1.2346", "12345.6", "98765.4"} & set(words(text))
     assert "…" not in text

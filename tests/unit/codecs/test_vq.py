@@ -136,7 +136,7 @@ def test_a_group_has_eight_channels_by_default():
 
 
 def test_all_options_out_of_range_are_listed():
-    told = r"(?s)groups is 0.*codes is 40000; use 2 to 32768, .*decay is 0.*every is 0"
+    told = r"(?s)groups is 0.*codes is 40000; use a number in .2, 32768.*decay is 0.*every is 0"
     with pytest.raises(OptionError, match=told):
         VQ(groups=0, codes=40_000, decay=0.0, every=0)
 

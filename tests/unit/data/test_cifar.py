@@ -6,15 +6,15 @@ import struct
 import sys
 import tarfile
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
 import torch
 from PIL import Image
 
-from hocket.data import load
 from hocket.data.augment import Chain, Normalise
-from hocket.data.cifar import load_release, read_release
+from hocket.data.cifar import make_loader, read_release
 from hocket.data.cifar_release import CIFAR10, CIFAR100
 from hocket.errors import DataError, OptionError
 
@@ -40,12 +40,16 @@ def original_pickle(rows, labels, key=b"labels"):
     return b"\x80\x02}(" + text(b"data") + array + text(key) + numbers + b"u."
 
 
-def pickled(names=FILES):
+def pickled(dump=original_pickle, **others):
     """Return the content of each batch file, four images."""
-    return {
-        name: original_pickle(PIXELS[FILES[name] :][:4], LABELS[FILES[name] :][:4])
-        for name in names
-    }
+    files = {n: dump(PIXELS[first:][:4], LABELS[first:][:4]) for n, first in FILES.items()}
+    return files | others
+
+
+def dumped(rows, labels):
+    """Return a pickle as this NumPy writes it."""
+    numbers = labels if isinstance(labels, list) else labels.tolist()
+    return pickle.dumps({b"data": rows, b"labels": numbers}, protocol=4)
 
 
 # CIFAR-10 as if published with 8 and 4 images in 2 classes.
@@ -60,7 +64,7 @@ RELEASE = replace(
 
 def write_folder(root, contents):
     folder = root / CIFAR10.folder
-    folder.mkdir(parents=True)
+    folder.mkdir()
     for name, content in contents.items():
         (folder / name).write_bytes(content)
     return folder
@@ -97,9 +101,7 @@ def write_parquet(root, *, image="img", label="label", shards=(0, 4, 8, 12), suf
 
 
 def load_small(data_dir, release=RELEASE, **options):
-    chosen = {"batch_size": 4, "seed": 0, "subset": None, "augment": True}
-    chosen |= {"normalisation": "fdg", **options}
-    return load_release(release, data_dir=data_dir, **chosen)
+    return make_loader(release)(data_dir=data_dir, batch_size=4, **options)
 
 
 def check_all_images(parts):
@@ -109,66 +111,38 @@ def check_all_images(parts):
     assert torch.cat([part.targets for part in parts]).tolist() == LABELS.tolist()
 
 
-@pytest.mark.parametrize("below", ["", "cifar10"])
-def test_folder_of_pickles(tmp_path, below):
-    write_folder(tmp_path / below, pickled())
-    check_all_images(read_release(RELEASE, tmp_path))
+def write_pickles(root, **others):
+    return write_folder(root, pickled(**others))
 
 
-def test_the_folder_itself_may_be_given(tmp_path):
-    check_all_images(read_release(RELEASE, write_folder(tmp_path, pickled())))
-
-
-def test_pickles_of_this_numpy_are_read_too(tmp_path):
-    contents = {
-        name: pickle.dumps(
-            {b"data": PIXELS[n : n + 4], b"labels": LABELS[n : n + 4].tolist()}, protocol=4
-        )
-        for name, n in FILES.items()
-    }
-    write_folder(tmp_path, contents)
-    check_all_images(read_release(RELEASE, tmp_path))
-
-
-def test_fine_labels_of_pickles_are_found(tmp_path):
-    contents = {
-        name: original_pickle(PIXELS[n:][:4], LABELS[n:][:4], key=CIFAR100.pickled_label)
-        for name, n in FILES.items()
-    }
-    write_folder(tmp_path, contents)
-    check_all_images(read_release(replace(RELEASE, pickled_label=b"fine_labels"), tmp_path))
-
-
-@pytest.mark.parametrize("name", ["cifar10", "cifar100"])
-def test_both_releases_are_searched_under_their_names(tmp_path, name):
-    with pytest.raises(
-        DataError, match=rf"no {name} in .*: found nothing, wanted the folder cifa"
-    ):
-        load(name, data_dir=tmp_path, batch_size=4)
-
-
-def test_archive(tmp_path):
-    path = write_archive(tmp_path, pickled())
-    check_all_images(read_release(RELEASE, tmp_path))
-    check_all_images(read_release(RELEASE, path))
-    assert [entry.name for entry in tmp_path.iterdir()] == [path.name]
+FINE = replace(RELEASE, pickled_label=b"fine_labels", label_columns=CIFAR100.label_columns)
+LAYOUTS = {
+    "pickles": (RELEASE, write_pickles),
+    "of this NumPy": (RELEASE, lambda root: write_folder(root, pickled(dumped))),
+    "with fine labels": (
+        FINE,
+        lambda root: write_folder(
+            root, pickled(partial(original_pickle, key=CIFAR100.pickled_label))
+        ),
+    ),
+    "archive": (RELEASE, lambda root: write_archive(root, pickled())),
+    "parquet": (RELEASE, write_parquet),
+    "parquet of PNG": (RELEASE, partial(write_parquet, image="image", suffix="PNG")),
+    "parquet with fine labels": (FINE, partial(write_parquet, label="fine_label")),
+}
 
 
 @pytest.mark.parametrize("below", ["", "cifar10"])
-@pytest.mark.parametrize(("image", "suffix"), [("img", "WEBP"), ("image", "PNG")])
-def test_parquet(tmp_path, below, image, suffix):
-    write_parquet(tmp_path / below, image=image, suffix=suffix)
-    check_all_images(read_release(RELEASE, tmp_path))
+@pytest.mark.parametrize(("release", "write"), LAYOUTS.values(), ids=LAYOUTS)
+def test_every_layout_yields_the_same_images(tmp_path, release, write, below):
+    """The folder of pickles or the archive may be given as well."""
+    root = tmp_path / below
+    root.mkdir(exist_ok=True)
+    for place in (tmp_path, write(root)):
+        check_all_images(read_release(release, place))
 
 
-def test_fine_labels_of_cifar100_are_preferred(tmp_path):
-    write_parquet(tmp_path, label="fine_label")
-    check_all_images(
-        read_release(replace(RELEASE, label_columns=CIFAR100.label_columns), tmp_path)
-    )
-
-
-@pytest.mark.parametrize("write", [write_parquet, lambda root: write_folder(root, pickled())])
+@pytest.mark.parametrize("write", [write_parquet, write_pickles])
 @pytest.mark.parametrize("subset", [1, 3, 6])
 def test_subset_takes_the_first_training_images(tmp_path, write, subset):
     write(tmp_path)
@@ -179,7 +153,7 @@ def test_subset_takes_the_first_training_images(tmp_path, write, subset):
 
 
 def test_data_are_augmented_for_training_and_normalised(tmp_path):
-    write_folder(tmp_path, pickled())
+    write_pickles(tmp_path)
     data = load_small(tmp_path)
     assert (data.name, data.shape, data.classes) == ("cifar10", (3, 32, 32), 2)
     assert isinstance(data.train.examples.transform, Chain)
@@ -190,185 +164,128 @@ def test_data_are_augmented_for_training_and_normalised(tmp_path):
     assert adl.std == (0.2470, 0.2435, 0.2616)
 
 
-@pytest.mark.parametrize("length", [40, -4000])
-def test_an_unreadable_archive_is_refused(tmp_path, length):
-    path = write_archive(tmp_path, pickled())
-    path.write_bytes(path.read_bytes()[:length])
-    with pytest.raises(DataError, match=r"is no readable .tar.gz: .*; fetch it again"):
-        read_release(RELEASE, tmp_path)
-
-
-def test_missing_batches_are_named(tmp_path):
-    write_folder(tmp_path, pickled(["data_batch_1"]))
-    with pytest.raises(
-        DataError, match=r"lacks data_batch_2, test_batch; wanted data_batch_1, d"
-    ):
-        read_release(RELEASE, tmp_path)
-
-
 def test_a_pickle_must_not_name_anything_but_arrays(tmp_path):
-    done = tmp_path / "done"
-    contents = pickled()
-    contents["data_batch_1"] = b"cpathlib\nPath\n" + f"(V{done}\n".encode() + b"tR."
-    write_folder(tmp_path, contents)
+    """A path that the file creates, for example."""
+    harm = b"cpathlib\nPath\n" + f"(V{tmp_path / 'done'}\n".encode() + b"tR."
+    write_pickles(tmp_path, data_batch_1=harm)
     with pytest.raises(DataError, match=r"asks for pathlib.Path, which no CIFAR file needs"):
         read_release(RELEASE, tmp_path)
 
 
-@pytest.mark.parametrize(
-    "content",
-    [
-        b"",
-        b"\x80\x02}(U\x04da",
-        b"nonsense",
-        # Numbers of more than a byte.
-        pickle.dumps({b"data": PIXELS[:4].astype(np.int16), b"labels": [0] * 4}, protocol=4),
-    ],
-)
-def test_an_unreadable_pickle_is_refused(tmp_path, content):
-    contents = {**pickled(), "data_batch_1": content}
-    write_folder(tmp_path, contents)
-    with pytest.raises(
-        DataError, match=r"data_batch_1 is no readable pickle: .*; fetch it again"
-    ):
-        read_release(RELEASE, tmp_path)
+def batch(content):
+    """Return what writes pickles of which the first batch holds something else."""
+    packed = content if isinstance(content, bytes) else pickle.dumps(content, protocol=4)
+    return lambda root: write_pickles(root, data_batch_1=packed)
 
 
-@pytest.mark.parametrize(
-    "content",
-    [
-        [1, 2],
-        {b"data": PIXELS[:4]},
-        {b"data": "text", b"labels": [0] * 4},
-        {b"data": PIXELS[:4, :9], b"labels": [0] * 4},
-        {b"data": PIXELS[:4], b"labels": [0] * 3},
-        {b"data": PIXELS[:4], b"labels": ["cat"] * 4},
-    ],
-)
-def test_a_pickle_of_something_else_is_refused(tmp_path, content):
-    contents = {**pickled(), "data_batch_1": pickle.dumps(content, protocol=4)}
-    write_folder(tmp_path, contents)
-    with pytest.raises(
-        DataError, match=r"is no CIFAR batch: wanted 'data', uint8 of N rows of"
-    ):
-        read_release(RELEASE, tmp_path)
+def cut(write, pattern, size):
+    """Return what writes a layout of which a file is cut, or removed."""
+
+    def write_cut(root):
+        write(root)
+        for file in root.rglob(pattern):
+            content = file.read_bytes()
+            file.unlink()
+            if size:
+                file.write_bytes(content[:size])
+
+    return write_cut
 
 
-def test_wrong_counts_of_pickled_images_are_refused(tmp_path):
-    write_folder(tmp_path, pickled())
-    expected = r"holds 8 training and 4 test images, wanted 9 and 4; fetch cifar-10-python"
-    with pytest.raises(DataError, match=expected):
-        read_release(replace(RELEASE, train_images=9), tmp_path)
+def rows(image, label=1):
+    """Return what writes parquet files of which the first holds other rows."""
 
+    def write(root):
+        pa = pytest.importorskip("pyarrow", reason="the parquet layout needs pyarrow")
+        import pyarrow.parquet as pq
 
-@pytest.mark.parametrize("part", ["train", "test"])
-def test_missing_parquet_parts_are_named(tmp_path, part):
-    write_parquet(tmp_path)
-    for file in tmp_path.glob(f"{part}-*"):
-        file.unlink()
-    with pytest.raises(
-        DataError, match=rf"lacks {part}-\*.parquet \(found t.*\); copy all files"
-    ):
-        read_release(RELEASE, tmp_path)
-
-
-def test_wrong_counts_of_parquet_rows_are_refused(tmp_path):
-    write_parquet(tmp_path, shards=(0, 4, 7, 11))
-    expected = (
-        r"has 7 rows in train-00000.*, train-00001.*parquet, wanted 8; a file is missing, tr"
-    )
-    with pytest.raises(DataError, match=expected):
-        read_release(RELEASE, tmp_path)
-
-
-@pytest.mark.parametrize("keep", [100, -100])
-def test_a_truncated_parquet_file_is_refused(tmp_path, keep):
-    write_parquet(tmp_path)
-    file = tmp_path / "train-00001-of-00002.parquet"
-    file.write_bytes(file.read_bytes()[:keep])
-    with pytest.raises(
-        DataError, match=r"a parquet file of .* cannot be read: .*; fetch it again"
-    ):
-        read_release(RELEASE, tmp_path)
-
-
-@pytest.mark.parametrize(
-    ("columns", "wanted"),
-    [({"image": "pixels"}, "img or image"), ({"label": "name"}, "label")],
-)
-def test_missing_columns_are_named(tmp_path, columns, wanted):
-    write_parquet(tmp_path, **columns)
-    expected = rf"has the columns {columns.get('image', 'img')}, .*, wanted {wanted}; is this"
-    with pytest.raises(DataError, match=expected):
-        read_release(RELEASE, tmp_path)
-
-
-def test_rows_that_are_no_cifar_images_are_refused(tmp_path):
-    pa = pytest.importorskip("pyarrow", reason="the parquet layout needs pyarrow")
-    import pyarrow.parquet as pq
-
-    for image, label, expected in (
-        (b"no image", 1, r"row 0 cannot be decoded: .*; fetch the file again"),
-        (
-            encoded(PIXELS[0][:1536]),
-            1,
-            r"row 0 is 32 x 16, wanted 32 x 32; is this another set",
-        ),
-        (
-            encoded(PIXELS[0]),
-            None,
-            r"row 0 has the label None, wanted a number; fetch the file",
-        ),
-    ):
-        write_parquet(tmp_path)
+        write_parquet(root)
         table = pa.table({"img": [{"bytes": image}] * 4, "label": pa.array([label] * 4)})
-        pq.write_table(table, tmp_path / "train-00000-of-00002.parquet")
-        with pytest.raises(DataError, match=expected):
-            read_release(RELEASE, tmp_path)
+        pq.write_table(table, root / "train-00000-of-00002.parquet")
+
+    return write
+
+
+ARCHIVE = partial(write_archive, contents=pickled())
+NO_BATCH = "is no CIFAR batch: wanted 'data', uint8 of N rows"
+UNREADABLE = "data_batch_1 is no readable pickle"
+REFUSED = {
+    "nothing": (
+        lambda root: None,
+        "no cifar10 in .*: found nothing, wanted the folder cifar-10",
+    ),
+    "notes": (lambda root: (root / "notes.txt").touch(), "no cifar10 in .*: found notes.txt"),
+    "beginning of an archive": (cut(ARCHIVE, "*.gz", 40), "is no readable .tar.gz"),
+    "part of an archive": (cut(ARCHIVE, "*.gz", -4000), "is no readable .tar.gz"),
+    "missing batches": (
+        cut(write_pickles, "*_2", 0),
+        "lacks data_batch_2; wanted data_batch_1",
+    ),
+    "empty": (batch(b""), UNREADABLE),
+    "truncated": (batch(b"\x80\x02}(U\x04da"), UNREADABLE),
+    "large numbers": (batch(dumped(PIXELS[:4].astype(np.int16), [0] * 4)), UNREADABLE),
+    "list": (batch([1, 2]), NO_BATCH),
+    "no labels": (batch({b"data": PIXELS[:4]}), NO_BATCH),
+    "text": (batch(dumped("text", [0] * 4)), NO_BATCH),
+    "short rows": (batch(dumped(PIXELS[:4, :9], [0] * 4)), NO_BATCH),
+    "too few labels": (batch(dumped(PIXELS[:4], [0] * 3)), NO_BATCH),
+    "names as labels": (batch(dumped(PIXELS[:4], ["cat"] * 4)), NO_BATCH),
+    "too few images": (
+        batch(dumped(PIXELS[:3], [0] * 3)),
+        "holds 7 training and 4 test images",
+    ),
+    "no training": (cut(write_parquet, "train-*", 0), r"lacks train-\*.parquet \(found t"),
+    "no test": (cut(write_parquet, "test-*", 0), r"lacks test-\*.parquet \(found t"),
+    "too few rows": (
+        partial(write_parquet, shards=(0, 4, 7, 11)),
+        "has 7 rows in .*, wanted 8",
+    ),
+    "beginning of a parquet file": (
+        cut(write_parquet, "train-00001*", 100),
+        "a parquet file of .* cannot be read",
+    ),
+    "part of a parquet file": (
+        cut(write_parquet, "train-00001*", -100),
+        "a parquet file of .* cannot be read",
+    ),
+    "no image": (
+        partial(write_parquet, image="pixels"),
+        "columns pixels, .*, wanted img or im",
+    ),
+    "no label": (partial(write_parquet, label="name"), "has the columns img, .*, wanted label"),
+    "no picture": (rows(b"no image"), "row 0 cannot be decoded"),
+    "half a picture": (rows(encoded(PIXELS[0][:1536])), "row 0 is 32 x 16, wanted 32 x 32"),
+    "label of nothing": (rows(encoded(PIXELS[0]), None), "row 0 has the label None"),
+}
+
+
+@pytest.mark.parametrize(("write", "said"), REFUSED.values(), ids=REFUSED)
+def test_files_that_are_not_those_of_the_release_are_refused(tmp_path, write, said):
+    write(tmp_path)
+    with pytest.raises(DataError, match=said):
+        read_release(RELEASE, tmp_path)
 
 
 @pytest.mark.parametrize("package", ["pyarrow", "PIL"])
 def test_parquet_without_its_packages_names_what_to_install(tmp_path, monkeypatch, package):
     write_parquet(tmp_path)
     monkeypatch.setitem(sys.modules, package, None)
-    expected = (
-        rf"train-00000.* needs the package {package}, which is not installed; "
-        r"pip install 'hocket\[data\]', or use the original cifar-10-py"
-    )
+    expected = rf"needs the package {package}, .*pip install 'hocket\[data\]'"
     with pytest.raises(OptionError, match=expected):
         read_release(RELEASE, tmp_path)
 
 
-@pytest.mark.parametrize(("below", "present"), [("", "notes.txt"), ("nowhere", "nothing")])
-def test_an_empty_folder_is_refused_with_what_it_should_hold(tmp_path, below, present):
-    (tmp_path / "notes.txt").write_text("hello")
-    expected = (
-        rf"no cifar10 in .*: found {present}, wanted the folder cifar-10-batches-py, the file"
-    )
-    with pytest.raises(DataError, match=expected):
-        read_release(RELEASE, tmp_path / below)
-
-
-def test_labels_of_another_data_set_are_refused(tmp_path):
-    write_folder(tmp_path, pickled())
-    with pytest.raises(
-        DataError, match=r"are of 2 classes, wanted 3; is this another data set"
-    ):
-        load_small(tmp_path, replace(RELEASE, classes=3))
-    with pytest.raises(
-        DataError, match=r"targets range from 0 to 1, but 1 classes want 0 to 0"
-    ):
-        load_small(tmp_path, replace(RELEASE, classes=1))
-
-
-def test_unknown_normalisations_are_refused(tmp_path):
-    with pytest.raises(
-        OptionError, match=r"knows no normalisation 'x'; choose one of: fdg, adl"
-    ):
-        load_small(tmp_path, normalisation="x")
-
-
-@pytest.mark.parametrize("subset", [0, 9])
-def test_a_subset_must_fit(tmp_path, subset):
-    with pytest.raises(OptionError, match=rf"subset is {subset}; give 1 to 8, or None for all"):
-        load_small(tmp_path, subset=subset)
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"release": replace(RELEASE, classes=3)}, "are of 2 classes, wanted 3"),
+        ({"release": replace(RELEASE, classes=1)}, "range from 0 to 1, but 1 classes want 0"),
+        ({"normalisation": "x"}, "no normalisation 'x'; choose one of: fdg, adl"),
+        ({"subset": 0}, "subset is 0; give 1 to 8"),
+        ({"subset": 9}, "subset is 9; give 1 to 8"),
+    ],
+)
+def test_choices_that_do_not_fit_the_images_are_refused(tmp_path, options, said):
+    write_pickles(tmp_path)
+    with pytest.raises((DataError, OptionError), match=said):
+        load_small(tmp_path, **options)

@@ -31,41 +31,6 @@ def test_data_sets_without_files_are_loaded():
         assert (data.name, data.train.batch_size, data.train.seed) == (name, 7, 3)
 
 
-def test_an_unknown_name_is_answered_with_close_ones():
-    with pytest.raises(OptionError) as refusal:
-        load("cifar", batch_size=4)
-    assert "unknown data set 'cifar' (did you mean 'cifar10' or 'cifar100'?)" in str(
-        refusal.value
-    )
-    assert f"there are: {', '.join(DATA)}" in str(refusal.value)
-    with pytest.raises(
-        OptionError, match=r"unknown data set 'zzz'; there are: digits, cifar10"
-    ):
-        options("zzz")
-
-
-def test_options_written_as_on_the_command_line_are_explained():
-    with pytest.raises(
-        OptionError, match=r"cannot read 'classes=4' in .*give options as arguments"
-    ):
-        load("synthetic:classes=4", batch_size=4)
-
-
-def test_all_unknown_options_are_named_with_the_valid_ones():
-    with pytest.raises(OptionError) as refusal:
-        load("cifar10", data_dir=Path(), batch_size=4, subsets=3, colour="red")
-    valid = "there are: subset, augment, normalisation"
-    assert f"unknown option 'subsets' (did you mean 'subset'?); {valid}" in str(refusal.value)
-    assert f"unknown option 'colour'; {valid}" in str(refusal.value)
-
-
-def test_a_data_set_without_options_says_so():
-    with pytest.raises(
-        OptionError, match=r"'digits':\n  - unknown option 'x'; there are: none"
-    ):
-        load("digits", batch_size=4, x=1)
-
-
 def test_a_required_option_is_asked_for(tmp_path):
     file = tmp_path / "own.py"
     file.write_text(
@@ -75,15 +40,29 @@ def test_a_required_option_is_asked_for(tmp_path):
         load(f"{file}:made", batch_size=4)
 
 
-@pytest.mark.parametrize("name", READ_FILES)
-def test_the_folder_is_asked_for(name):
-    with pytest.raises(OptionError, match=r"reads files; pass their folder with --data-dir"):
-        load(name, batch_size=4)
+HERE = {"data_dir": Path("here")}
 
 
-@pytest.mark.parametrize("name", ["digits", "synthetic"])
-def test_a_folder_that_would_be_ignored_is_refused(name):
-    with pytest.raises(
-        OptionError, match=r"it reads no files; drop --data-dir \(data_dir='here"
-    ):
-        load(name, batch_size=4, data_dir=Path("here"))
+@pytest.mark.parametrize(
+    ("name", "options", "said"),
+    [
+        ("cifar", {}, "unknown data set 'cifar' .did you mean 'cifar10' or 'cifar100'"),
+        ("zzz", {}, "unknown data set 'zzz'; there are: digits, cifar10"),
+        ("synthetic:classes=4", {}, "cannot read 'classes=4' in .*give options as arguments"),
+        ("cifar10", HERE | {"subsets": 3}, "'subsets' .did you mean 'subset'"),
+        (
+            "cifar10",
+            HERE | {"colour": 1},
+            "'colour'; there are: subset, augment, normalisation",
+        ),
+        ("digits", {"x": 1}, "unknown option 'x'; there are: none"),
+        *((name, {}, "reads files; pass their folder with --data-dir") for name in READ_FILES),
+        *(
+            (name, HERE, "it reads no files; drop --data-dir")
+            for name in ("digits", "synthetic")
+        ),
+    ],
+)
+def test_names_and_options_that_do_not_exist_are_refused(name, options, said):
+    with pytest.raises(OptionError, match=said):
+        load(name, batch_size=4, **options)

@@ -18,17 +18,13 @@ def path(tmp_path):
 def test_targets_are_the_next_characters(path):
     data = load("text", data_dir=path, batch_size=8, context=16)
     assert (data.classes, data.shape, data.kind) == (10, (16,), "tokens")
+    assert len(data.train.examples) == (900 - 1) // 16
+    assert len(data.test.examples) == (100 - 1) // 16
     for batches in (data.train, data.test):
         for inputs, targets in batches:
             assert inputs.shape == targets.shape == (len(inputs), 16)
             assert inputs.dtype == targets.dtype == torch.int64
             assert torch.equal((inputs + 1) % 10, targets)
-
-
-def test_split_is_nine_to_one(path):
-    data = load("text", data_dir=path, batch_size=8, context=16)
-    assert len(data.train.examples) == (900 - 1) // 16
-    assert len(data.test.examples) == (100 - 1) // 16
 
 
 def test_windows_without_jitter_tile_the_text():
@@ -67,36 +63,21 @@ def test_ends_of_lines_stay_as_they_are_and_a_mark_of_the_encoding_is_no_charact
     assert len(data.train.examples.tokens_N) == (7 + 120) * 9 // 10
 
 
-def test_missing_text_is_refused(tmp_path):
-    with pytest.raises(DataError, match=r"no text at .*nowhere; give a text file or a folder"):
-        load("text", data_dir=tmp_path / "nowhere", batch_size=4)
-
-
-def test_a_folder_must_have_exactly_one_text(tmp_path):
-    with pytest.raises(DataError, match=r"has 0 text files \(none\), wanted exactly 1"):
-        load("text", data_dir=tmp_path, batch_size=4)
-    for name in ("a.txt", "b.txt"):
-        (tmp_path / name).write_text("x")
-    with pytest.raises(DataError, match=r"has 2 text files \(a.txt, b.txt\), wanted exactly 1"):
-        load("text", data_dir=tmp_path, batch_size=4)
-
-
-@pytest.mark.parametrize(("length", "tenth"), [(0, 0), (100, 10)])
-def test_a_short_text_is_refused(tmp_path, length, tenth):
-    (tmp_path / "a.txt").write_text("x" * length)
-    expected = (
-        rf"has {length} characters, of which a tenth, {tenth}, is the test: too short .* 64"
-    )
-    with pytest.raises(DataError, match=expected):
-        load("text", data_dir=tmp_path, batch_size=4)
-
-
-def test_other_encodings_are_refused(tmp_path):
-    (tmp_path / "a.txt").write_bytes("é".encode("latin-1") * 999)
-    with pytest.raises(DataError, match=r"is not UTF-8 \(.*\); convert it to UTF-8"):
-        load("text", data_dir=tmp_path, batch_size=4)
-
-
-def test_context_must_be_positive(path):
-    with pytest.raises(OptionError, match=r"context is 0; give 1 or more characters"):
-        load("text", data_dir=path, batch_size=4, context=0)
+@pytest.mark.parametrize(
+    ("files", "below", "options", "said"),
+    [
+        ([], "nowhere", {}, "no text at .*nowhere"),
+        ([], "", {}, r"has 0 text files \(none\), wanted exactly 1"),
+        ([b"x", b"x"], "", {}, r"has 2 text files \(0.txt, 1.txt\), wanted exactly 1"),
+        ([b""], "", {}, "has 0 characters, of which a tenth, 0, .* too short .* 64"),
+        ([b"x" * 100], "", {}, "has 100 characters, of which a tenth, 10, .* too short .* 64"),
+        (["é".encode("latin-1") * 999], "", {}, "is not UTF-8"),
+        ([b"x" * 999], "", {"context": 0}, "context is 0"),
+    ],
+    ids=["missing", "none", "two", "empty", "short", "encoding", "context"],
+)
+def test_a_text_that_cannot_be_read_is_refused(tmp_path, files, below, options, said):
+    for number, content in enumerate(files):
+        (tmp_path / f"{number}.txt").write_bytes(content)
+    with pytest.raises((DataError, OptionError), match=said):
+        load("text", data_dir=tmp_path / below, batch_size=4, **options)

@@ -11,12 +11,12 @@ import pytest
 from torch.distributed import HashStore
 
 from hocket.distributed.failures import detector as failures
-from hocket.distributed.failures import first_failure, phases, statuses, store_client, waits
-from hocket.distributed.failures.barriers import Barriers
-from hocket.distributed.failures.detector import FailureDetector
+from hocket.distributed.failures import first_failure, phases, store_client
+from hocket.distributed.failures.detector import STATUS_REQUEST_KEY, FailureDetector
 from hocket.distributed.failures.first_failure import FAILURE_KEY
 from hocket.distributed.failures.phases import Phase, Status, TimeLimits
-from hocket.distributed.failures.statuses import STATUS_REQUEST_KEY
+from hocket.distributed.folder.identity import ProcessIdentity
+from hocket.distributed.world.membership import Membership
 from hocket.errors import HangError, HocketError, PeerFailedError, PeerLostError
 
 NAMES = ["stage 0", "stage 1", "stage 2"]
@@ -52,7 +52,7 @@ def detectors():
 def _short_timeouts(monkeypatch):
     monkeypatch.setattr(store_client, "STORE_TIMEOUT_S", 0.5)
     monkeypatch.setattr(failures, "STORE_TIMEOUT_S", 0.5)
-    monkeypatch.setattr(statuses, "STATUS_TIMEOUT_S", 0.5)
+    monkeypatch.setattr(failures, "STATUS_TIMEOUT_S", 0.5)
     monkeypatch.setattr(first_failure, "RECORD_TIMEOUT_S", 10.0)
 
 
@@ -280,7 +280,7 @@ def test_nobody_is_missed_who_left_after_a_common_operation(detectors):
 
 @pytest.mark.parametrize("idle", [True, False])
 def test_a_wait_for_the_code_of_a_caller_is_told_of(detectors, monkeypatch, idle):
-    monkeypatch.setattr(waits, "NOTICE_S", 0.01)
+    monkeypatch.setattr(failures, "NOTICE_S", 0.01)
     detectors[2].set_activity("between tick 3 and the next one", slow=True, idle=idle)
     wait_forever(detectors[1], "evaluating", 2)
     with warnings.catch_warnings(record=True) as caught:
@@ -323,7 +323,8 @@ def test_a_wait_may_have_a_limit_of_its_own(detectors):
 
 
 def barriers_of(detector):
-    return Barriers(detector, detector._rank, len(detector._names))
+    identity = ProcessIdentity(detector._rank, len(detector._names), HashStore())
+    return Membership(identity, identity.store, detector)
 
 
 def wait_in_thread(detector):

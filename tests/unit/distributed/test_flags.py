@@ -22,7 +22,7 @@ def detector():
 @pytest.fixture
 def flags(detector):
     store = HashStore()
-    return [StoreFlags(store, detector, rank, 2) for rank in range(2)]
+    return [StoreFlags(store, rank, 2, detector) for rank in range(2)]
 
 
 def test_a_flag_is_set_by_all_once_the_last_one_has_set_it(flags):
@@ -67,7 +67,7 @@ def test_a_store_that_does_not_answer_for_too_long_is_a_hang(detector, monkeypat
     monkeypatch.setattr(store_client, "STORE_TIMEOUT_S", 0.2)
     monkeypatch.setattr(module, "STORE_TIMEOUT_S", 1.0)
     mute = MuteStore()
-    flags = StoreFlags(mute, detector, 0, 2)
+    flags = StoreFlags(mute, 0, 2, detector)
     assert [flags.all_set("over") for _ in range(2)] == [False, False]
     mute.answers.set()
     assert flags.all_set("over")

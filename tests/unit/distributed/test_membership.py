@@ -13,7 +13,7 @@ from hocket.distributed.folder.identity import ProcessIdentity
 from hocket.distributed.folder.rejoin_files import RejoinMarkers
 from hocket.distributed.world import membership as module
 from hocket.distributed.world.membership import Membership
-from hocket.distributed.world.world import RejoinedWorld
+from hocket.distributed.world.world import World
 from hocket.errors import PeerLostError, WorldError
 
 NAMES = ["stage 0", "stage 1"]
@@ -31,7 +31,7 @@ def build_membership(store, rank, incarnation=0, markers=None):
     detector = FailureDetector(store, NAMES, rank, timeout_s=20.0)
     identity = ProcessIdentity(rank, 2, store, incarnation, markers)
     try:
-        return Membership(identity, store, detector, NAMES[rank])
+        return Membership(identity, store, detector)
     finally:
         detector.close()
 
@@ -157,7 +157,7 @@ def test_a_process_that_rejoins_after_the_end_of_the_phase_is_too_late():
 @pytest.fixture
 def world():
     store = HashStore()
-    joined = RejoinedWorld(2, 1, 20.0, store, ProcessIdentity(1, 2, store, incarnation=1))
+    joined = World(2, 1, 20.0, store, ProcessIdentity(1, 2, store, incarnation=1))
     yield joined
     joined.close()
 
@@ -171,10 +171,6 @@ def test_its_collectives_are_its_own_until_it_reunites(world):
     before = layer.weight.clone()
     world.copy_weights(layer, source=0)
     assert torch.equal(layer.weight, before)
-
-
-def test_it_does_not_call_what_the_others_have_called_together(world):
-    assert world.together(pytest.fail) is None
 
 
 def test_it_has_no_process_groups(world):

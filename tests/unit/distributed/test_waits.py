@@ -4,7 +4,7 @@ import contextlib
 
 import pytest
 
-from hocket.distributed.failures.waits import finish_operation
+from hocket.distributed.failures.detector import finish_operation
 
 
 class FakeWait:

@@ -127,6 +127,12 @@ def broadcast(world):
     return [values.tolist(), list(values.stride()), others["names"], shape]
 
 
+def broadcast_in_place(world):
+    tensors = [torch.full((2,), float(world.rank)), torch.zeros(0), torch.tensor(world.rank)]
+    world.broadcast_(tensors, source=2)
+    return [tensor.tolist() for tensor in tensors]
+
+
 def sync_weights(world):
     """Sync weights and statistics, some of them with gaps, and return their values."""
     network = nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2))

@@ -18,23 +18,29 @@ def prepared(network, optimizer, **options):
     return trainer
 
 
-def test_a_function_with_an_argument_stage_gets_its_number():
-    def optimizer(params, stage):
-        return sgd(params, lr=0.1 * (stage + 1))
-
-    trainer = prepared(mlp(3), optimizer)
-    lrs = [stage.updater.optimizer.param_groups[0]["lr"] for stage in trainer.stages]
-    assert lrs == [0.1, 0.2, 0.1 * 3]
+def of_stage(params, stage):
+    return sgd(params, lr=0.1 * (stage + 1))
 
 
-@pytest.mark.parametrize("last", [2, 3])
-def test_a_function_with_an_argument_stages_gets_how_many_there_are(last):
-    def optimizer(params, stages, *, stage):
-        return sgd(params, lr=0.1 * (stages - stage))
+def of_stages(params, stages, *, stage):
+    return sgd(params, lr=0.1 * (stages - stage))
 
-    trainer = prepared(mlp(last), optimizer)
-    lrs = [stage.updater.optimizer.param_groups[0]["lr"] for stage in trainer.stages]
-    assert lrs == [0.1 * (last - k) for k in range(last)]
+
+@pytest.mark.parametrize(
+    ("optimizer", "rates"),
+    [
+        (of_stage, [0.1, 0.2, 0.1 * 3]),
+        (of_stages, [0.1 * 3, 0.2, 0.1]),
+        (of_stages, [0.2, 0.1]),
+        (partial(of_stage, stage=2), [0.1 * 3] * 2),
+        (optim.AdamW, [0.001] * 2),
+    ],
+    ids=["stage", "3 stages", "2 stages", "given already", "class"],
+)
+def test_a_function_gets_the_arguments_that_it_names(optimizer, rates):
+    trainer = prepared(mlp(len(rates)), optimizer)
+    groups = [stage.updater.optimizer.param_groups[0] for stage in trainer.stages]
+    assert [group["lr"] for group in groups] == rates
 
 
 class Named(nn.Module):
@@ -104,50 +110,29 @@ def test_weight_decay_on_matrices_only():
     assert all(torch.equal(ours, theirs) for ours, theirs in pairs)
 
 
-def test_arguments_that_are_given_already_are_not_given_again():
-    def optimizer(params, stage):
-        return sgd(params, lr=stage)
-
-    trainer = prepared(mlp(2), partial(optimizer, stage=0.3))
-    assert trainer.stages[1].updater.optimizer.param_groups[0]["lr"] == 0.3
-
-
-def test_a_class_that_needs_parameters_only_is_a_function_too():
-    trainer = prepared(mlp(2), optim.AdamW)
-    assert type(trainer.stages[0].updater.optimizer) is optim.AdamW
-
-
 class NeedsRate(optim.SGD):
     def __init__(self, params, rate) -> None:
         super().__init__(params, rate)
 
 
-NO_FACTORIES = {
-    "optimizer": (lambda: sgd([nn.Parameter(torch.ones(1))]), "optimizer is an object of SGD"),
-    "list": (lambda: [sgd, sgd], "optimizer is an object of list"),
-    "text": (lambda: "SGD", "optimizer is an object of str"),
-    "no argument": (lambda: lambda: None, "optimizer cannot be called for a stage: too many"),
-    "one more": (lambda: NeedsRate, "a stage: missing a required argument: 'rate'"),
-}
+BUILT = sgd([nn.Parameter(torch.ones(1))])
 
 
-@pytest.mark.parametrize(("build", "said"), NO_FACTORIES.values(), ids=NO_FACTORIES.keys())
-def test_what_cannot_build_an_optimizer_is_refused_with_an_example(build, said):
-    with pytest.raises(OptionError) as caught:
-        Trainer(mlp(2), optimizer=build())
-    assert said in str(caught.value)
+@pytest.mark.parametrize(
+    ("optimizer", "said"),
+    [
+        (BUILT, "optimizer is an object of SGD"),
+        ([sgd, sgd], "optimizer is an object of list"),
+        ("SGD", "optimizer is an object of str"),
+        (lambda: None, "optimizer cannot be called for a stage: too many"),
+        (NeedsRate, "a stage: missing a required argument: 'rate'"),
+    ],
+    ids=["optimizer", "list", "text", "no argument", "one more"],
+)
+def test_what_cannot_build_an_optimizer_is_refused_with_an_example(optimizer, said):
+    with pytest.raises(OptionError, match=said) as caught:
+        Trainer(mlp(2), optimizer=optimizer)
     assert "lambda params: torch.optim.SGD(params, lr=0.1)" in str(caught.value)
-
-
-def test_a_scheduler_that_is_built_already_is_refused():
-    scheduler = optim.lr_scheduler.StepLR(sgd([nn.Parameter(torch.ones(1))]), 1)
-    with pytest.raises(OptionError, match=r"scheduler is an object of StepLR; .*lambda opt"):
-        Trainer(mlp(2), optimizer=sgd, scheduler=scheduler)
-
-
-def test_something_else_than_a_scheduler_is_refused():
-    with pytest.raises(OptionError, match="the scheduler of stage 0 is a SGD; wanted one of"):
-        prepared(mlp(2), sgd, scheduler=lambda optimizer: optimizer)
 
 
 class Perturbing(optim.SGD):
@@ -167,29 +152,29 @@ class Unscheduled(optim.Optimizer):
         super().__init__(params, {})
 
 
-UNFIT = {
-    "no learning rate": (
-        Unscheduled,
-        "the optimizer of stage 0, Unscheduled, has weights without a rate 'lr'",
-    ),
-    "no optimizer": (
-        lambda params: None,
-        "the optimizer of stage 0 is a NoneType; wanted a to",
-    ),
-    "empty": (lambda params: sgd([]), "of stage 0 cannot be built: optimizer got an empty"),
-    "closure": (optim.LBFGS, "the optimizer of stage 0, LBFGS, calls the network again"),
-    "another": (
-        lambda params: sgd([*params, nn.Parameter(torch.ones(1))]),
-        "has 1 weights that are not in this stage",
-    ),
-}
-
-
-@pytest.mark.parametrize(("optimizer", "said"), UNFIT.values(), ids=UNFIT.keys())
-def test_an_optimizer_that_does_not_fit_its_stage_is_refused(optimizer, said):
-    with pytest.raises(OptionError) as caught:
-        prepared(mlp(2), optimizer)
-    assert said in str(caught.value)
+@pytest.mark.parametrize(
+    ("optimizer", "options", "said"),
+    [
+        (Unscheduled, {}, "the optimizer of stage 0, Unscheduled, .* without a rate 'lr'"),
+        (lambda params: None, {}, "the optimizer of stage 0 is a NoneType"),
+        (lambda params: sgd([]), {}, "of stage 0 cannot be built: optimizer got an empty"),
+        (optim.LBFGS, {}, "the optimizer of stage 0, LBFGS, calls the network again"),
+        (
+            lambda params: sgd([*params, nn.Parameter(torch.ones(1))]),
+            {},
+            "has 1 weights that are not in this stage",
+        ),
+        (
+            sgd,
+            {"scheduler": optim.lr_scheduler.StepLR(BUILT, 1)},
+            "scheduler is an object of StepLR; .*lambda opt",
+        ),
+        (sgd, {"scheduler": lambda optimizer: optimizer}, "the scheduler of stage 0 is a SGD"),
+    ],
+)
+def test_what_does_not_fit_its_stage_is_refused(optimizer, options, said):
+    with pytest.raises(OptionError, match=said):
+        prepared(mlp(2), optimizer, **options)
 
 
 def test_a_closure_that_is_missed_in_a_step_is_told_before_anything_moves():

@@ -1,6 +1,7 @@
 """Muon and AdamW as one optimizer do what each of them does alone."""
 
 import copy
+from functools import partial
 
 import pytest
 import torch
@@ -13,6 +14,7 @@ from hocket import Trainer, zoo
 from hocket.errors import OptionError
 from hocket.methods import FDG
 from hocket.optim.muon import MuonAdamW, hidden_matrices, muon
+from hocket.optim.rotated_adam import rotated_adam
 from hocket.runs.build import build_optimizer_factory
 from hocket.runs.config import RunConfig
 from unit.stage.small_gpt import gpt, texts
@@ -67,27 +69,35 @@ def test_steps_are_those_of_muon_and_adamw_alone():
     assert different(ours.parameters(), alone.parameters()) == []
 
 
-def test_a_training_on_stages_resumes_also_on_others(tmp_path):
-    def build(network, stages):
-        optimizer = muon(network, lr=0.02)
-        return Trainer(network, stages=stages, method="bp", optimizer=optimizer, resumable=True)
+@pytest.mark.parametrize(
+    ("build", "method", "stages"),
+    [
+        (partial(muon, lr=0.02), "bp", 2),
+        (partial(muon, lr=0.02), "bp", 3),
+        (partial(rotated_adam, lr=0.01, refresh=2), "fdg", 2),
+    ],
+    ids=["muon", "muon on other stages", "rotated adam"],
+)
+@pytest.mark.filterwarnings("ignore:.* are not those of this training")
+def test_a_training_on_stages_resumes_also_on_others(tmp_path, build, method, stages):
+    def trainer(network, stages):
+        options = {"stages": stages, "method": method, "optimizer": build(network)}
+        return Trainer(network, resumable=True, **options)
 
-    networks = [gpt(), gpt(), gpt()]
-    whole = build(networks[0], 2)
-    for number, batch in enumerate(texts(4)):
-        if number == 2:
+    networks = [gpt(), gpt()]
+    whole = trainer(networks[0], 2)
+    for number, batch in enumerate(texts(8)):
+        if number == 5:
             whole.save(tmp_path)
         whole.step(*batch)
-    for network, stages in ((networks[1], 2), (networks[2], 3)):
-        resumed = build(network, stages)
-        if stages == 2:
-            resumed.resume(tmp_path)
-        else:
-            with pytest.warns(UserWarning, match="are not those of this training"):
-                resumed.resume(tmp_path)
-        for batch in texts(4)[2:]:
-            resumed.step(*batch)
-        assert different(networks[0].parameters(), network.parameters()) == []
+    resumed = trainer(networks[1], stages)
+    resumed.resume(tmp_path)
+    for batch in texts(8)[5:]:
+        resumed.step(*batch)
+    assert different(networks[0].parameters(), networks[1].parameters()) == []
+    states = [s for stage in whole.stages for s in stage.updater.optimizer.state.values()]
+    assert len(states) == len(list(networks[0].parameters()))
+    assert sum("left_basis" in state for state in states) in (0, 2 * 4)
 
 
 def test_a_stage_may_have_only_one_of_the_two():
@@ -103,13 +113,6 @@ def test_a_stage_may_have_only_one_of_the_two():
         MuonAdamW([], [vector], rate=1)
 
 
-def test_shrink_under_it_is_warned_of():
-    network = gpt()
-    trainer = Trainer(network, method=FDG(shrink=0.5), optimizer=muon(network))
-    with pytest.warns(UserWarning, match="cancels under MuonAdamW"):
-        trainer.prepare(texts(1)[0][0])
-
-
 @pytest.mark.parametrize("name", ["Muon", "RotatedAdam"])
 def test_a_network_without_hidden_matrices_is_refused(name):
     """It would be AdamW under another name, whose options have no effect."""
@@ -117,13 +120,27 @@ def test_a_network_without_hidden_matrices_is_refused(name):
         build_optimizer_factory(RunConfig(optimizer=name), zoo.create("resnet8"))
 
 
-def test_by_name_it_decays_what_it_is_told():
+@pytest.mark.parametrize(
+    ("optimizer", "decays", "option", "values"),
+    [
+        ("Muon:lr=0.02,ns_steps=4", [0.1, 0.1, 0.0], "ns_steps", [4, None, None]),
+        ("RotatedAdam:lr=0.02,refresh=3", [0.01, 0.01, 0.0], "rotated", [True, False, False]),
+    ],
+)
+def test_by_name_it_decays_what_it_is_told(optimizer, decays, option, values):
     network = gpt()
-    run = RunConfig(optimizer="Muon:lr=0.02,ns_steps=4", weight_decay_on="matrices")
-    optimizer = build_optimizer_factory(run, network)(list(network.named_parameters()))
-    groups = optimizer.param_groups
-    assert [group["weight_decay"] for group in groups] == [0.1, 0.1, 0.0]
-    assert [group.get("ns_steps") for group in groups] == [4, None, None]
-    assert len(groups[0]["params"]) == 8
+    run = RunConfig(optimizer=optimizer, weight_decay_on="matrices")
+    built = build_optimizer_factory(run, network)(list(network.named_parameters()))
+    groups = built.param_groups
+    assert [group["weight_decay"] for group in groups] == decays
+    assert [group.get(option) for group in groups] == values
+    assert [len(group["params"]) for group in groups[:2]] == [8, 3]
     assert all(p.dim() == 2 for p in groups[1]["params"])
-    assert len(groups[1]["params"]) == 3
+
+
+@pytest.mark.parametrize("build", [muon, rotated_adam])
+def test_shrink_under_it_is_warned_of(build):
+    network = gpt()
+    trainer = Trainer(network, method=FDG(shrink=0.5), optimizer=build(network))
+    with pytest.warns(UserWarning, match="cancels under (MuonAdamW|RotatedAdam)"):
+        trainer.prepare(texts(1)[0][0])

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import math
+import re
 from pathlib import Path
 
 import pytest
@@ -11,20 +12,13 @@ from torch import nn
 
 from hocket import Trainer
 from hocket.errors import OptionError
-from hocket.runs.config import RunConfig, parse_config, write_json
+from hocket.runs.config import MAY_CHANGE, RunConfig, check_same_run, parse_config, write_json
 
 
 def message(values, where="run.json"):
     with pytest.raises(OptionError) as caught:
         parse_config(values, where)
     return str(caught.value)
-
-
-def test_a_run_without_choices_is_a_short_training_that_needs_no_files():
-    run = RunConfig()
-    assert (run.method, run.network, run.data, run.device) == ("fdg", "mlp", "digits", "cpu")
-    assert run.data_dir is None
-    assert run.run_dir is None
 
 
 def test_a_run_cannot_be_changed():
@@ -40,36 +34,22 @@ def test_as_a_dict_it_is_plain_json():
     assert values.keys() == {field.name for field in dataclasses.fields(RunConfig)}
 
 
-@pytest.mark.parametrize(
-    "run",
-    [
-        RunConfig(),
-        RunConfig(
-            method="adl:accumulate=2",
-            stages=4,
-            plan="layer1_0,layer2_0,layer3_0",
-            network="resnet20",
-            data="cifar10:subset=100",
-            data_dir=Path("data"),
-            epochs=3,
-            batch_size=7,
-            optimizer="Adam",
-            scheduler="StepLR:step_size=2",
-            scheduler_unit="update",
-            warmup_updates=1,
-            seed=9,
-            device="cuda:0",
-            precision="bf16",
-            channels_last=True,
-            threads=2,
-            log_every=3,
-            gradient_error_every=5,
-            tensorboard=True,
-            run_dir=Path("runs/mine"),
-        ),
-    ],
-)
-def test_what_is_written_is_read_back(run, tmp_path):
+OWN = {
+    "plan": "layer1_0,layer2_0,layer3_0",
+    "data_dir": Path("data"),
+    "batch_size": 7,
+    "scheduler": "StepLR:step_size=2",
+    "scheduler_unit": "update",
+    "device": "cuda:0",
+    "channels_last": True,
+    "timeout_s": 2.5,
+    "run_dir": Path("runs/mine"),
+}
+
+
+@pytest.mark.parametrize("choices", [{}, OWN], ids=["none", "some"])
+def test_what_is_written_is_read_back(choices, tmp_path):
+    run = RunConfig(**choices)
     run.write(tmp_path / "run.json")
     assert RunConfig.read(tmp_path / "run.json") == run
 
@@ -78,19 +58,6 @@ def test_what_a_file_leaves_out_has_its_default(tmp_path):
     (tmp_path / "run.json").write_text('{"epochs": 2, "timeout_s": 1, "data_dir": "d"}')
     config = RunConfig.read(tmp_path / "run.json")
     assert config == RunConfig(epochs=2, timeout_s=1, data_dir=Path("d"))
-
-
-def test_an_unknown_key_is_named_with_what_was_probably_meant():
-    said = message({"epoch": 3})
-    assert said.startswith("cannot use run.json")
-    assert "'epoch'" in said
-    assert "did you mean 'epochs'" in said
-
-
-def test_an_unknown_key_like_no_other_is_named_alone():
-    said = message({"zzz": 3})
-    assert "'zzz'" in said
-    assert "did you mean" not in said
 
 
 @pytest.mark.parametrize(
@@ -115,22 +82,17 @@ def test_a_value_of_the_wrong_type_is_shown_with_what_was_wanted(key, value, wan
 
 
 def test_all_wrong_keys_and_values_are_told_at_once():
-    said = message({"epoch": 3, "stages": "x", "seed": None, "precision": "fp8"})
-    for part in ("'epoch'", "stages is 'x'", "seed is None", "precision is 'fp8'"):
+    said = message({"epoch": 3, "zzz": 1, "stages": "x", "seed": None, "precision": "fp8"})
+    assert said.startswith("cannot use run.json")
+    for part in ("'epoch'", "'zzz'", "stages is 'x'", "seed is None", "precision is 'fp8'"):
         assert part in said
+    assert said.count("did you mean") == said.count("did you mean 'epochs'") == 1
 
 
 def test_all_numbers_out_of_range_are_told_at_once():
-    wrong = {
-        "stages": 0,
-        "epochs": 0,
-        "batch_size": -1,
-        "warmup_updates": -2,
-        "seed": -1,
-        "threads": -1,
-        "log_every": 0,
-        "gradient_error_every": -1,
-    }
+    zero = dict.fromkeys(("stages", "epochs", "batch_size", "replicas", "log_every"), 0)
+    names = ("warmup_updates", "seed", "threads", "gradient_error_every", "extra_delay")
+    wrong = zero | dict.fromkeys(names, -1)
     said = message(wrong)
     for key, value in wrong.items():
         assert f"{key} is {value}; use a number" in said
@@ -146,29 +108,27 @@ def test_a_file_with_options_of_another_version_says_so():
     ("choices", "said"),
     [
         ({"timeout_s": math.inf}, "timeout_s is inf; wanted a finite number"),
-        ({"timeout_s": math.nan}, "timeout_s is nan; wanted a finite number"),
         ({"timeout_s": 1e300}, "timeout_s is 1e+300; use a number in (0, 1000000]"),
-        ({"timeout_s": 1e10}, "timeout_s is 10000000000.0; use a number in (0, 1000000]"),
         ({"timeout_s": 0.0}, "timeout_s is 0.0; use a number in (0, 1000000]"),
         ({"seed": 10**30}, f"seed is {10**30}; use a number in [0, {2**63 - 1}]"),
         ({"precision": "fp8"}, "precision is 'fp8'; wanted 'fp32' or 'bf16' or 'fp16'"),
+        ({"batchnorm": "shared"}, "batchnorm is 'shared', which has no effect without"),
+        ({"threads": 99999}, "threads is 99999; use a number in [0, 1025)"),
     ],
 )
 def test_numbers_that_pytorch_cannot_take_are_refused_in_words(choices, said):
     """In a run and in a trainer, by one check."""
-    with pytest.raises(OptionError) as caught:
+    with pytest.raises(OptionError, match=re.escape(said)):
         RunConfig(**choices)
-    assert said in str(caught.value)
-    with pytest.raises(OptionError) as caught:
-        Trainer(nn.Linear(1, 1), optimizer=torch.optim.SGD, **choices)
-    assert said in str(caught.value)
+    if "threads" not in choices:
+        with pytest.raises(OptionError, match=re.escape(said)):
+            Trainer(nn.Linear(1, 1), optimizer=torch.optim.SGD, **choices)
 
 
 @pytest.mark.parametrize(
     ("content", "said"),
     [
         (None, "No such file"),
-        ("{", "is not JSON"),
         ("", "is not JSON"),
         ("[1, 2]", "holds no object of keys and values"),
         ('"text"', "holds no object of keys and values"),
@@ -178,13 +138,8 @@ def test_a_file_that_is_no_run_is_named(content, said, tmp_path):
     file = tmp_path / "mine.json"
     if content is not None:
         file.write_text(content)
-    with pytest.raises(OptionError) as caught:
+    with pytest.raises(OptionError, match=rf"mine\.json.*{said}"):
         RunConfig.read(file)
-    assert said in str(caught.value)
-    assert "mine.json" in str(caught.value)
-
-
-def test_a_folder_is_no_run_file(tmp_path):
     with pytest.raises(OptionError, match="cannot read the run file"):
         RunConfig.read(tmp_path)
 
@@ -197,22 +152,15 @@ def test_write_json_replaces_a_file_and_leaves_nothing_else(tmp_path):
     assert list(tmp_path.iterdir()) == [file]
 
 
-@pytest.mark.parametrize(
-    ("choices", "said"),
-    [
-        ({"threads": 99999}, r"threads is 99999; use a number in \[0, 1025\)"),
-        (
-            {"batchnorm": "shared"},
-            "batchnorm is 'shared', which has no effect without replicas",
-        ),
-    ],
-)
-def test_choices_that_would_crash_or_do_nothing_are_refused(choices, said):
-    with pytest.raises(OptionError, match=said):
-        RunConfig(**choices)
-
-
 def test_the_home_folder_may_be_written_as_a_tilde(monkeypatch):
     monkeypatch.setenv("HOME", "/home/me")
     config = parse_config({"data_dir": "~/data", "run_dir": "~/run"}, "this")
     assert [str(config.data_dir), str(config.run_dir)] == ["/home/me/data", "/home/me/run"]
+
+
+def test_of_a_resumed_run_some_choices_may_change_and_others_are_refused_by_name():
+    assert not MAY_CHANGE - {field.name for field in dataclasses.fields(RunConfig)}
+    check_same_run(RunConfig(epochs=3, stages=4), RunConfig())
+    words = r"(?s)seed is 1, and was 0; begin a new run.*extra_delay is 2, and was 0"
+    with pytest.raises(OptionError, match=words):
+        check_same_run(RunConfig(seed=1, extra_delay=2), RunConfig())

@@ -4,7 +4,6 @@ import errno
 import json
 import os
 import shutil
-import sys
 from dataclasses import asdict
 from io import FileIO
 
@@ -13,17 +12,14 @@ import torch
 from torch import nn
 
 from hocket import DGL, DNI, FDG, Trainer
-from hocket.errors import OptionError, RunFolderError
+from hocket.errors import RunFolderError
 from hocket.runs import metrics_log
-from hocket.runs.config import RunConfig
 from hocket.runs.metrics_log import (
     MetricsLog,
     cut_logs,
     cut_unknown_logs,
     remove_logs,
-    tensorboard_writer,
 )
-from hocket.runs.train import train
 from hocket.training.results.metrics import EvaluationResult
 from hocket.training.results.rows import scalars
 
@@ -55,15 +51,11 @@ def of(rows, kind, **wanted):
     ]
 
 
-def test_there_is_a_row_for_each_backward_and_update_of_each_stage(tmp_path):
+def test_rows_say_where_and_what(tmp_path):
     rows = logged(tmp_path, FDG())
     for stage in (0, 1):
         for kind in ("backward", "update"):
             assert [row["batch"] for row in of(rows, kind, stage=stage)] == list(range(12))
-
-
-def test_rows_say_where_and_what(tmp_path):
-    rows = logged(tmp_path, FDG())
     (late,) = of(rows, "backward", stage=0, batch=5)
     assert (late["tick"], late["epoch"], late["version"], late["staleness"]) == (7, 0, 5, 1)
     assert late["gradient_norm"] > 0
@@ -74,15 +66,12 @@ def test_rows_say_where_and_what(tmp_path):
     (update,) = of(rows, "update", stage=0, batch=5)
     assert update["lr"] == 0.1
     assert "staleness" not in update
-
-
-def test_every_nth_batch(tmp_path):
-    rows = logged(tmp_path, FDG(), every=5)
-    assert [row["batch"] for row in of(rows, "backward", stage=0)] == [0, 5, 10]
+    assert [file.name for file in tmp_path.iterdir()] == ["metrics.jsonl"]
 
 
 def test_comparisons_and_epochs(tmp_path):
-    rows = logged(tmp_path, FDG())
+    rows = logged(tmp_path, FDG(), every=5)
+    assert [row["batch"] for row in of(rows, "backward", stage=0)] == [0, 5, 10]
     compared = of(rows, "comparison")
     assert {(row["stage"], row["batch"]) for row in compared} == {
         (stage, batch) for stage in (0, 1) for batch in (0, 4, 8)
@@ -101,31 +90,32 @@ def test_a_signal_that_learns_leaves_rows_of_its_targets(tmp_path):
     assert [row["batch"] for row in of(rows, "target", stage=0)] == list(range(12))
 
 
-def test_rows_are_there_before_the_end(tmp_path):
-    with MetricsLog(tmp_path, 1, tensorboard=False) as logs:
-        logs._write_row("epoch", number=0, evaluation=None)
-        assert json.loads((tmp_path / "metrics.jsonl").read_text())["number"] == 0
+def read_scalars(folder):
+    """Return a function of the name of a curve: its steps and its values."""
+    reading = "tensorboard.backend.event_processing.event_accumulator"
+    events = pytest.importorskip(reading).EventAccumulator(str(folder)).Reload()
+
+    def curve(name):
+        scalars = events.Scalars(name)
+        return [scalar.step for scalar in scalars], [scalar.value for scalar in scalars]
+
+    return curve
 
 
 def test_tensorboard_files_hold_the_same_numbers(tmp_path):
-    reading = "tensorboard.backend.event_processing.event_accumulator"
-    EventAccumulator = pytest.importorskip(reading).EventAccumulator
+    pytest.importorskip("tensorboard")
     rows = logged(tmp_path, FDG(), tensorboard=True)
-    (file,) = tmp_path.glob("events.out.tfevents*")
-    events = EventAccumulator(str(file)).Reload()
+    curve = read_scalars(tmp_path)
     losses = [row["loss"] for row in of(rows, "backward", stage=1)]
-    scalars = events.Scalars("backward/loss/stage1")
-    assert [s.value for s in scalars] == pytest.approx(losses)
-    assert [s.step for s in scalars] == list(range(12))
-    assert {
-        "backward/gradient_norm/stage0",
-        "backward/staleness/stage0",
-        "update/lr/stage1",
-        "comparison/cosine/stage0",
-        "epoch/loss",
-        "epoch/test_loss",
-        "epoch/test_error",
-    } <= set(events.Tags()["scalars"])
+    steps, values = curve("backward/loss/stage1")
+    assert values == pytest.approx(losses)
+    assert steps == list(range(12))
+    for name in ("backward/gradient_norm/stage0", "backward/staleness/stage0"):
+        assert len(curve(name)[0]) == 12
+    for name in ("update/lr/stage1", "comparison/cosine/stage0", "epoch/loss"):
+        assert curve(name)[0]
+    for name in ("epoch/test_loss", "epoch/test_error"):
+        assert len(curve(name)[0]) == 2
 
 
 def test_the_numbers_of_a_row_have_those_of_its_evaluation():
@@ -137,39 +127,17 @@ def test_the_numbers_of_a_row_have_those_of_its_evaluation():
 
 
 def test_the_errors_of_exits_are_logged(tmp_path):
-    reading = "tensorboard.backend.event_processing.event_accumulator"
-    EventAccumulator = pytest.importorskip(reading).EventAccumulator
+    pytest.importorskip("tensorboard")
     rows = logged(tmp_path, DGL(head="mlp", depth=0), tensorboard=True)
     scores = [row["evaluation"] for row in of(rows, "epoch")]
-    (file,) = tmp_path.glob("events.out.tfevents*")
-    events = EventAccumulator(str(file)).Reload()
+    curve = read_scalars(tmp_path)
     for k in (0, 1):
-        logged_errors = [s.value for s in events.Scalars(f"epoch/exit_error/stage{k}")]
-        assert logged_errors == [score["exits"][k] for score in scores]
-    ensemble = [s.value for s in events.Scalars("epoch/ensemble_error")]
-    assert ensemble == [score["ensemble"] for score in scores]
-
-
-def test_no_tensorboard_file_unless_asked_for(tmp_path):
-    logged(tmp_path, FDG())
-    assert [file.name for file in tmp_path.iterdir()] == ["metrics.jsonl"]
-
-
-def test_without_the_package_it_is_refused_before_anything_is_made(tmp_path, monkeypatch):
-    # None in the table of modules makes an import fail as if the package were not there.
-    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
-    with pytest.raises(OptionError, match=r"pip install 'hocket\[tensorboard\]'"):
-        tensorboard_writer()
-    with pytest.raises(
-        OptionError, match="needs the package tensorboard, which is not installed"
-    ):
-        train(RunConfig(tensorboard=True, run_dir=tmp_path / "run"))
-    assert list(tmp_path.iterdir()) == []
+        assert curve(f"epoch/exit_error/stage{k}")[1] == [score["exits"][k] for score in scores]
+    assert curve("epoch/ensemble_error")[1] == [score["ensemble"] for score in scores]
 
 
 def test_after_a_restart_tensorboards_files_hold_every_step_once(tmp_path):
-    reading = "tensorboard.backend.event_processing.event_accumulator"
-    EventAccumulator = pytest.importorskip(reading).EventAccumulator
+    pytest.importorskip("tensorboard")
 
     def write(steps, after, note_at=None):
         cut_logs(tmp_path, after)
@@ -187,8 +155,7 @@ def test_after_a_restart_tensorboards_files_hold_every_step_once(tmp_path):
     assert len(list(tmp_path.glob("events*.metrics"))) == 3
     assert (tmp_path / "events.out.tfevents.1.host.metrics.stage1").exists()
     (tmp_path / "events.out.tfevents.1.host.metrics.stage1").unlink()
-    scalars = EventAccumulator(str(tmp_path)).Reload().Scalars("backward/loss/stage0")
-    assert [scalar.step for scalar in scalars] == list(range(10))
+    assert read_scalars(tmp_path)("backward/loss/stage0")[0] == list(range(10))
     remove_logs(tmp_path)
     assert list(tmp_path.iterdir()) == [], "a run that begins anew"
 

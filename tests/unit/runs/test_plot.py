@@ -1,7 +1,6 @@
 """A picture of a program or a timeline shows every batch at every stage."""
 
 import re
-import sys
 from collections import Counter
 from itertools import pairwise
 
@@ -47,13 +46,6 @@ def test_the_extension_decides_the_format(extension, start, tmp_path):
     file = tmp_path / f"dgl.{extension}"
     draw_program(unroll_method("dgl", 2, 2), 2, "DGL", file)
     assert file.read_bytes().startswith(start)
-
-
-@pytest.mark.parametrize("name", ["a.gif", "a", "a.svg.txt"])
-def test_other_endings_are_refused(name, tmp_path):
-    with pytest.raises(OptionError, match=r"use a name in \.svg, \.png or \.pdf"):
-        draw_program(unroll_method("fdg"), 3, "FDG", tmp_path / name)
-    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -123,17 +115,15 @@ def test_rows_are_the_stages_that_were_recorded(tmp_path):
     assert "stage 0" not in svg
 
 
-def test_a_batch_beyond_the_last_is_refused():
-    with pytest.raises(OptionError, match="the timeline has no batch 7; choose one of 0 to 4"):
-        program_panel(unroll_method("fdg"), 3, "fdg", first=7)
-
-
-def test_a_picture_that_cannot_be_written_is_an_error(tmp_path):
-    with pytest.raises(OptionError, match=r"cannot draw to .*a\.svg': No such file"):
-        draw_program(unroll_method("fdg"), 3, "fdg", tmp_path / "none" / "a.svg")
-
-
-def test_without_matplotlib_the_error_names_the_extra(tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
-    with pytest.raises(OptionError, match=r"needs the package matplotlib.*'hocket\[plot\]'"):
-        draw_program(unroll_method("fdg"), 3, "fdg", tmp_path / "a.svg")
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("a.gif", r"use a name in \.svg, \.png or \.pdf"),
+        ("a.svg.txt", r"use a name in \.svg, \.png or \.pdf"),
+        ("none/a.svg", r"cannot draw to .*a\.svg': No such file"),
+    ],
+)
+def test_a_picture_that_cannot_be_written_is_an_error(tmp_path, name, said):
+    with pytest.raises(OptionError, match=said):
+        draw_program(unroll_method("fdg"), 3, "fdg", tmp_path / name)
+    assert list(tmp_path.iterdir()) == []

@@ -46,24 +46,25 @@ def test_every_remedy_has_a_row_with_its_options_and_paper():
         )
 
 
-@pytest.mark.parametrize("stages", [1, 2, 4])
-def test_every_method_has_a_row(stages):
-    assert list(rows_by_method(stages)) == list(METHODS)
-
-
-def test_the_numbers_are_those_of_the_papers():
+@pytest.mark.parametrize(
+    ("name", "column", "shown"),
+    [
+        ("fdg", "delay", "6 4 2 0"),
+        ("fdg", "staleness", "5 3 1 0"),
+        ("ddg", "delay", "3 2 1 0"),
+        ("bp", "delay", "0 0 0 0"),
+        ("adl", "staleness", "1.25 0.75 0.25 0"),
+        ("fdg", "locks", "none"),
+        ("ddg", "locks", "forward"),
+        ("bp", "locks", "forward, backward, update"),
+        ("fr", "graphs", "1 1 1 1"),
+        ("dgl", "delays", "1,-"),
+    ],
+)
+def test_the_numbers_are_those_of_the_papers(name, column, shown):
     rows = rows_by_method(4)
-    assert rows["fdg"]["delay"] == "6 4 2 0"
-    assert rows["fdg"]["staleness"] == "5 3 1 0"
-    assert rows["ddg"]["delay"] == "3 2 1 0"
-    assert rows["bp"]["delay"] == "0 0 0 0"
-    assert rows["adl"]["staleness"] == "1.25 0.75 0.25 0"
-    assert rows["fdg"]["locks"] == "none"
-    assert rows["ddg"]["locks"] == "forward"
-    assert rows["bp"]["locks"] == "forward, backward, update"
-    assert rows["fr"]["graphs"] == "1 1 1 1"
-    assert rows["dgl"]["delays"] == "1,-"
-    assert all(row["paper"] for row in rows.values())
+    assert rows[name][column] == shown
+    assert rows[name]["paper"]
 
 
 def test_tables_list_every_method_and_option():
@@ -81,7 +82,9 @@ def test_a_method_that_is_refused_has_no_figures_and_a_reason(stages):
     """The Trainer refuses the same ones."""
     table = " ".join(printed(method_table(stages)).split())
     markdown = method_markdown(stages)
-    for name, row in rows_by_method(stages).items():
+    rows = rows_by_method(stages)
+    assert list(rows) == list(METHODS)
+    for name, row in rows.items():
         figures = [row[key] for key in ("delay", "staleness", "graphs", "inputs", "versions")]
         try:
             Trainer(mlp(stages), method=METHODS[name](), optimizer=sgd)
@@ -94,41 +97,40 @@ def test_a_method_that_is_refused_has_no_figures_and_a_reason(stages):
         assert bool(reason) == (f"method '{name}'" in table)
 
 
-def test_no_stages_are_refused():
-    with pytest.raises(OptionError, match="stages is 0; use at least 1"):
-        method_rows(0)
+STAGE = StageSummary(
+    layers=2,
+    parameters=1234,
+    extra_parameters=5,
+    delay=2,
+    staleness=0.0,
+    skipped=0,
+    busy=0.75,
+    communication=0.0,
+    waiting=0.0,
+    sent_mib=1.0,
+    peak_mib=100.0,
+    compression=None,
+    lost=None,
+    perplexity=None,
+    unsent=0,
+    receive_stats=None,
+)
+
+
+def tables_of(*stages, state="finished", epochs=()):
+    """Print the tables of a run; the words of the rows of each."""
+    cuts = tuple("ab"[: max(len(stages) - 1, 0)])
+    summary = Summary(state, "", Path("runs/x"), epochs, 1.0, 1.0, stages, cuts)
+    return [printed(table) for table in summary_tables(summary)]
+
+
+def words_of(table):
+    return [[w for w in line.split() if w != "│"] for line in table.splitlines()]
 
 
 def test_a_training_interrupted_in_its_first_epoch_has_dashes():
-    stage = StageSummary(
-        layers=2,
-        parameters=1234,
-        extra_parameters=5,
-        delay=2,
-        staleness=float("nan"),
-        skipped=0,
-        busy=0.75,
-        communication=0.0,
-        waiting=0.0,
-        sent_mib=0.0,
-        peak_mib=100.0,
-        compression=None,
-        lost=None,
-        perplexity=None,
-        unsent=0,
-        receive_stats=None,
-    )
-    summary = Summary(
-        state="interrupted",
-        message="",
-        folder=Path("runs/x"),
-        epochs=(),
-        seconds=0.5,
-        samples_per_s=0.0,
-        stages=(stage,),
-        cuts=(),
-    )
-    whole, stages, times = (printed(table) for table in summary_tables(summary))
+    stage = replace(STAGE, staleness=float("nan"))
+    whole, stages, times = tables_of(stage, state="interrupted")
     assert "interrupted: runs/x" in whole
     assert whole.splitlines()[4].count(" - ") == 3, "training loss, test loss and error"
     assert "1,234" in stages
@@ -139,8 +141,7 @@ def test_a_training_interrupted_in_its_first_epoch_has_dashes():
 def test_networks_with_heads_have_a_table_of_exits():
     evaluation = EvaluationResult(0.5, 0.25, 8, exits=(0.5, 0.375, 0.25), ensemble=0.125)
     epoch = EpochResult(0, 1.0, evaluation, 1.0, 8, (0.0, 0.0, 0.0), (0, 0, 0))
-    summary = Summary("finished", "", Path("runs/x"), (epoch,), 1.0, 1.0, (), ())
-    *_, exits = (printed(table) for table in summary_tables(summary))
+    *others, exits = tables_of(epochs=(epoch,))
     rows = [line.split("│")[1:3] for line in exits.splitlines() if "│" in line]
     assert [[cell.strip() for cell in row] for row in rows] == [
         ["head of stage 0", "50.00%"],
@@ -148,47 +149,23 @@ def test_networks_with_heads_have_a_table_of_exits():
         ["network", "25.00%"],
         ["ensemble", "12.50%"],
     ]
-    without = replace(
-        summary, epochs=(replace(epoch, evaluation=EvaluationResult(0.5, 0.25, 8)),)
-    )
-    assert len(summary_tables(without)) == len(summary_tables(summary)) - 1
+    without = replace(epoch, evaluation=EvaluationResult(0.5, 0.25, 8))
+    assert len(tables_of(epochs=(without,))) == len(others)
 
 
 def test_stages_with_a_codec_have_a_table_of_its_compression():
-    common = {"layers": 2, "parameters": 9, "extra_parameters": 0, "delay": 0, "skipped": 0}
-    common |= {"staleness": 0.0, "busy": 1.0, "communication": 0.0, "waiting": 0.0}
-    common |= {"sent_mib": 1.0, "peak_mib": 1.0, "receive_stats": None, "unsent": 0}
-    stages = (
-        StageSummary(**common, compression=31.4, lost=0.123, perplexity=97.6),
-        StageSummary(**common, compression=3.99, lost=0.004, perplexity=None),
-        StageSummary(**common, compression=None, lost=None, perplexity=None),
-    )
-    summary = Summary("finished", "", Path("runs/x"), (), 1.0, 1.0, stages, ("a", "b"))
-    *_, codes = (printed(table) for table in summary_tables(summary))
-    rows = [[w for w in line.split() if w != "│"][1:] for line in codes.splitlines()]
+    first = replace(STAGE, compression=31.4, lost=0.123, perplexity=97.6)
+    second = replace(STAGE, compression=3.99, lost=0.004)
+    *_, codes = tables_of(first, second, STAGE)
+    rows = [row[1:] for row in words_of(codes)]
     assert ["31.4", "times", "12.3%", "98"] in rows
     assert ["4.0", "times", "0.4%", "-"] in rows
 
 
 def test_stages_with_a_replay_buffer_have_a_table_of_packets():
-    common = {"layers": 2, "parameters": 9, "extra_parameters": 0, "delay": 0, "skipped": 0}
-    common |= {"staleness": 0.0, "busy": 1.0, "communication": 0.0, "waiting": 0.0}
-    common |= {"sent_mib": 1.0, "peak_mib": 1.0, "compression": None, "lost": None}
-    stats = ReceiveStats(
-        arrived=1200,
-        drawn=1100,
-        reused=30,
-        dropped=90,
-        lost=4,
-        refused=7,
-        buffer_bytes=3 * 2**20,
-    )
-    stages = (
-        StageSummary(**common, perplexity=None, unsent=12, receive_stats=None),
-        StageSummary(**common, perplexity=None, unsent=0, receive_stats=stats),
-    )
-    summary = Summary("finished", "", Path("runs/x"), (), 1.0, 1.0, stages, ("a",))
-    *_, draws = (printed(table) for table in summary_tables(summary))
-    rows = [[w for w in line.split() if w != "│"] for line in draws.splitlines()]
+    counts = {"arrived": 1200, "drawn": 1100, "reused": 30, "dropped": 90, "lost": 4}
+    stats = ReceiveStats(**counts, refused=7, buffer_bytes=3 * 2**20)
+    *_, draws = tables_of(replace(STAGE, unsent=12), replace(STAGE, receive_stats=stats))
+    rows = words_of(draws)
     assert ["1", "12", "1,200", "1,100", "30", "90", "4", "7", "3.0", "MiB"] in rows
     assert [row for row in rows if row[:1] == ["0"]] == []

@@ -58,22 +58,10 @@ def test_what_needs_the_class_of_each_sample_refuses_mixed_targets(tmp_path, met
 @pytest.mark.parametrize(
     ("choice", "processes", "said"),
     [
-        (
-            {"updates": 3, "epochs": 20},
-            1,
-            "counts its own updates; give epochs, and leave upd",
-        ),
-        ({"evaluate_every": 3}, 1, "counts its own updates; give epochs, and leave updates an"),
-        (
-            {"early_stopping": 2},
-            2,
-            "early_stopping compares epochs, but the stages",
-        ),
-        (
-            {"keep_best": "test_error"},
-            2,
-            "keep_best compares epochs, but the stages of method",
-        ),
+        ({"updates": 3, "epochs": 20}, 1, "counts its own updates; give epochs"),
+        ({"evaluate_every": 3}, 1, "counts its own updates; give epochs"),
+        ({"early_stopping": 2}, 2, "early_stopping compares epochs"),
+        ({"keep_best": "test_error"}, 2, "keep_best compares epochs"),
     ],
 )
 def test_what_stages_that_run_freely_do_not_count_is_refused_before_there_is_a_folder(

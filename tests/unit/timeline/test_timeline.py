@@ -10,16 +10,7 @@ from unit.timeline.timelines import simulated_fdg
 
 
 def span(kind, start_s, end_s, *, stage=0, batch=0, tick=0):
-    """Return a span.
-
-    Args:
-        kind: Kind of the action.
-        start_s: Start in seconds.
-        end_s: End in seconds.
-        stage: Index of the stage.
-        batch: Index of the batch.
-        tick: Index of the tick.
-    """
+    """Return a span of some seconds."""
     return Span(stage, kind, batch, tick, start_s, end_s)
 
 
@@ -68,15 +59,6 @@ def test_an_empty_timeline_has_no_length():
     assert at_once.fractions() == {0: Fractions(0, 0, 0)}
 
 
-def test_the_order_of_spans_does_not_matter():
-    spans = simulated_fdg().spans
-    assert Timeline(spans[::-1]) == Timeline(spans)
-
-
-def test_a_span_as_text():
-    assert str(span("wait", 1.5, 2, stage=3, batch=12)) == "wait 12 of stage 3, 1.5 s to 2 s"
-
-
 # Windows.
 
 
@@ -113,13 +95,9 @@ def test_a_window_may_ask_for_more_batches_than_exist():
 
 @pytest.mark.parametrize("first", [-1, 4, 100])
 def test_a_window_begins_with_an_existing_batch(first):
-    message = rf"the timeline has no batch {first}; choose one of 0 to 3"
-    with pytest.raises(OptionError, match=message):
+    with pytest.raises(OptionError, match=f"has no batch {first}; choose one of 0 to 3"):
         simulated_fdg(batches=4).window(first)
-
-
-def test_a_timeline_without_batches_has_no_window():
-    with pytest.raises(OptionError, match="has no batches; record a training that has some"):
+    with pytest.raises(OptionError, match="has no batches"):
         Timeline((span("wait", 0, 1),)).window()
 
 
@@ -131,27 +109,21 @@ def test_a_timeline_without_batches_has_no_window():
     [
         (span("X", 0, 1), r"X 0 of stage 0, 0 s to 1 s: the kind is 'X'; wanted one of F, B"),
         (span("F", 2, 1), r"forward 0 of stage 0, 2 s to 1 s: it must end after it starts"),
-        (span("F", math.nan, 1), "it must end after it starts; take both times from one clock"),
+        (span("F", math.nan, 1), "it must end after it starts"),
         (span("F", 0, math.inf), "it must end after it starts"),
         (span("F", 0, 1, stage=-1), "forward 0 of stage -1, .* counted from 0"),
         (span("F", 0, 1, batch=-1), "one of them is negative"),
         (span("F", 0, 1, tick=-1), "one of them is negative"),
+        (
+            span("B", 0.5, 3),
+            "backward 0 of stage 0, 0.5 s to 3 s: overlaps forward 0 of stage 0",
+        ),
     ],
 )
 def test_an_invalid_span_is_refused(invalid, message):
     with pytest.raises(DataError, match=message):
         Timeline((span("F", 0, 1), invalid))
-
-
-def test_a_stage_does_one_thing_at_a_time():
-    both = (span("F", 0, 2, batch=3), span("B", 1, 3, batch=1))
-    message = (
-        r"backward 1 of stage 0, 1 s to 3 s: overlaps forward 3 of stage 0, 0 s to 2 s; "
-        r"use one recorder for each stage"
-    )
-    with pytest.raises(DataError, match=message):
-        Timeline(both)
-    assert Timeline((both[0], span("B", 1, 3, stage=1))).stages == (0, 1)
+    assert Timeline((span("F", 0, 1), span("B", 0.5, 3, stage=1))).stages == (0, 1)
 
 
 def test_of_many_problems_the_first_are_listed():

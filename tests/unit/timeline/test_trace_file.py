@@ -98,19 +98,10 @@ def test_an_arrow_arrives_after_the_wait_inside_an_action(file):
         write_events(Timeline((*backwards, wait)), file)
     )
     assert (name, leaves, arrives) == ("gradient", pytest.approx(4e6, abs=0.01), 4.5e6)
+    spans = (Span(1, "B", 0, 1, 2.0, 3.0), Span(0, "T", 0, 2, 3.5, 4.0))
+    assert [name for name, *_ in arrows(write_events(Timeline(spans), file))] == ["target"]
     # Without the wait the backward began before there was a gradient to receive.
     assert arrows(write_events(Timeline(backwards), file)) == []
-
-
-def test_a_target_has_an_arrow(file):
-    spans = (Span(1, "B", 0, 1, 2.0, 3.0), Span(0, "T", 0, 2, 3.5, 4.0))
-    (arrow,) = arrows(write_events(Timeline(spans), file))
-    assert arrow[0] == "target"
-
-
-def test_a_file_that_cannot_be_written_is_an_error(tmp_path):
-    with pytest.raises(OptionError, match=r"cannot write the timeline to .*none.t\.json"):
-        simulated_fdg().write(tmp_path / "none" / "t.json")
 
 
 def test_a_file_that_cannot_be_written_whole_is_as_it_was(tmp_path, monkeypatch):
@@ -123,8 +114,9 @@ def test_a_file_that_cannot_be_written_whole_is_as_it_was(tmp_path, monkeypatch)
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(Path, "write_text", write_half)
-    with pytest.raises(OptionError, match=r"cannot write the timeline .* No space left"):
-        simulated_fdg().write(file)
+    for place, said in ((file, "No space left"), (tmp_path / "none/t.json", "none.t.json")):
+        with pytest.raises(OptionError, match=f"cannot write the timeline .*{said}"):
+            simulated_fdg().write(place)
     assert [path.read_bytes() for path in tmp_path.iterdir()] == [before]
 
 
@@ -134,81 +126,56 @@ def test_a_file_that_cannot_be_written_whole_is_as_it_was(tmp_path, monkeypatch)
 @pytest.mark.parametrize(
     ("content", "message"),
     [
+        (None, "No such file"),
         (b"", "it is not JSON"),
-        (b"{", "it is not JSON .*; record it again"),
         (b"\xff\xfe", "it is not JSON"),
         (b"[" * 100_000, "it is not JSON"),
-        (b"[]", "it has no mark 'hocket timeline 1'; use a file that Hocket has written"),
+        (b"[]", "it has no mark 'hocket timeline 1'"),
         (b"{}", "it has no mark 'hocket timeline 1'"),
         (b'{"traceEvents": [{"ph": "X", "name": "aten::add"}]}', "it has no mark"),
         (b'{"otherData": {"format": "hocket timeline 1"}}', "it has no list of traceEvents"),
     ],
 )
 def test_other_files_are_refused(content, message, file):
-    file.write_bytes(content)
-    with pytest.raises(DataError, match=message) as caught:
+    if content is not None:
+        file.write_bytes(content)
+    with pytest.raises(
+        DataError, match=rf"cannot read the timeline .*timeline\.json.*{message}"
+    ):
         Timeline.read(file)
-    assert "cannot read the timeline" in str(caught.value)
-    assert "timeline.json" in str(caught.value)
-
-
-def test_a_missing_file_is_an_error(tmp_path):
-    with pytest.raises(DataError, match=r"none\.json': No such file.*; name a file to read"):
-        Timeline.read(tmp_path / "none.json")
-
-
-def write_damaged(file, change):
-    Timeline((Span(0, "F", 3, 4, 0.0, 1.0), Span(0, "B", 3, 4, 1.0, 2.0))).write(file)
-    content = json.loads(file.read_text())
-    change([event for event in content["traceEvents"] if event["ph"] == "X"][1])
-    file.write_text(json.dumps(content))
 
 
 @pytest.mark.parametrize(
     ("field", "value", "message"),
     [
-        ("ph", "B", r"event 3: found .* wanted an object with ph 'X' and args"),
+        (None, "forward", "event 3: found 'forward'; wanted an object"),
+        ("ph", "B", "event 3: found .* wanted an object with ph 'X' and args"),
         ("args", None, "wanted an object with ph 'X' and args"),
-        ("args", {"tick": 1}, "event 3: batch is None; wanted a whole number"),
-        ("pid", "one", "pid is 'one'; wanted a whole number"),
-        ("pid", True, "pid is True; wanted a whole number"),
+        ("args", {"tick": 1}, "event 3: batch is None"),
+        ("pid", "one", "pid is 'one'"),
+        ("pid", True, "pid is True"),
         ("pid", 10**400, "pid is 1000"),
-        ("ts", None, "ts is None; wanted a number"),
-        ("ts", float("nan"), "ts is nan; wanted a number"),
-        ("dur", float("inf"), "dur is inf; wanted a number"),
-        ("cat", 3, "cat is 3; wanted a text"),
-    ],
-)
-def test_a_damaged_event_is_named(field, value, message, file):
-    write_damaged(file, lambda event: event.update({field: value}))
-    with pytest.raises(DataError, match=message) as caught:
-        Timeline.read(file)
-    assert "timeline.json'; record it again" in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("field", "value", "message"),
-    [
+        ("ts", None, "ts is None"),
+        ("ts", float("nan"), "ts is nan"),
+        ("dur", float("inf"), "dur is inf"),
+        ("cat", 3, "cat is 3"),
         ("cat", "Q", "the kind is 'Q'"),
         ("dur", -1, "it must end after it starts"),
         ("ts", 5e5, "backward 3 of stage 0, 0.5 s to 1.5 s: overlaps forward 3"),
         ("pid", -1, "one of them is negative"),
     ],
 )
-def test_a_file_of_an_invalid_timeline_is_refused(field, value, message, file):
-    write_damaged(file, lambda event: event.update({field: value}))
+def test_a_damaged_event_is_named(field, value, message, file):
+    Timeline((Span(0, "F", 3, 4, 0.0, 1.0), Span(0, "B", 3, 4, 1.0, 2.0))).write(file)
+    content = json.loads(file.read_text())
+    (at,) = [n for n, event in enumerate(content["traceEvents"]) if event.get("cat") == "B"]
+    event = content["traceEvents"][at]
+    content["traceEvents"][at] = event | {field: value} if field else value
+    file.write_text(json.dumps(content))
     with pytest.raises(DataError, match=message) as caught:
         Timeline.read(file)
-    assert "timeline.json' is damaged; record it again" in str(caught.value)
-
-
-def test_an_event_that_is_no_object_is_named(file):
-    simulated_fdg().write(file)
-    content = json.loads(file.read_text())
-    content["traceEvents"] = ["forward"]
-    file.write_text(json.dumps(content))
-    with pytest.raises(DataError, match="event 0: found 'forward'; wanted an object"):
-        Timeline.read(file)
+    assert "timeline.json'" in str(caught.value)
+    assert "record it again" in str(caught.value)
 
 
 def test_a_pipe_and_ten_thousand_stages_are_refused_at_once(tmp_path):

@@ -57,11 +57,6 @@ def simulated_fdg(stages=3, batches=8, forward_s=0.001):
 
     A backward takes two forwards, and a send a tenth of one. Forwards wait for their activation
     before they begin, backwards in their middle.
-
-    Args:
-        stages: Number of stages.
-        batches: Number of batches.
-        forward_s: Seconds of a forward.
     """
     spans = []
     free = [0.0] * stages

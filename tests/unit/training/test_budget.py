@@ -1,7 +1,5 @@
 """A training ends after as many updates as it was told, and is evaluated on its way."""
 
-import re
-
 import pytest
 import torch
 
@@ -10,9 +8,8 @@ from contract.small import LOCKSTEP, data, different, mlp, sgd
 from contract.worlds import Case, trained
 from hocket import Checkpoints, Trainer
 from hocket.errors import OptionError
-from hocket.methods import ADL, FDG, METHODS, DGLAsync
+from hocket.methods import ADL, FDG, METHODS
 from hocket.training import fit_state
-from hocket.training.budget import Budget
 
 BATCHES = data(mlp, 5)
 
@@ -39,19 +36,20 @@ def test_an_end_that_a_resumed_training_has_passed_is_refused(tmp_path):
     trainer = Trainer(mlp(2), optimizer=sgd, resumable=True)
     trainer.fit(BATCHES, epochs=2, progress=False, checkpoints=Checkpoints(tmp_path, every=100))
     for length, told in (
-        ({"epochs": 1}, "has done 2 epochs, and is to have 1; give epochs (--epochs on the"),
-        ({"updates": 9}, "has done 10 updates, and is to have 9; give updates (--updates on"),
+        ({"epochs": 1}, "has done 2 epochs, and is to have 1"),
+        ({"updates": 9}, "has done 10 updates, and is to have 9"),
     ):
         resumed = Trainer(mlp(2), optimizer=sgd, resumable=True)
         assert resumed.resume(tmp_path).updates == 10
-        with pytest.raises(OptionError, match=re.escape(told)):
+        with pytest.raises(OptionError, match=told):
             resumed.fit(BATCHES, progress=False, **length)
 
 
-@pytest.mark.parametrize("drained", [False, True])
-@pytest.mark.parametrize("name", LOCKSTEP)
-def test_every_stage_makes_as_many_updates(name, drained):
-    options = {"epoch_end": "drain"} if drained and name in ("fdg", "adl", "ddg") else {}
+DRAINED = [(name, {"epoch_end": "drain"}) for name in ("fdg", "adl", "ddg")]
+
+
+@pytest.mark.parametrize(("name", "options"), [*((name, {}) for name in LOCKSTEP), *DRAINED])
+def test_every_stage_makes_as_many_updates(name, options):
     _, events, history = fitted(METHODS[name](**options), updates=4)
     assert [updates_of(events, stage) for stage in range(3)] == [4, 4, 4]
     assert history[-1].updates == 4
@@ -79,17 +77,27 @@ def test_a_drained_epoch_updates_with_what_is_left():
     assert [(epoch.updates, epoch.samples) for epoch in history] == [(3, 20), (6, 20), (7, 8)]
 
 
-def test_evaluations_come_after_so_many_updates_and_disturb_nothing():
+@pytest.mark.parametrize(
+    ("method", "length", "every", "places"),
+    [
+        (ADL(accumulate=2), {"updates": 7}, 2, [2, 4, 6]),
+        (FDG(), {"epochs": 2}, 3, [3, 6, 9]),
+    ],
+    ids=["updates", "epochs"],
+)
+def test_evaluations_come_after_so_many_updates_and_disturb_nothing(
+    method, length, every, places
+):
     seen = []
     weights, events, history = fitted(
-        ADL(accumulate=2),
-        updates=7,
+        method,
+        **length,
         validation=data(mlp, 2),
-        evaluate_every=2,
+        evaluate_every=every,
         on_evaluation=lambda updates, result: seen.append((updates, result.samples)),
     )
-    assert seen == [(2, 8), (4, 8), (6, 8)]
-    plain, plain_events, plain_history = fitted(ADL(accumulate=2), updates=7)
+    assert seen == [(place, 8) for place in places]
+    plain, plain_events, plain_history = fitted(method, **length)
     assert different(weights, plain) == []
     assert list(map(str, events)) == list(map(str, plain_events))
     assert [e.loss for e in history] == [e.loss for e in plain_history]
@@ -143,18 +151,6 @@ def test_a_checkpoint_that_is_written_at_an_evaluation_does_not_repeat_it(tmp_pa
     assert seen == [2, 4]
 
 
-def test_evaluations_also_come_within_epochs_that_are_counted():
-    seen = []
-    fitted(
-        FDG(),
-        epochs=2,
-        validation=data(mlp, 2),
-        evaluate_every=3,
-        on_evaluation=lambda updates, _: seen.append(updates),
-    )
-    assert seen == [3, 6, 9]
-
-
 @pytest.mark.parametrize(
     "case",
     [
@@ -197,42 +193,18 @@ def test_a_resumed_training_may_go_on_for_longer(tmp_path):
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({}, "epochs is None and updates is None; a training ends after one of the two"),
-        ({"epochs": 1, "updates": 1}, "epochs is 1 and updates is 1; a training ends after"),
-        ({"epochs": 0}, "epochs is 0; use a whole number of at least 1"),
-        ({"updates": -1}, "updates is -1; use a whole number of at least 1"),
-        (
-            {"updates": 1, "evaluate_every": -1},
-            "evaluate_every is -1; use a whole number of at least 0",
-        ),
-        (
-            {"updates": 1, "evaluate_every": 1},
-            "evaluate_every is 1, and there is nothing to evaluate on; give validation data",
-        ),
-        (
-            {"updates": 1, "on_evaluation": print},
-            "on_evaluation is never called without evaluate_every; give both",
-        ),
+        ({}, "epochs is None and updates is None"),
+        ({"epochs": 1, "updates": 1}, "epochs is 1 and updates is 1"),
+        ({"epochs": 0}, "epochs is 0"),
+        ({"updates": -1}, "updates is -1"),
+        ({"updates": 1, "evaluate_every": -1}, "evaluate_every is -1"),
+        ({"updates": 1, "evaluate_every": 1}, "evaluate_every is 1, .* give validation data"),
+        ({"updates": 1, "on_evaluation": print}, "on_evaluation .* evaluate_every"),
     ],
 )
 def test_an_impossible_length_is_refused(options, said):
-    with pytest.raises(OptionError, match=re.escape(said)):
+    with pytest.raises(OptionError, match=said):
         Trainer(mlp(2), optimizer=sgd).fit(BATCHES, progress=False, **options)
-
-
-@pytest.mark.parametrize("options", [{"updates": 3}, {"epochs": 1, "evaluate_every": 2}])
-def test_stages_that_run_freely_have_no_common_count(options):
-    trainer = Trainer(mlp(2), method=DGLAsync(), optimizer=sgd)
-    with pytest.raises(OptionError, match="run freely, and each counts its own updates; give"):
-        trainer.fit(BATCHES, BATCHES, progress=False, **options)
-
-
-def test_the_bar_knows_how_many_batches_enter():
-    assert Budget(updates=7).batches(2, 5, accumulate=2) == 14
-    assert Budget(updates=7).passes(5, accumulate=2) == 3
-    assert Budget(epochs=4).batches(4, 5, accumulate=2) == 20
-    assert Budget(updates=7).passes(None, accumulate=2) == 1
-    assert Budget(epochs=4).batches(4, None, accumulate=2) is None
 
 
 def test_data_without_a_length_are_repeated():

@@ -137,46 +137,28 @@ def test_a_state_that_has_become_empty_stays_so(tmp_path):
 def test_a_state_that_is_no_json_is_refused_by_name(tmp_path, value):
     diary = Diary()
     diary.state_dict = lambda: {"best": value}
-    words = (
-        "the callback Diary has a state that a checkpoint cannot keep: .*; let its state_dict"
-    )
-    with pytest.raises(OptionError, match=words):
+    with pytest.raises(
+        OptionError, match=r"the callback Diary has a state that .* cannot keep"
+    ):
         fit(trainer_of(resumable=True), diary, checkpoints=Checkpoints(tmp_path))
     assert not [*tmp_path.iterdir()]
 
 
-class Clock:
-    """The clock of this process, which an hour may be added to."""
-
-    def __init__(self):
-        self.ahead_s = 0.0
-        self.own = time.perf_counter
-
-    def __call__(self):
-        return self.own() + self.ahead_s
-
-    def pass_an_hour(self):
-        self.ahead_s += 3600
-
-
 @pytest.fixture
-def clock(monkeypatch):
-    clock = Clock()
-    monkeypatch.setattr(time, "perf_counter", clock)
-    return clock
+def pass_an_hour(monkeypatch):
+    """Return a function that sets the clock of this process an hour ahead."""
+    own, hours = time.perf_counter, []
+    monkeypatch.setattr(time, "perf_counter", lambda: own() + 3600 * len(hours))
+    return lambda: hours.append(1)
 
 
-class Slow(Callback):
-    def __init__(self, clock):
-        self.clock = clock
-
-    def on_epoch(self, trainer, result):
-        self.clock.pass_an_hour()
-
-
-def test_the_seconds_of_an_epoch_after_a_resume_are_those_of_its_batches(tmp_path, clock):
+def test_the_seconds_of_an_epoch_after_a_resume_are_those_of_its_batches(
+    tmp_path, pass_an_hour
+):
     """A callback that acts before the checkpoint of an epoch is not part of the next one."""
-    fit(trainer_of(resumable=True), Slow(clock), epochs=1, checkpoints=Checkpoints(tmp_path))
+    slow = Callback()
+    slow.on_epoch = lambda trainer, result: pass_an_hour()
+    fit(trainer_of(resumable=True), slow, epochs=1, checkpoints=Checkpoints(tmp_path))
     resumed = trainer_of(resumable=True)
     resumed.resume(tmp_path)
     epochs = fit(resumed, epochs=2)
@@ -186,25 +168,20 @@ def test_the_seconds_of_an_epoch_after_a_resume_are_those_of_its_batches(tmp_pat
 class StopsEvaluation:
     """Data that send a signal as soon as they are read, and are slow to come."""
 
-    def __init__(self, clock):
-        self.clock = clock
+    def __init__(self, pass_an_hour):
+        self.pass_an_hour = pass_an_hour
 
     def __iter__(self):
         os.kill(os.getpid(), signal.SIGINT)
-        self.clock.pass_an_hour()
+        self.pass_an_hour()
         yield BATCHES[0]
 
 
-def test_an_evaluation_that_was_stopped_is_not_training_time(tmp_path, clock):
+def test_an_evaluation_that_was_stopped_is_not_training_time(tmp_path, pass_an_hour):
+    options = {"checkpoints": Checkpoints(tmp_path), "progress": False}
     stopped = trainer_of(resumable=True)
     with pytest.raises(KeyboardInterrupt):
-        stopped.fit(
-            BATCHES,
-            StopsEvaluation(clock),
-            epochs=1,
-            checkpoints=Checkpoints(tmp_path),
-            progress=False,
-        )
+        stopped.fit(BATCHES, StopsEvaluation(pass_an_hour), epochs=1, **options)
     resumed = trainer_of(resumable=True)
     resumed.resume(tmp_path)
     assert 0 < fit(resumed, epochs=1)[0].seconds < 3600
@@ -280,43 +257,24 @@ def epochs_until_stop(stopping, values, state=None):
 
 
 STOPS = {
-    "falling": ({}, [5, 4, 3, 2, 1], None),
-    "flat": ({}, [5, 5, 5, 5, 5], 4),
-    "a better one in between": ({}, [5, 5, 5, 4, 4, 4, 4], 7),
-    "patience of one": ({"patience": 1}, [5, 4, 4, 3], 3),
-    "too little better": ({"min_delta": 1.5}, [5, 4, 4.5, 4, 3], 4),
-    "NaN": ({}, [float("nan")] * 4, 3),
+    "falling": ({}, [5, 4, 3, 2, 1], None, ""),
+    "flat": ({}, [5, 5, 5, 5, 5], 4, "not fallen below 5 for 3 epochs, since"),
+    "a better one in between": ({}, [5, 5, 5, 4, 4, 4, 4], 7, "below 4 for 3 epochs"),
+    "patience of one": ({"patience": 1}, [5, 4, 4, 3], 3, "below 4 for 1 epoch, since epoch 2"),
+    "too little better": ({"min_delta": 1.5}, [5, 4, 4.5, 4, 3], 4, "5 by more than 1.5 for 3"),
+    "NaN": ({}, [float("nan")] * 4, 3, "was not finite for 3 epochs"),
 }
 
 
 @pytest.mark.parametrize("metric", ["test_error", "test_loss", "train_loss"])
 @pytest.mark.parametrize("case", STOPS)
 def test_early_stopping_stops_after_its_patience(case, metric):
-    options, values, expected = STOPS[case]
+    options, values, expected, reason = STOPS[case]
     stopping = EarlyStopping(metric, **options)
     assert epochs_until_stop(stopping, values) == expected
     assert epochs_until_stop(stopping, values) == expected  # a new fit counts anew
-
-
-REASONS = {
-    "flat": ({}, [5.25] * 4, "the test error has not fallen below 5.25 for 3 epochs, since"),
-    "min_delta": (
-        {"min_delta": 0.5, "patience": 1},
-        [3, 2, 1.75],
-        "the test error has not fallen below 2 by more than 0.5 for 1 epoch, since epoch 2",
-    ),
-    "NaN": ({}, [float("nan")] * 3, "the test error was not finite for 3 epochs"),
-    "falling": ({}, [3, 2, 1], ""),
-}
-
-
-@pytest.mark.parametrize("case", REASONS)
-def test_early_stopping_tells_its_reason(case):
-    options, values, expected = REASONS[case]
-    stopping = EarlyStopping(**options)
-    epochs_until_stop(stopping, values)
-    assert stopping.reason.startswith(expected)
-    assert bool(stopping.reason) == bool(expected)
+    assert reason in stopping.reason
+    assert bool(stopping.reason) == bool(reason)
 
 
 @pytest.mark.parametrize("cut", range(1, 5))
@@ -362,10 +320,10 @@ def test_the_file_of_best_weights_has_those_of_the_best_epoch(tmp_path):
 
 
 def test_best_weights_that_cannot_be_written_are_an_error(tmp_path):
-    with pytest.raises(OptionError, match=r"and there is no folder .*; create it, or name"):
+    with pytest.raises(OptionError, match="there is no folder"):
         fit(trainer_of(), BestWeights(tmp_path / "none" / "best.pt"))
     (tmp_path / "best.pt").mkdir()
-    with pytest.raises(CheckpointError, match=r"epoch 0 is the best so far, and .* cannot be"):
+    with pytest.raises(CheckpointError, match="epoch 0 is the best so far"):
         fit(trainer_of(), BestWeights(tmp_path / "best.pt"))
 
 
@@ -379,39 +337,36 @@ def test_a_metric_of_the_user_may_rise(tmp_path):
     assert "accuracy has not risen above 0.6 for 2 epochs" in stopping.reason
 
 
+def on_start(stopping, state=None, *, has_common_epochs=True):
+    trainer = StandIn()
+    trainer.has_common_epochs = has_common_epochs
+    stopping.on_start(trainer, state)
+
+
 REFUSALS = {
     "mode": (lambda: EarlyStopping(mode="up"), "mode is 'up'; use 'min' or 'max'"),
     "metric": (
         lambda: fit(trainer_of(metrics={"accuracy": accuracy}), EarlyStopping("acuracy")),
-        "EarlyStopping: unknown metric 'acuracy' (did you mean 'accuracy'?)",
+        "unknown metric 'acuracy' (did you mean 'accuracy'?)",
     ),
-    "patience": (lambda: EarlyStopping(patience=0), "patience is 0; use a whole number"),
-    "min_delta": (lambda: EarlyStopping(min_delta=-1), "min_delta is -1; use a number of"),
+    "patience": (lambda: EarlyStopping(patience=0), "patience is 0"),
+    "half an epoch": (lambda: EarlyStopping(patience=2.5), "patience is 2.5"),
+    "min_delta": (lambda: EarlyStopping(min_delta=-1), "min_delta is -1"),
     "no evaluation": (
-        lambda: trainer_of().fit(
-            BATCHES, epochs=1, callbacks=[EarlyStopping()], progress=False
-        ),
-        "follows test_error, and epoch 0 was not evaluated; give fit validation data",
+        lambda: trainer_of().fit(BATCHES, epochs=1, callbacks=[EarlyStopping()]),
+        "follows test_error, and epoch 0 was not evaluated",
     ),
     "no class numbers": (
         lambda: epochs_until_stop(EarlyStopping(), [None]),
-        "epoch 0 has no error, as targets are not class numbers; watch test_loss",
-    ),
-    "half an epoch": (
-        lambda: EarlyStopping(patience=2.5),
-        "patience is 2.5; use a whole number of at least 1",
-    ),
-    "no number": (
-        lambda: EarlyStopping(patience=float("nan")),
-        "patience is nan; use a whole number of at least 1",
-    ),
-    "text": (
-        lambda: EarlyStopping(patience="3"),
-        "patience is '3'; use a whole number of at least 1",
+        "epoch 0 has no error, as targets are not class numbers",
     ),
     "another metric than before": (
-        lambda: EarlyStopping("test_loss").on_start(StandIn(), EarlyStopping().state_dict()),
-        "is to watch test_loss, and watched test_error before this training was resumed",
+        lambda: on_start(EarlyStopping("test_loss"), EarlyStopping().state_dict()),
+        "is to watch test_loss, and watched test_error before",
+    ),
+    "stages that run freely": (
+        lambda: on_start(EarlyStopping(), has_common_epochs=False),
+        "EarlyStopping compares epochs, and the stages run",
     ),
 }
 
@@ -424,14 +379,7 @@ def test_early_stopping_refuses(case):
     assert text in str(caught.value)
 
 
-def test_without_common_epochs_there_is_nothing_to_compare():
-    trainer = StandIn()
-    trainer.has_common_epochs = False
-    with pytest.raises(OptionError, match="EarlyStopping compares epochs, and the stages run"):
-        EarlyStopping().on_start(trainer, None)
-
-
 def test_without_common_epochs_nobody_can_ask_to_stop(monkeypatch):
     monkeypatch.setattr(Trainer, "has_common_epochs", False)
-    with pytest.raises(OptionError, match="'fdg' run freely in processes of their own, and no"):
+    with pytest.raises(OptionError, match="'fdg' run freely"):
         trainer_of().request_stop()

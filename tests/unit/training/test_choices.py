@@ -9,11 +9,10 @@ from torch import nn, optim
 from torch.optim import lr_scheduler
 from torch.utils.data import DataLoader, TensorDataset
 
+from contract.small import different
 from hocket import Checkpoints, Trainer
 from hocket.checkpoint.directory import checkpoint_name
 from hocket.errors import CheckpointError, DataError, OptionError
-from hocket.training.fit_state import FitState
-from hocket.training.session.choices import loss_settings
 
 INPUTS, TARGETS = torch.randn(24, 4), torch.randint(0, 3, (24,))
 
@@ -77,23 +76,17 @@ def test_what_has_not_changed_is_not_told(saved):
 
 
 CHANGED = {
-    "a rate": (
-        {"optimizer": partial(adam, lr=0.1)},
-        "lr was 0.01, and is 0.1 in what was given",
-    ),
+    "a rate": ({"optimizer": partial(adam, lr=0.1)}, "lr was 0.01, and is 0.1"),
     "momenta": (
         {"optimizer": partial(adam, betas=(0.5, 0.9))},
-        "betas was [0.9, 0.99], and is [0.5, 0.9] in what was given now",
+        "betas was [0.9, 0.99], and is [0.5, 0.9]",
     ),
     "a schedule in another": (
         {"scheduler": partial(schedule, steps=10)},
         "stage 1: the checkpoint decides, so these changes have no effect:\n"
         "  - T_max was 40, and is 10",
     ),
-    "a layer": (
-        {"built": network(p=0.5)},
-        "layer 'drop' was Dropout(p=0.1, inplace=False), and is Dropout(p=0.5, inplace=False)",
-    ),
+    "a layer": ({"built": network(p=0.5)}, "layer 'drop' was Dropout(p=0.1, inplace=False)"),
     "a number of a layer": (
         {"built": network(eps=0.1)},
         "layer 'norm' was LayerNorm((4,), eps",
@@ -117,14 +110,6 @@ def test_the_rate_of_the_checkpoint_is_used(saved):
     assert rates == [0.01, 0.01]
 
 
-def test_a_loss_without_a_name_is_described_by_its_class():
-    class Loss:
-        def __call__(self, output, targets):
-            return output.sum()
-
-    assert loss_settings(Loss()).endswith("Loss")
-
-
 def test_an_optimizer_with_its_weights_in_another_order_is_refused(saved):
     def reversed_adam(weights):
         return adam(list(weights)[::-1])
@@ -137,20 +122,16 @@ def test_an_optimizer_with_its_weights_in_another_order_is_refused(saved):
 @pytest.mark.parametrize(
     ("data", "told"),
     [
-        (loader(count=20), "an epoch had 6 batches before the checkpoint, and has 5; give"),
-        (loader(3, 18), "the first 2 batches of the training data have 6 samples, and had 8"),
-        (
-            (pair for pair in loader(2)),
-            "the first 2 batches of the training data have 4 samples, and had 8",
-        ),
+        (loader(count=20), "an epoch had 6 batches before the checkpoint, and has 5"),
+        (loader(3, 18), "the first 2 batches .* have 6 samples, and had 8"),
+        ((pair for pair in loader(2)), "the first 2 batches .* have 4 samples, and had 8"),
     ],
     ids=["another length", "another size", "of no length"],
 )
 def test_other_data_within_an_epoch_are_refused(saved, data, told):
     after, _ = resumed(saved)
-    with pytest.raises(DataError) as caught:
+    with pytest.raises(DataError, match=told):
         after.fit(data, epochs=2, progress=False)
-    assert told in str(caught.value)
 
 
 def test_other_data_between_two_epochs_are_told(saved):
@@ -164,27 +145,6 @@ def test_an_epoch_that_has_begun_counts(saved):
     after, _ = resumed(saved)
     with pytest.raises(OptionError, match="has done 1 epochs and begun another one, and is to"):
         after.fit(loader(), epochs=1, progress=False)
-
-
-class Starts:
-    """Batches that count how often they are begun."""
-
-    def __init__(self):
-        self.count = 0
-
-    def __len__(self):
-        return 2
-
-    def __iter__(self):
-        self.count += 1
-        return iter(loader(count=8))
-
-
-@pytest.mark.parametrize("reads", [False, True])
-def test_only_the_process_that_reads_data_begins_them(reads):
-    data = Starts()
-    batches = FitState().remaining_batches(data, lambda batch: len(batch[1]), reads=reads)
-    assert (len(list(batches)), data.count) == ((2, 1) if reads else (0, 0))
 
 
 def halve(optimizer):
@@ -259,18 +219,13 @@ class Left:
 
 def test_the_length_is_that_of_the_beginning(tmp_path):
     before = trainer(scheduler=schedule)
-    before.fit(
-        Left(), epochs=1, progress=False, checkpoints=Checkpoints(tmp_path, every=2, keep=9)
-    )
+    checkpoints = Checkpoints(tmp_path, every=2, keep=9)
+    before.fit(Left(), epochs=1, progress=False, checkpoints=checkpoints)
     after = trainer(scheduler=schedule)
     after.resume(tmp_path / checkpoint_name(2, 0))
     after.fit(Left(), epochs=1, progress=False)
-    different = [
-        name
-        for name, value in before.network.state_dict().items()
-        if not torch.equal(value, after.network.state_dict()[name])
-    ]
-    assert not different
+    states = (each.network.state_dict().values() for each in (before, after))
+    assert not different(*states)
 
 
 def test_before_the_first_batch_no_weight_is_new(recwarn):

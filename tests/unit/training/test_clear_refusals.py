@@ -28,8 +28,8 @@ def of_inference():
         return mlp(2)
 
 
-def prepared(**options):
-    trainer = Trainer(mlp(2), **({"optimizer": sgd} | options))
+def prepared(network=None, **options):
+    trainer = Trainer(network or mlp(2), **({"optimizer": sgd} | options))
     trainer.prepare(data(mlp, 1)[0][0])
 
 
@@ -38,24 +38,15 @@ REFUSALS = {
         lambda: prepared(optimizer=Nothing),
         "Nothing, has weights without a rate 'lr'",
     ),
-    "function": (
-        lambda: Trainer(lambda x: x, stages=2, optimizer=sgd),
-        "give a module, or a list",
-    ),
-    "meta": (
-        lambda: Trainer(nn.Linear(2, 2, device="meta"), optimizer=sgd),
-        "device is 'meta'",
-    ),
-    "inference": (lambda: Trainer(of_inference(), optimizer=sgd), "built in inference_mode"),
+    "function": (lambda: prepared(lambda x: x, stages=2), "give a module, or a list"),
+    "meta": (lambda: prepared(nn.Linear(2, 2, device="meta")), "device is 'meta'"),
+    "inference": (lambda: prepared(of_inference()), "built in inference_mode"),
     "callback": (
         lambda: Trainer(mlp(2), optimizer=sgd).fit([], epochs=1, callbacks=[Callback]),
         "a callback is the class Callback; give an object",
     ),
     "tensorboard": (lambda: parse_trackers("tensorboard"), "--tensorboard"),
-    "SGD": (
-        lambda: build_optimizer_factory(RunConfig(optimizer="SGD")),
-        "give it as SGD:lr=0.05",
-    ),
+    "SGD": (lambda: build_optimizer_factory(RunConfig(optimizer="SGD")), "SGD:lr=0.05"),
 }
 
 

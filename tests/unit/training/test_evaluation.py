@@ -42,9 +42,7 @@ def test_predictions_are_the_outputs_of_the_network_in_order(stages, form):
     before = trainer.state_dict()
     outputs = trainer.predict([make[form](*batch) for batch in BATCHES])
     network = trainer.network.eval()
-    assert [torch.equal(o, network(x)) for o, (x, _) in zip(outputs, BATCHES, strict=True)] == [
-        True
-    ] * len(BATCHES)
+    assert different(outputs, [network(x) for x, _ in BATCHES]) == []
     assert not any(output.requires_grad for output in outputs)
     assert different(before.values(), trainer.state_dict().values()) == []
 
@@ -60,25 +58,36 @@ def test_outputs_of_any_structure_are_returned():
     assert found["hidden"][1] == 7
 
 
-def test_a_batch_without_tensors_is_refused():
-    with pytest.raises(DataError, match="batch 0 has no tensors as inputs: it has a str"):
-        Trainer(mlp(1), optimizer=sgd).predict([("text", None)])
+@pytest.mark.parametrize(
+    ("batches", "said"),
+    [
+        ([("text", None)], "batch 0 has no tensors as inputs: it has a str"),
+        (torch.zeros(6, 5).double(), r"a tensor of shape \(6, 5\), .*\[x\] for"),
+    ],
+)
+def test_what_are_no_batches_is_refused(batches, said):
+    with pytest.raises(DataError, match=said):
+        Trainer(mlp(1), optimizer=sgd).predict(batches)
     assert Trainer(mlp(1), optimizer=sgd).predict([]) == []
 
 
-@pytest.mark.parametrize("evaluate_every", [0, 2])
-def test_training_data_that_are_also_evaluated_are_served_as_without(evaluate_every):
-    def fitted(**options):
+@pytest.mark.parametrize("when", ["after each epoch", "every 2 updates", "by the user"])
+def test_training_data_that_are_also_evaluated_are_served_as_without(when):
+    def fitted(when=None):
         rows = TensorDataset(*(torch.cat(each) for each in zip(*BATCHES, strict=True)))
         generator = torch.Generator().manual_seed(0)
         loader = DataLoader(rows, batch_size=4, shuffle=True, generator=generator)
         trainer = Trainer(mlp(2), optimizer=sgd)
-        validation = loader if options else None
-        trainer.fit(loader, validation, epochs=3, progress=False, **options)
+        options = {
+            None: {},
+            "after each epoch": {"validation": loader},
+            "every 2 updates": {"validation": loader, "evaluate_every": 2},
+            "by the user": {"on_epoch": lambda _: trainer.evaluate(loader)},
+        }
+        trainer.fit(loader, epochs=3, progress=False, **options[when])
         return trainer.state_dict().values()
 
-    evaluated = fitted(evaluate_every=evaluate_every)
-    assert different(evaluated, fitted()) == []
+    assert different(fitted(when), fitted()) == []
 
 
 def work(folder):
@@ -147,31 +156,6 @@ def test_targets_may_be_integers_of_any_type(dtype):
     assert torch.equal(
         hocket.cross_entropy(scores, targets.to(dtype)), hocket.cross_entropy(scores, targets)
     )
-
-
-def test_an_evaluation_on_the_training_data_leaves_their_order():
-    def trained(between):
-        modules = mlp(2)
-        inputs, targets = (torch.cat(each) for each in zip(*BATCHES, strict=True))
-        loader = DataLoader(
-            TensorDataset(inputs, targets),
-            4,
-            shuffle=True,
-            generator=torch.Generator().manual_seed(1),
-        )
-        trainer = Trainer(modules, optimizer=sgd)
-        trainer.fit(
-            loader, epochs=2, progress=False, on_epoch=lambda _: between(trainer, loader)
-        )
-        return [p for module in modules for p in module.parameters()]
-
-    alone = trained(lambda trainer, loader: None)
-    assert different(alone, trained(lambda trainer, loader: trainer.evaluate(loader))) == []
-
-
-def test_one_tensor_is_no_list_of_batches():
-    with pytest.raises(DataError, match=r"a tensor of shape \(6, 5\), each row .*, \[x\] for"):
-        Trainer(mlp(2), optimizer=sgd).predict(torch.zeros(6, 5).double())
 
 
 BOXES = [

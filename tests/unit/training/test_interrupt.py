@@ -5,10 +5,9 @@ import threading
 from contextlib import nullcontext
 
 import pytest
-import torch
 from torch.distributed import HashStore
 
-from contract.small import data, mlp, sgd
+from contract.small import data, different, mlp, sgd, stepped
 from hocket import Checkpoints, Trainer
 from hocket.methods import METHODS
 from hocket.training.fit.interrupt import AHEAD, Interrupt, stop_signals
@@ -28,31 +27,18 @@ def heard():
     assert signal.signal(signal.SIGINT, before) in (hear, signal.SIG_IGN)
 
 
-def test_the_first_one_only_asks(heard):
-    with Interrupt() as interrupt:
-        assert not interrupt.asked
-        signal.raise_signal(signal.SIGINT)
-        assert interrupt.asked
-    assert heard == []
-
-
-def test_it_tells_which_signal_asked_of_those_that_may(heard):
+@pytest.mark.parametrize("first", [signal.SIGINT, signal.SIGTERM])
+def test_the_first_signal_only_asks_and_the_second_one_raises(heard, first):
     before = signal.getsignal(signal.SIGTERM)
     with Interrupt((signal.SIGINT, signal.SIGTERM)) as interrupt:
-        signal.raise_signal(signal.SIGTERM)
-        assert interrupt.asked == signal.SIGTERM
+        assert not interrupt.asked
+        signal.raise_signal(first)
+        assert interrupt.asked == first
         with pytest.raises(KeyboardInterrupt) as ended:
             signal.raise_signal(signal.SIGINT)
     assert ended.value.args == (signal.SIGINT,)
-    assert signal.getsignal(signal.SIGTERM) is before
-
-
-def test_the_second_one_raises(heard):
-    with Interrupt():
-        signal.raise_signal(signal.SIGINT)
-        with pytest.raises(KeyboardInterrupt):
-            signal.raise_signal(signal.SIGINT)
     assert heard == []
+    assert signal.getsignal(signal.SIGTERM) is before
 
 
 def test_afterwards_the_handler_from_before_hears(heard):
@@ -84,14 +70,6 @@ def test_a_handler_that_was_not_set_from_python_becomes_the_default(monkeypatch)
     assert signal.signal(signal.SIGINT, mine) is signal.SIG_DFL
 
 
-def test_one_alone_stops_at_once(heard):
-    with Interrupt() as interrupt:
-        batches = interrupt.until_asked(range(10))
-        assert [next(batches), next(batches)] == [0, 1]
-        signal.raise_signal(signal.SIGINT)
-        assert list(batches) == []
-
-
 @pytest.mark.parametrize("first", [0, 1])
 def test_replicas_stop_at_the_same_batch_whoever_is_asked(heard, first):
     store = HashStore()
@@ -106,14 +84,18 @@ def test_replicas_stop_at_the_same_batch_whoever_is_asked(heard, first):
         assert gone[0][-1] == gone[1][-1] == (3, 4)[first] + AHEAD - 1
 
 
-def test_a_batch_that_is_being_read_is_given_up(heard):
+@pytest.mark.parametrize("store", [None, HashStore()], ids=["alone", "replicas"])
+def test_a_batch_that_is_being_read_is_given_up_except_among_replicas(heard, store):
+    """They have to stop at the same one."""
+
     def batches():
         yield 0
         signal.raise_signal(signal.SIGINT)
-        pytest.fail("the batch was read to its end")
+        assert store, "the batch was read to its end"
+        yield from range(2 * AHEAD)
 
     with Interrupt() as interrupt:
-        assert list(interrupt.until_asked(batches())) == [0]
+        assert len(list(interrupt.until_asked(batches(), store))) == (1 + AHEAD if store else 1)
         assert interrupt.asked == signal.SIGINT
     assert heard == []
 
@@ -130,17 +112,6 @@ def test_no_batch_is_begun_after_a_signal(heard):
         assert next(read) == 0
         signal.raise_signal(signal.SIGINT)
         assert list(read) == []
-
-
-def test_replicas_read_a_batch_to_its_end(heard):
-    """They have to stop at the same one."""
-
-    def batches():
-        signal.raise_signal(signal.SIGINT)
-        yield from range(2 * AHEAD)
-
-    with Interrupt() as interrupt:
-        assert len(list(interrupt.until_asked(batches(), HashStore()))) == AHEAD
 
 
 class StoppedLoader(list):
@@ -192,65 +163,54 @@ def test_sigterm_in_a_long_read_or_an_evaluation_leaves_a_checkpoint_of_that_mom
     assert again[0].epochs + stopped[0].epochs <= 3  # no epoch is trained again
 
 
-@pytest.mark.parametrize("method", ["fdg", "bp", "dgl-async"])
-def test_ctrl_c_without_checkpoints_ends_between_two_ticks(method):
-    """So that the trainer goes on where it was, in a notebook for example."""
+def press_in_tick_5(number=signal.SIGINT):
+    """Return a watcher that raises a signal at the forward of the first stage."""
 
     def press(event, stage):
-        if event.tick == 5 and event.action.stage == 0 and event.action.kind == "F":
-            signal.raise_signal(signal.SIGINT)
+        if (event.tick, event.action.stage, event.action.kind) == (5, 0, "F"):
+            signal.raise_signal(number)
 
+    return press
+
+
+@pytest.mark.parametrize(
+    ("method", "number"),
+    [*((m, signal.SIGINT) for m in ("fdg", "bp", "dgl-async")), ("bp", signal.SIGTERM)],
+)
+def test_a_signal_without_checkpoints_ends_between_two_ticks(method, number):
+    """So that the trainer goes on where it was, in a notebook for example."""
     batches, options = data(mlp, 8), {"optimizer": sgd, "method": METHODS[method]()}
-    trainer = Trainer(mlp(2), watchers=[press], **options)
-    with pytest.raises(KeyboardInterrupt):
+    trainer = Trainer(mlp(2), watchers=[press_in_tick_5(number)], **options)
+    with pytest.raises(KeyboardInterrupt) as ended:
         trainer.fit(batches, epochs=1, progress=False)
+    assert ended.value.args == (number,)
     (epoch,) = trainer.fit(batches, epochs=1, progress=False)
     assert epoch.loss > 0
     if method != "dgl-async":
-        wanted = Trainer(mlp(2), **options)
-        for batch in [*batches[:6], *batches]:
-            wanted.step(*batch)
+        wanted = stepped(Trainer(mlp(2), **options), [*batches[:6], *batches])
         wanted.finish()
-        pairs = zip(trainer.network.parameters(), wanted.network.parameters(), strict=True)
-        assert all(torch.equal(*pair) for pair in pairs)
+        assert not different(trainer.network.parameters(), wanted.network.parameters())
 
 
 @pytest.mark.parametrize("handler", ["default", "own"])
 @pytest.mark.parametrize("method", ["fdg", "bp"])
 def test_ctrl_c_in_a_loop_of_steps_waits_for_the_end_of_the_tick(heard, method, handler):
-    def press(event, stage):
-        if event.tick == 5 and event.action.stage == 0 and event.action.kind == "F":
-            signal.raise_signal(signal.SIGINT)
-
     if handler == "default":
         signal.signal(signal.SIGINT, signal.default_int_handler)
     batches, options = data(mlp, 8), {"optimizer": sgd, "method": METHODS[method]()}
-    trainer, wanted = Trainer(mlp(2), watchers=[press], **options), Trainer(mlp(2), **options)
+    trainer = Trainer(mlp(2), watchers=[press_in_tick_5()], **options)
+    wanted = stepped(Trainer(mlp(2), **options), batches)
     for number, batch in enumerate(batches):
-        wanted.step(*batch)
         stops = number == 5 and handler == "default"
         with pytest.raises(KeyboardInterrupt) if stops else nullcontext():
             trainer.step(*batch)
     assert heard == ([] if handler == "default" else [signal.SIGINT])
     for each in (trainer, wanted):
         each.finish()
-    pairs = zip(trainer.network.parameters(), wanted.network.parameters(), strict=True)
-    assert all(torch.equal(*pair) for pair in pairs)
+    assert not different(trainer.network.parameters(), wanted.network.parameters())
     if handler == "default":
         assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
         signal.signal(signal.SIGINT, signal.SIG_IGN)
-
-
-def test_sigterm_without_checkpoints_ends_between_two_ticks():
-    def press(event, stage):
-        if event.tick == 5:
-            signal.raise_signal(signal.SIGTERM)
-
-    trainer = Trainer(mlp(2), optimizer=sgd, method="bp", watchers=[press])
-    with pytest.raises(KeyboardInterrupt) as ended:
-        trainer.fit(data(mlp, 8), epochs=1, progress=False)
-    assert ended.value.args == (signal.SIGTERM,)
-    assert trainer.engine.tick_count == 6
 
 
 def test_among_several_processes_a_second_signal_does_nothing(heard, monkeypatch):
@@ -266,16 +226,50 @@ def test_among_several_processes_a_second_signal_does_nothing(heard, monkeypatch
 
 def test_the_end_of_a_worker_of_a_loader_is_no_error_after_a_signal(heard):
     """As one that ends all processes of a job."""
-    before = signal.signal(signal.SIGCHLD, lambda *_: pytest.fail("the worker ended"))
+    before = signal.signal(signal.SIGCHLD, fail_as_pytorch)
     try:
         with Interrupt() as interrupt:
             signal.raise_signal(signal.SIGINT)
             signal.raise_signal(signal.SIGCHLD)
         assert interrupt.asked
-        with pytest.raises(pytest.fail.Exception):
+        with pytest.raises(RuntimeError, match="worker"):
             signal.raise_signal(signal.SIGCHLD)
     finally:
         signal.signal(signal.SIGCHLD, before)
+
+
+def fail_as_pytorch(number, frame):
+    raise RuntimeError("a worker has ended")
+
+
+@pytest.mark.parametrize("reading", [False, True])
+@pytest.mark.parametrize("stops", [False, True])
+def test_the_end_of_a_worker_waits_for_the_end_of_a_tick(heard, stops, reading):
+    """It stops the batches quietly if a signal to the whole job has ended the worker."""
+
+    def loader():
+        yield 0
+        if reading:
+            end_worker()
+        yield 1
+
+    def end_worker():
+        if stops:
+            threading.Timer(0.2, signal.raise_signal, [signal.SIGINT]).start()
+        signal.raise_signal(signal.SIGCHLD)
+
+    before, seen = signal.signal(signal.SIGCHLD, fail_as_pytorch), []
+    outcome = nullcontext() if stops else pytest.raises(RuntimeError, match="worker")
+    try:
+        with Interrupt() as interrupt, outcome:
+            for batch in interrupt.until_asked(loader()):
+                seen.append(batch)
+                if not reading:
+                    end_worker()
+    finally:
+        signal.signal(signal.SIGCHLD, before)
+    assert seen == [0]
+    assert bool(interrupt.asked) == stops
 
 
 def test_a_signal_after_the_last_step_is_not_lost():

@@ -41,8 +41,6 @@ def test_what_a_checkpoint_leaves_out_is_told(tmp_path):
     trainer = stepped(trainer_of(network, loss=Center()), BATCHES[:2])
     with pytest.warns(UserWarning, match="leave out buffer 'center' of the loss, the extra"):
         trainer.save(tmp_path)
-    weighted = nn.CrossEntropyLoss(weight=torch.ones(3).double())
-    stepped(trainer_of(mlp(2), loss=weighted), BATCHES[:2]).save(tmp_path / "weighted")
 
 
 def test_an_evaluation_leaves_the_state_of_a_loss_alone():

@@ -5,6 +5,7 @@ import re
 import pytest
 import torch
 from torch import nn
+from torchmetrics import MetricCollection
 from torchmetrics.classification import MulticlassAccuracy
 
 from contract.small import data, mlp, sgd
@@ -48,19 +49,21 @@ def test_functions_and_objects_agree_with_the_error(stages):
     assert gathered.distributed_available_fn is gathered.asked
 
 
-def test_a_named_collection_of_torchmetrics_gives_each_value_a_name():
-    torchmetrics = pytest.importorskip("torchmetrics")
-    parts = {"micro": MulticlassAccuracy(num_classes=3, average="micro")}
-    metrics = {"all": torchmetrics.MetricCollection(parts)}
+def micro():
+    return MulticlassAccuracy(num_classes=3, average="micro")
+
+
+@pytest.mark.parametrize(
+    ("name", "metrics"),
+    [
+        ("accuracy", {"accuracy": micro()}),
+        ("all.micro", {"all": MetricCollection({"micro": micro()})}),
+        ("mine", nn.ModuleDict({"mine": micro()})),
+    ],
+)
+def test_metrics_and_collections_of_torchmetrics_are_taken(name, metrics):
     result = Trainer(mlp(2), optimizer=sgd, metrics=metrics).evaluate(BATCHES)
-    assert result.metrics["all.micro"] == pytest.approx(1 - result.error)
-
-
-def test_those_of_torchmetrics_are_taken():
-    metric = MulticlassAccuracy(3, average="micro")
-    trainer = Trainer(mlp(2), optimizer=sgd, metrics={"accuracy": metric})
-    result = trainer.evaluate(BATCHES)
-    assert result.metrics["accuracy"] == pytest.approx(1 - result.error)
+    assert result.metrics[name] == pytest.approx(1 - result.error)
 
 
 def test_they_are_part_of_the_history():
@@ -91,9 +94,3 @@ def test_a_value_that_is_not_one_number_is_refused(value):
     late.compute = lambda: value
     with pytest.raises(DataError, match=re.escape(said)):
         Trainer(mlp(1), optimizer=sgd, metrics={"own": late}).evaluate(BATCHES)
-
-
-def test_a_collection_of_modules_gives_each_metric_a_name():
-    metrics = nn.ModuleDict({"mine": MulticlassAccuracy(num_classes=3, average="micro")})
-    result = Trainer(mlp(2), optimizer=sgd, metrics=metrics).evaluate(BATCHES)
-    assert result.metrics["mine"] == pytest.approx(1 - result.error)

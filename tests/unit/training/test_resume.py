@@ -20,11 +20,9 @@ from hocket.checkpoint.directory import (
     write_file,
 )
 from hocket.checkpoint.serialize import pack
-from hocket.errors import CheckpointError, DataError, HocketError
+from hocket.errors import CheckpointError, HocketError
 from hocket.methods import ADL, DDG, DGL, FDG, METHODS
 from hocket.remedies import Predict, StalenessRate
-from hocket.stage.late_gradients.stash_or_live import PlainGraph
-from hocket.stage.weight_copies.forward_state import ForwardState
 
 
 def trainer_of(modules, method=None, **options):
@@ -93,13 +91,6 @@ def test_a_fit_that_was_over_is_over(tmp_path):
     assert [epoch.number for epoch in again.fit(BATCHES, epochs=1, progress=False)] == [2]
 
 
-def test_where_there_is_none_it_is_said(tmp_path):
-    with pytest.raises(
-        CheckpointError, match=r"cannot resume from .*\n.*no folder of a checkpoint"
-    ):
-        trainer_of(mlp(2)).resume(tmp_path)
-
-
 def test_a_damaged_one_is_passed_over_by_name(saved):
     trainer = trainer_of(mlp(3))
     trainer.resume(saved)
@@ -107,9 +98,7 @@ def test_a_damaged_one_is_passed_over_by_name(saved):
     part = saved / checkpoint_name(5, 0) / "stage1.pt"
     part.write_bytes(part.read_bytes()[:-1] + b"x")
     again = trainer_of(mlp(3))
-    with pytest.warns(
-        UserWarning, match=r"a newer checkpoint is not used: .*stage1.pt' is dam"
-    ):
+    with pytest.warns(UserWarning, match=r"a newer checkpoint is not used: .*stage1.pt"):
         assert again.resume(saved).batch == 4
     (saved / checkpoint_name(4, 0) / "stage0.pt").unlink()
     again = trainer_of(mlp(3))
@@ -124,17 +113,13 @@ def test_a_damaged_one_is_passed_over_by_name(saved):
     [
         (
             {"method": DDG()},
-            r"the method has forward_delay=0, name='ddg', order='forward-first', and had "
-            r"forward_delay=1, name='fdg', order='backward-first'; to begin with the weights "
-            r"of the checkpoint, resume a trainer",
+            r"forward_delay=0, name='ddg', order='forward-first', and had forward_delay=1, "
+            r"name='fdg', order='backward-first'; to begin with the weights",
         ),
-        (
-            {"method": FDG(shrink=0.5)},
-            r"has signal=Delayed\(shrink=0.5\), and had signal=Delayed\(shrink=1",
-        ),
+        ({"method": FDG(shrink=0.5)}, r"shrink=0.5\), and had signal=Delayed\(shrink=1"),
         (
             {"method": replace(FDG(), edge_delays=((1, 2), (2, 1)))},
-            r"the method has edge_delays=\(\(1, 2\), \(2, 1\)\), and had edge_delays=None",
+            r"edge_delays=\(\(1, 2\), \(2, 1\)\), and had edge_delays=None",
         ),
         ({"seed": 1}, "seed is 1, and was 0"),
         ({"precision": "bf16"}, "precision is bf16, and was fp32"),
@@ -145,36 +130,46 @@ def test_another_training_is_refused(saved, options, words):
         trainer_of(mlp(3), **options).resume(saved)
 
 
-def wider(modules):
+def adam(params):
+    return torch.optim.Adam(params, lr=0.01)
+
+
+def wider():
+    modules = mlp(3)
     modules[1][0], modules[1][3] = nn.Linear(5, 6).double(), nn.Linear(6, 5).double()
+    return modules
 
 
-def longer(modules):
+def longer():
+    modules = mlp(3)
     modules[1].append(nn.BatchNorm1d(5).double())
+    return modules
+
+
+def grouped(parameters):
+    first, *others = parameters
+    return torch.optim.SGD([{"params": [first]}, {"params": others}], lr=0.1, momentum=0.9)
 
 
 @pytest.mark.parametrize(
-    ("change", "words"),
+    ("build", "options", "words"),
     [
-        (wider, r"stage 1: '0.bias' has shape \(4,\) .*, wanted \(6,\)"),
-        (longer, r"it has no 1.5.weight, .* of the same shape and type"),
+        (wider, {}, r"another network.*stage 1: '0.bias' has shape \(4,\) .*, wanted \(6,\)"),
+        (longer, {}, r"another network.*it has no 1.5.weight"),
+        (lambda: mlp(2), {}, r"another network: it has no 1.5.weight"),
+        (lambda: mlp(3), {"optimizer": adam}, "stage 0: updated by SGD .*, wanted Adam"),
+        (lambda: mlp(3), {"optimizer": grouped}, r"groups of \[4\] .*, wanted \[1, 3\]"),
     ],
+    ids=["wider", "longer", "other stages", "optimizer", "groups"],
 )
-def test_another_network_is_refused_before_anything_is_changed(saved, change, words):
-    modules = mlp(3)
-    change(modules)
-    trainer = trainer_of(modules)
+def test_another_network_or_optimizer_is_refused_before_anything_is_changed(
+    saved, build, options, words
+):
+    trainer = trainer_of(build(), **options)
     before = [p.clone() for p in trainer.network.parameters()]
-    with pytest.raises(CheckpointError, match=f"(?s)is of another network.*{words}"):
+    with pytest.raises(CheckpointError, match=f"(?s){words}"):
         trainer.resume(saved)
     assert not different(before, trainer.network.parameters())
-
-
-def test_another_optimizer_is_refused(saved):
-    trainer = trainer_of(mlp(3), optimizer=partial(torch.optim.Adam, lr=0.01))
-    words = "stage 0: updated by SGD and NoneType, wanted Adam and NoneType"
-    with pytest.raises(CheckpointError, match=words):
-        trainer.resume(saved)
 
 
 class Wrapped(torch.optim.SGD):
@@ -196,19 +191,6 @@ def test_an_optimizer_may_have_a_state_of_a_form_of_its_own(tmp_path):
     assert not different(state(whole), state(stepped(again, BATCHES[4:])))
 
 
-def test_an_optimizer_with_other_groups_is_refused(saved):
-    def grouped(parameters):
-        first, *others = parameters
-        return torch.optim.SGD([{"params": [first]}, {"params": others}], lr=0.1, momentum=0.9)
-
-    trainer = trainer_of(mlp(3), optimizer=grouped)
-    before = [p.clone() for p in trainer.network.parameters()]
-    words = r"stage 0: groups of \[4\] parameters in the optimizer, wanted \[1, 3\]"
-    with pytest.raises(CheckpointError, match=words):
-        trainer.resume(saved)
-    assert not different(before, trainer.network.parameters())
-
-
 @pytest.mark.parametrize("method", [FDG(), DDG(), DGL(), ADL(accumulate=2)])
 def test_a_tick_that_was_cut_short_is_not_saved(method, tmp_path):
     """The third update of stage 0 is interrupted; what was saved before is still there."""
@@ -222,7 +204,7 @@ def test_a_tick_that_was_cut_short_is_not_saved(method, tmp_path):
     stepped(trainer, batches[:2]).save(tmp_path)
     with pytest.raises(KeyboardInterrupt):
         stepped(trainer, batches[2:])
-    with pytest.raises(CheckpointError, match=r"a tick was cut short by KeyboardInterrupt, so"):
+    with pytest.raises(CheckpointError, match="cut short by KeyboardInterrupt"):
         trainer.save(tmp_path)
     later = trainer_of(mlp(2), method)
     later.resume(tmp_path)
@@ -231,9 +213,11 @@ def test_a_tick_that_was_cut_short_is_not_saved(method, tmp_path):
     assert different(whole.state_dict().values(), later.state_dict().values()) == []
 
 
-def test_a_trainer_that_has_trained_does_not_resume(saved):
-    with pytest.raises(HocketError, match="has trained already; resume with a new one"):
+def test_a_trainer_that_has_trained_and_an_empty_folder_are_refused(saved, tmp_path):
+    with pytest.raises(HocketError, match="has trained already"):
         stepped(trainer_of(mlp(3)), BATCHES[:1]).resume(saved)
+    with pytest.raises(CheckpointError, match=r"cannot resume from .*\n.*no folder"):
+        trainer_of(mlp(2)).resume(tmp_path / "none")
 
 
 def test_other_threads_and_versions_are_told(saved, monkeypatch):
@@ -242,25 +226,9 @@ def test_other_threads_and_versions_are_told(saved, monkeypatch):
         trainer_of(mlp(3)).resume(saved)
 
 
-def test_data_that_are_not_those_of_before_are_told(saved):
-    trainer = trainer_of(mlp(3))
-    trainer.resume(saved)
-    with pytest.raises(DataError, match="have 3 batches"):
-        trainer.fit(BATCHES[:3], epochs=1, progress=False)
-
-
-def test_a_checkpoint_of_another_method_has_batches_where_there_can_be_none():
-    with pytest.raises(CheckpointError, match="gradients come without delay"):
-        PlainGraph().rebuild_output(nn.Identity(), torch.ones(1), ForwardState({}, {}))
-
-
 # Other stages.
 
 OTHER = r"the 2 stages of the checkpoint are not those .* [12] batches that were in flight"
-
-
-def adam(params):
-    return torch.optim.Adam(params, lr=0.01)
 
 
 REMEDIED = replace(
@@ -313,15 +281,6 @@ def test_weights_and_optimizers_go_on_in_other_stages(method, stages, tmp_path):
     stepped(other, BATCHES[3:])
     other.finish()
     assert other.stages[0].updater.version > before
-
-
-def test_another_network_is_refused_in_other_stages_too(saved):
-    modules = mlp(2)
-    trainer = trainer_of(modules)
-    before = [p.clone() for p in trainer.network.parameters()]
-    with pytest.raises(CheckpointError, match=r"is of another network: it has no 1.5.weight"):
-        trainer.resume(saved)
-    assert not different(before, trainer.network.parameters())
 
 
 def test_another_optimizer_is_refused_in_other_stages_too(tmp_path):

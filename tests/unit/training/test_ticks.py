@@ -22,13 +22,9 @@ def test_a_step_after_a_tick_that_was_cut_short_says_so():
     trainer = trainer_of(mlp(2), watchers=[fail])
     with pytest.raises(RuntimeError, match="boom"):
         stepped(trainer, data(mlp, 8))
-    with pytest.raises(
-        HocketError, match="a tick was cut short by RuntimeError, and the batches before"
-    ):
+    with pytest.raises(HocketError, match="a tick was cut short by RuntimeError"):
         stepped(trainer, data(mlp, 8))
-    with pytest.raises(
-        HocketError, match="and the batches before their update are lost; resume a new"
-    ):
+    with pytest.raises(HocketError, match="are lost; resume a new"):
         trainer.finish()
 
 
@@ -61,7 +57,5 @@ def test_no_step_follows_one_that_found_nan(every):
     batches[2][0].fill_(math.nan)
     with pytest.raises(NonFiniteError):
         stepped(trainer, batches)
-    with pytest.raises(
-        HocketError, match="was cut short by NonFiniteError, and the batches bef"
-    ):
+    with pytest.raises(HocketError, match="cut short by NonFiniteError"):
         stepped(trainer, batches[4:])

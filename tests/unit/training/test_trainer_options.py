@@ -16,26 +16,22 @@ from torch import nn, optim
 from contract.small import conv, data, different, mlp, sgd, train
 from hocket import Trainer
 from hocket.errors import DataError, HocketError, OptionError
-from hocket.methods import ADL, BP, DGL, FDG, build_method, parse_method
+from hocket.methods import FDG, build_method, parse_method
 from hocket.stage.training_options import TrainingOptions
 from hocket.stage.update.scale_free import SCALE_FREE
 
 
-def test_an_unknown_precision_is_refused():
-    with pytest.raises(
-        OptionError, match="precision is 'fp8'; wanted 'fp32' or 'bf16' or 'fp16'"
-    ):
-        Trainer(mlp(1), optimizer=sgd, precision="fp8")
-
-
-def test_a_misspelt_option_is_refused_with_the_nearest():
-    with pytest.raises(OptionError, match=r"'precison' .did you mean 'precision'"):
-        Trainer(mlp(1), optimizer=sgd, precison="bf16")
-
-
-def test_options_of_another_kind_are_refused():
-    with pytest.raises(OptionError, match=r"options is .*hocket\.TrainingOptions"):
-        Trainer(mlp(1), optimizer=sgd, options={"clip": 1.0})
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"precison": "bf16"}, "'precison' .did you mean 'precision'"),
+        ({"options": {"clip": 1.0}}, r"options is .*hocket\.TrainingOptions"),
+        ({"stages": 2}, "leave the option stages out"),
+    ],
+)
+def test_an_option_that_cannot_be_is_refused(options, said):
+    with pytest.raises(OptionError, match=said):
+        Trainer(mlp(1), optimizer=sgd, **options)
 
 
 def test_all_wrong_options_are_told_at_once():
@@ -72,8 +68,6 @@ def test_options_as_one_value_are_those_by_name():
         trainer.fit(data(mlp, 4), epochs=1, progress=False)
         states.append(list(trainer.state_dict().values()))
     assert not different(*states)
-    with pytest.raises(OptionError, match=r"give a hocket\.TrainingOptions"):
-        Trainer(mlp(2), optimizer=sgd, options={"clip": 0.1})
 
 
 def test_help_has_the_six_main_arguments_first_and_a_text_for_each_option():
@@ -83,11 +77,6 @@ def test_help_has_the_six_main_arguments_first_and_a_text_for_each_option():
     documented = re.findall(r"^    \**(\w+): ", inspect.getdoc(Trainer), re.MULTILINE)
     assert documented[:6] == main
     assert set(names) | {"changes"} <= set(documented)
-
-
-def test_stages_beside_a_list_of_stages_are_refused():
-    with pytest.raises(OptionError, match="leave the option stages out"):
-        Trainer(mlp(2), stages=2, optimizer=sgd)
 
 
 def test_before_the_first_batch_there_are_no_stages():
@@ -143,26 +132,36 @@ def test_shrink_warns_of_the_optimizers_whose_steps_do_not_depend_on_it(optimize
     assert is_same == issubclass(optimizer, SCALE_FREE)
 
 
-@pytest.mark.parametrize("optimizer", [optim.Adam, optim.Adafactor, Lion])
-@pytest.mark.parametrize("method", [FDG(shrink=0.5), ADL(shrink=0.5)], ids=["fdg", "adl"])
-def test_shrink_warns_where_it_cancels(method, optimizer):
-    trainer = Trainer(mlp(2), method=method, optimizer=partial(optimizer, lr=1e-3))
-    with pytest.warns(UserWarning, match=f"shrink=0.5 cancels under {optimizer.__name__}"):
-        trainer.prepare(data(mlp, 1)[0][0])
-
-
 @pytest.mark.parametrize(
-    ("method", "stages", "told"),
+    ("method", "stages", "optimizer", "told"),
     [
-        ("fdg+t1", 2, "t1 changes nothing: on 2 stages of 'fdg' no gradient is late by more"),
-        ("paci+staleness-rate+t1", 4, "staleness-rate and t1 changes nothing: on 4 stages"),
-        ("fdg+t1", 3, None),
-        ("ddg:linearize=live+predict", 1, "predict changes nothing: on 1 stage of 'ddg'"),
-        ("fdg", 2, None),
+        ("fdg+t1", 2, sgd, "t1 changes nothing: on 2 stages of 'fdg'"),
+        (
+            "paci+staleness-rate+t1",
+            4,
+            sgd,
+            "staleness-rate and t1 changes nothing: on 4 stages",
+        ),
+        ("fdg+t1", 3, sgd, None),
+        ("ddg:linearize=live+predict", 1, sgd, "predict changes nothing: on 1 stage of 'ddg'"),
+        *(
+            (f"{name}:shrink=0.5", 2, each, f"shrink=0.5 cancels under {each.__name__}")
+            for name in ("fdg", "adl")
+            for each in (optim.Adam, optim.Adafactor, Lion)
+        ),
+        ("adl:reduce=sum", 2, optim.Adam, "reduce='sum' of "),
+        ("bp:accumulate=2,reduce=sum", 2, optim.Adam, "reduce='sum' of "),
+        ("fdg:shrink=0.5", 2, sgd, None),
+        ("flat:fdg:shrink=0.5", 2, optim.Adam, "shrink=0.5 cancels under Adam"),
+        *((name, 2, optim.Adam, None) for name in ("fdg", "dgl", "bp")),
     ],
 )
-def test_remedies_that_change_nothing_are_told(method, stages, told):
-    trainer = Trainer(mlp(stages), method=parse_method(method), optimizer=sgd)
+def test_choices_that_change_nothing_are_told(method, stages, optimizer, told):
+    """Before them there may be a stage without weights."""
+    build = optimizer if optimizer is sgd else partial(optimizer, lr=1e-3)
+    modules = [nn.Flatten(), *mlp(stages)] if method.startswith("flat:") else mlp(stages)
+    method = parse_method(method.removeprefix("flat:"))
+    trainer = Trainer(modules, method=method, optimizer=build)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         trainer.prepare(data(mlp, 1)[0][0])
@@ -170,34 +169,11 @@ def test_remedies_that_change_nothing_are_told(method, stages, told):
     assert not texts if told is None else [text.startswith(told) for text in texts] == [True]
 
 
-@pytest.mark.parametrize("method", ["adl:reduce=sum", "bp:accumulate=2,reduce=sum"])
-def test_a_sum_of_gradients_warns_where_it_cancels(method):
-    trainer = Trainer(mlp(2), method=method, optimizer=optim.Adam)
-    with pytest.warns(UserWarning, match="reduce='sum' of .* under Adam"):
-        trainer.prepare(data(mlp, 1)[0][0])
-
-
 def test_a_warm_up_that_no_training_ends_is_told():
     trainer = Trainer(mlp(2), method="bp", optimizer=sgd, warmup_updates=5)
     with pytest.warns(UserWarning, match="warmup_updates is 5, and this fit ends after 3"):
         trainer.fit(data(mlp, 3), epochs=1, progress=False)
     trainer.fit(data(mlp, 3), epochs=1, progress=False)  # which goes on with the warm-up
-
-
-def test_shrink_warns_where_the_first_stage_has_no_weights():
-    trainer = Trainer([nn.Flatten(), *mlp(2)], method=FDG(shrink=0.5), optimizer=optim.Adam)
-    with pytest.warns(UserWarning, match="shrink=0.5 cancels under Adam"):
-        trainer.prepare(data(mlp, 1)[0][0])
-
-
-@pytest.mark.parametrize(
-    ("method", "optimizer"),
-    [(FDG(shrink=0.5), sgd), (FDG(), optim.Adam), (DGL(), optim.Adam), (BP(), optim.Adam)],
-)
-def test_nothing_else_warns(method, optimizer):
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        Trainer(mlp(2), method=method, optimizer=optimizer).prepare(data(mlp, 1)[0][0])
 
 
 @pytest.mark.parametrize("linearize", ["stash", "recompute"])
@@ -279,11 +255,6 @@ def test_training_can_go_on_with_another_fit():
     assert not different(own, train(method, mlp(2), data(mlp, 4), epochs=2).state[1:])
 
 
-def test_no_epochs_are_refused():
-    with pytest.raises(OptionError, match="epochs is 0; use a whole number of at least 1"):
-        Trainer(mlp(1), optimizer=sgd).fit(data(mlp, 1), epochs=0)
-
-
 @pytest.mark.parametrize(
     "duplicate", [copy.copy, copy.deepcopy, pickle.dumps, lambda t: torch.save(t, io.BytesIO())]
 )
@@ -292,7 +263,7 @@ def test_a_trainer_is_not_copied(duplicate, steps):
     trainer = Trainer(mlp(2), optimizer=sgd)
     for batch in data(mlp, steps):
         trainer.step(*batch)
-    with pytest.raises(HocketError, match="a trainer cannot be copied or pickled, as it has"):
+    with pytest.raises(HocketError, match="a trainer cannot be copied"):
         duplicate(trainer)
 
 

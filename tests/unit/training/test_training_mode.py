@@ -16,18 +16,13 @@ def modes(network):
     return [layer.training for layer in network.modules()]
 
 
-def test_fit_trains_a_network_that_comes_in_evaluation_mode():
-    network = nn.Sequential(*conv(2)).eval()
-    trainer = Trainer(network, optimizer=sgd)
-    trainer.fit(data(conv, 3), data(conv, 1), epochs=1, progress=False)
-    assert all(modes(network))
-    assert network[0][1].num_batches_tracked == 3
-
-
-def test_stages_in_evaluation_mode_are_put_into_training_mode_too():
+@pytest.mark.parametrize("build", [lambda layers: nn.Sequential(*layers).eval(), list])
+def test_fit_trains_a_network_or_stages_that_come_in_evaluation_mode(build):
     stages = [stage.eval() for stage in conv(2)]
-    Trainer(stages, optimizer=sgd).fit(data(conv, 2), epochs=1, progress=False)
+    trainer = Trainer(build(stages), optimizer=sgd)
+    trainer.fit(data(conv, 3), data(conv, 1), epochs=1, progress=False)
     assert all(flag for stage in stages for flag in modes(stage))
+    assert stages[0][1].num_batches_tracked == 3
 
 
 def test_layers_that_are_frozen_before_or_in_a_callback_stay_frozen():

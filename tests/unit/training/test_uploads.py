@@ -1,6 +1,5 @@
 """Batches on their way to the device; `contract/test_gpu.py` copies to a GPU."""
 
-import pytest
 import torch
 
 from hocket.training.session.batches import DetachOnce, Upload
@@ -19,17 +18,6 @@ def test_images_get_the_memory_format():
     )
     assert images.is_contiguous(memory_format=torch.channels_last)
     assert targets.is_contiguous()
-
-
-def test_a_tensor_with_a_graph_loses_it_with_one_warning():
-    computed = 2 * torch.ones(3, requires_grad=True)
-    upload = Upload(CPU, DetachOnce(), channels_last=False)
-    with pytest.warns(
-        UserWarning, match="graph of autograd, through which no gradient"
-    ) as warned:
-        moved = [upload((torch.ones(3), computed))[1] for _ in range(2)]
-    assert len(warned) == 1
-    assert all(value.grad_fn is None and torch.equal(value, computed) for value in moved)
 
 
 class Recorded:

@@ -19,7 +19,8 @@ from hocket.transport.processes.shared_memory import (
     LEAST_BYTES,
     NOTE,
     SharedMemoryBackend,
-    SharedMemoryProbe,
+    offer_memory,
+    reaches,
 )
 from unit.transport.lanes import Lanes
 
@@ -102,20 +103,19 @@ def test_there_are_as_many_blocks_as_tensors_on_their_way():
     backend, host = build()
     for count in (1, 3, 2, 3):
         transfer(backend, *[torch.full((LARGE,), float(n)) for n in range(count)])
-    numbers = [int(note[0]) for note in host.waited]
-    assert numbers == [0, 0, 1, 2, 0, 1, 0, 1, 2]
+    files = [int(note[0]) for note in host.waited]
+    first, second, third = files[0], files[2], files[3]
+    assert len({first, second, third}) == 3
+    assert files == [first, first, second, third, first, second, first, second, third]
 
 
-def test_a_block_grows_with_its_tensors():
+def test_a_tensor_takes_a_free_block_in_which_it_fits():
     backend, host = build()
-    for size in (LARGE, 5 * LARGE, LARGE):
+    for size in (LARGE, 5 * LARGE, LARGE, 3 * LARGE):
         (received,) = transfer(backend, torch.full((size,), 2.0))
         assert torch.equal(received, torch.full((size,), 2.0))
-    assert [note[[0, 2]].tolist() for note in host.waited] == [
-        [0, LEAST_BYTES],
-        [0, 8 * LEAST_BYTES],
-        [0, 8 * LEAST_BYTES],
-    ]
+    capacities = [note[1].item() // LEAST_BYTES for note in host.waited]
+    assert capacities == [1, 8, 1, 8]
 
 
 def test_files_are_closed():
@@ -141,7 +141,7 @@ def test_a_block_of_a_process_that_has_ended_is_an_error_of_the_connection():
     host = Waiting()
     backend = SharedMemoryBackend(host, process=2**22)
     arrive = backend.post(["float32", [LARGE], [1]], Lane.EXPECTED)
-    host.send(torch.tensor([0, 3, LEAST_BYTES]), Lane.EXPECTED)
+    host.send(torch.tensor([3, LEAST_BYTES]), Lane.EXPECTED)
     with pytest.raises(RuntimeError, match="No such file"):
         arrive()
 
@@ -224,12 +224,15 @@ def test_a_closed_backend_has_no_files_and_no_memory():
     assert mapped_blocks() == mapped - 2
 
 
-def test_a_process_reaches_its_own_memory():
-    probe = SharedMemoryProbe()
-    assert probe.reaches(probe.address)
-    address = probe.address
-    probe.close()
-    assert not probe.reaches(address)
+@pytest.fixture
+def address():
+    found = offer_memory()
+    yield found
+    os.close(found[2])
+
+
+def test_a_process_reaches_its_own_memory(address):
+    assert reaches(address, list(address))
 
 
 @pytest.mark.parametrize(
@@ -237,34 +240,26 @@ def test_a_process_reaches_its_own_memory():
     [(0, 2**22), (1, "net:[1]"), (2, 10**6), (3, "00" * 16)],
     ids=["process", "network", "file", "nonce"],
 )
-def test_another_address_is_not_reached(place, value):
-    probe = SharedMemoryProbe()
-    other = list(probe.address)
+def test_another_address_is_not_reached(address, place, value):
+    other = list(address)
     other[place] = value
-    assert not probe.reaches(other)
-    assert not probe.reaches(None)
-    probe.close()
+    assert not reaches(address, other)
+    assert not reaches(address, None)
+    assert not reaches(None, address)
 
 
 @pytest.mark.parametrize("error", [AttributeError, PermissionError])
-def test_a_system_without_such_memory_offers_and_reaches_none(monkeypatch, error):
+def test_a_system_without_such_memory_offers_none(monkeypatch, error):
     def fail(name):
         raise error
 
-    other = SharedMemoryProbe()
     monkeypatch.setattr(os, "memfd_create", fail)
-    probe = SharedMemoryProbe()
-    assert probe.address is None
-    assert not probe.reaches(other.address)
-    probe.close()
-    other.close()
+    assert offer_memory() is None
 
 
 def test_a_processor_that_reorders_reads_and_writes_shares_no_memory(monkeypatch):
     monkeypatch.setattr(shared_memory.platform, "machine", lambda: "aarch64")
-    probe = SharedMemoryProbe()
-    assert probe.address is None
-    probe.close()
+    assert offer_memory() is None
 
 
 def test_a_system_without_namespaces_has_one_network(monkeypatch):
@@ -272,10 +267,11 @@ def test_a_system_without_namespaces_has_one_network(monkeypatch):
         raise OSError
 
     monkeypatch.setattr(Path, "readlink", fail)
-    probe = SharedMemoryProbe()
-    assert probe.address[1] == ""
-    assert shared_memory.SharedMemoryProbe().reaches(probe.address)
-    probe.close()
+    first, second = offer_memory(), offer_memory()
+    assert first[1] == ""
+    assert reaches(first, second)
+    for found in (first, second):
+        os.close(found[2])
 
 
 def test_a_backend_closes_once_the_neighbour_has_taken_all():

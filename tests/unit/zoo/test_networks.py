@@ -5,7 +5,7 @@ import torch
 
 from hocket import zoo
 from hocket.errors import DataError, OptionError
-from hocket.zoo.cifar_resnet import cifar_resnet
+from hocket.zoo.cifar_resnet import make_builder
 from hocket.zoo.residual import PadShortcut
 
 # Shape of the input, shape of the output; other networks take 32x32 images to 10 classes.
@@ -143,7 +143,7 @@ def test_options_out_of_range_are_refused(name, options, message):
 
 def test_builders_refuse_options_without_the_registry():
     with pytest.raises(OptionError) as caught:
-        cifar_resnet(21, pooling="max", init="zero")
+        make_builder(21, "odd")(pooling="max", init="zero")
     assert str(caught.value).splitlines() == [
         "cannot build this CIFAR ResNet:",
         "  - depth 21 is not 6n+2; ask for 8, 14, 20, ...",

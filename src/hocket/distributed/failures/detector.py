@@ -8,12 +8,16 @@ their current activity, follows the chain of waits, and names the process at its
 that one is within the time limit of its phase: then it waits on, and asks again later.
 """
 
+import json
+import math
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from concurrent.futures import Future
+from contextlib import AbstractContextManager, contextmanager, suppress
+from datetime import timedelta
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from torch.distributed.distributed_c10d import Store
 
@@ -28,17 +32,24 @@ from hocket.distributed.failures.phases import (
     judge,
     others,
 )
-from hocket.distributed.failures.statuses import STATUS_REQUEST_KEY, Statuses
 from hocket.distributed.failures.store_client import (
     STORE_TIMEOUT_S,
     StoreClient,
     StoreThread,
     read_key,
 )
-from hocket.distributed.failures.waits import Finish, Wait, finish_call, finish_operation
 from hocket.errors import HangError, HocketError, PeerFailedError, PeerLostError, warn
 
 T = TypeVar("T")
+Operation: TypeAlias = Any
+"""An operation of gloo that is under way; torch names no public type for it."""
+Finish: TypeAlias = Callable[[Operation], None]
+"""Waits until an operation is done."""
+STATUS_REQUEST_KEY = "status-requests"
+STATUS_TIMEOUT_S = 5.0
+"""Seconds in which the other processes must answer a request for their status."""
+NOTICE_S = 5.0
+"""Seconds after which a process says that others have not made the same call."""
 EXITED = (
     "it has already left the training; call fit, evaluate and everything else that needs all "
     "stages in all processes"
@@ -95,9 +106,15 @@ class FailureDetector:
         self._closed = threading.Event()
         self._silent_since_s: float | None = None  # when the store did not answer
         self._listeners: list[Callable[[HocketError], None]] = []
-        self._statuses = Statuses(self.store, rank, len(names), self._clock, self._poll_s)
+        self._answered = 0
+        self.store.set(f"present/{rank}", "yes")
         self._thread = StoreThread(self._poll, "hocket-failure-detector")
         self._thread.start()
+
+    @property
+    def name(self) -> str:
+        """Name of this process."""
+        return self._names[self._rank]
 
     @property
     def timeout_s(self) -> float:
@@ -125,7 +142,9 @@ class FailureDetector:
         return self._activity.during(Status(phase, limit="slow_timeout_s"))
 
     @contextmanager
-    def waiting_for(self, activity: str, ranks: Sequence[int], awaited: str) -> Iterator[Wait]:
+    def waiting_for(
+        self, activity: str, ranks: Sequence[int], awaited: str
+    ) -> Iterator["Wait"]:
         """Context manager for a wait for other processes.
 
         Args:
@@ -204,7 +223,7 @@ class FailureDetector:
             if self.store.get(f"exited/{candidate}") is not None:
                 peer, why = self._names[candidate], EXITED
         message = (
-            f"the connection to {peer} is gone, and {why} ({self._names[self._rank]} was "
+            f"the connection to {peer} is gone, and {why} ({self.name} was "
             f"{self._activity.now.activity})"
         )
         error = self.record.error(PeerLostError, message)
@@ -225,20 +244,17 @@ class FailureDetector:
         """
         for rank in waiting.waits_for:
             if int(self.store.get(f"exited/{rank}") or number) < number:
-                waits = f"{self._names[self._rank]} waits for {awaited}; {self._names[rank]}"
+                waits = f"{self.name} waits for {awaited}; {self._names[rank]}"
                 raise self.record.error(
                     PeerLostError, f"{waits} is not there any more: {EXITED}"
                 )
 
     def tell_of_idle(self, waiting: Status, awaited: str) -> None:
         """Warn if the process waited for runs the code of its caller."""
-        end = judge(self._rank, waiting, self._statuses.request() or {}, self.limits)
+        end = judge(self._rank, waiting, self._request_statuses() or {}, self.limits)
         if end.status is not None and end.status.idle:
             doing = f"{self._names[end.rank]} is {end.status.activity}"
-            warn(
-                f"{self._names[self._rank]} waits for {awaited}; {doing}, and has to make the "
-                "same call"
-            )
+            warn(f"{self.name} waits for {awaited}; {doing}, and has to make the same call")
 
     def raise_if_failed(self) -> None:
         """Raise the first failure if this process knows of one by now.
@@ -265,7 +281,7 @@ class FailureDetector:
             HangError: A process hangs, or does not answer.
         """
         # Ask the others what they do, and whether one has failed.
-        statuses = self._statuses.request()
+        statuses = self._request_statuses()
         if (first := self.store.get(FAILURE_KEY)) is not None:
             raise PeerFailedError(first)
         if statuses is None and self._silence_of_store_s() < self.limits.timeout_s:
@@ -300,10 +316,41 @@ class FailureDetector:
             limit: Option that limits the wait.
         """
         message = (
-            f"{self._names[self._rank]} waited {waited_s:.0f} s for {awaited}; if nothing "
+            f"{self.name} waited {waited_s:.0f} s for {awaited}; if nothing "
             f"hangs, increase {limit} ({self.limits.of(limit):g})"
         )
         return self.record.error(HangError, message)
+
+    def _request_statuses(self) -> dict[int, Status] | None:
+        """Ask every other process for its activity; return the answers by rank.
+
+        A process that is not there yet is starting. None means that the store, through which
+        all of them would answer, is slow.
+        """
+        # Make a new request.
+        statuses: dict[int, Status] = {}
+        number = self.store.ask(lambda store: int(store.add(STATUS_REQUEST_KEY, 1)))
+        if number is None:
+            return None
+
+        # Answer for those that are not there yet.
+        pending = set(others(range(len(self._names)), self._rank))
+        for rank in sorted(pending):
+            if self.store.get(f"present/{rank}") is None and self.store.reachable:
+                text, seconds = f"{Phase.STARTING}, without a Trainer yet,", self._clock.seconds
+                statuses[rank] = Status(text, limit="slow_timeout_s", seconds=seconds)
+                pending.discard(rank)
+
+        # Wait for the answers of the others.
+        end = self._clock.seconds + STATUS_TIMEOUT_S
+        while pending and self._clock.seconds < end:
+            for rank in sorted(pending):
+                answered, *values = json.loads(self.store.get(f"status/{rank}") or "[0]")
+                if answered >= number:
+                    statuses[rank] = Status(**values[0])
+                    pending.discard(rank)
+            time.sleep(self._poll_s / 8)
+        return statuses if self.store.reachable else None
 
     def _silence_of_store_s(self) -> float:
         """Return the seconds since the store first did not answer."""
@@ -319,8 +366,123 @@ class FailureDetector:
                 first = read_key(self._own_store, FAILURE_KEY)
             except RuntimeError:
                 return
-            self._statuses.answer(requested, self._activity.now)  # and the clock is read
+            status = self._activity.now  # which reads the clock
+            if requested > self._answered:
+                answer = json.dumps([requested, status._asdict()])
+                if self.store.set(f"status/{self._rank}", answer):
+                    self._answered = requested
             if first is not None:
                 self.record.known = first
                 for listener in self._listeners:
                     listener(PeerFailedError(first))
+
+
+class Wait:
+    """A wait of this process for others, which ends in an error if one of them hangs.
+
+    Args:
+        failures: Failure detector of this process.
+        status: The wait as others are told of it.
+        awaited: Text for the error.
+        number: Number of the common operation of all processes that it waits in; 0 if it waits
+            for something else.
+    """
+
+    def __init__(
+        self, failures: FailureDetector, status: Status, awaited: str, number: int = 0
+    ) -> None:
+        self._failures = failures
+        self._status = status
+        self._awaited = awaited
+        self._number, self._notice_s = number, NOTICE_S if number else math.inf
+        self._start_s = failures.running_s
+        self._due_s = self._start_s + failures.timeout_s
+
+    def restart(self) -> None:
+        """Begin again, as the process waited for is known to be starting."""
+        self._start_s = self._failures.running_s
+        self._due_s = self._start_s + self._failures.timeout_s
+
+    def look(self, most_s: float = math.inf) -> None:
+        """Do nothing while the wait may go on; to be called at least every ``slice_s``.
+
+        Args:
+            most_s: Seconds after which it ends even if the others make progress.
+
+        Raises:
+            HocketError: A process has failed, hangs or does not answer.
+        """
+        self._failures.raise_if_failed()
+        now_s = self._failures.running_s
+        if now_s - self._start_s >= most_s:
+            raise self._failures.timed_out(now_s - self._start_s, self._awaited)
+        if self._number:
+            self._failures.require_present(self._status, self._awaited, self._number)
+        if now_s - self._start_s >= self._notice_s:
+            self._notice_s = math.inf
+            self._failures.tell_of_idle(self._status, self._awaited)
+        if now_s >= self._due_s:
+            left_s = self._failures.examine(self._status, self._awaited, now_s - self._start_s)
+            self._due_s = self._failures.running_s + left_s
+
+    def until(self, attempt: Callable[[float], T]) -> T:
+        """Return the result of an attempt, which is repeated each time it times out.
+
+        Args:
+            attempt: Waits for the seconds that it is given, and raises TimeoutError then.
+
+        Raises:
+            HocketError: A process has failed, hangs or does not answer.
+        """
+        while True:
+            with suppress(TimeoutError):
+                return attempt(self._failures.slice_s)
+            self.look()
+
+
+def finish_operation(wait: Wait, operation: Operation) -> None:
+    """Wait until an operation is done, as long as no process hangs.
+
+    Raises:
+        RuntimeError: A connection is lost.
+    """
+
+    def attempt(seconds: float) -> None:
+        limit = timedelta(seconds=seconds)
+        try:
+            operation.wait(limit)
+        except RuntimeError:
+            if not operation.is_completed():
+                raise TimeoutError from None
+            # It has failed, or was completed just after the time had run out.
+            operation.wait(limit)
+
+    wait.until(attempt)
+
+
+def finish_call(wait: Wait, call: Callable[[], T]) -> T:
+    """Return the result of a call without a time limit, as long as no process hangs.
+
+    The call is made in a thread, which after an error of the wait lives on until the call ends.
+
+    Raises:
+        HocketError: A process has failed, hangs or does not answer.
+    """
+    result: Future[T] = Future()
+
+    def run() -> None:
+        try:
+            result.set_result(call())
+        except BaseException as error:
+            result.set_exception(error)
+
+    thread = StoreThread(run, "hocket-connecting")
+    thread.start()
+
+    def attempt(seconds: float) -> None:
+        thread.join(seconds)
+        if thread.is_alive():
+            raise TimeoutError
+
+    wait.until(attempt)
+    return result.result()

@@ -2,70 +2,36 @@
 
 import json
 import time
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
 from torch import Tensor, distributed, nn
 
 from hocket.distributed import wire
-from hocket.distributed.failures.detector import FailureDetector
-from hocket.distributed.failures.waits import Finish
+from hocket.distributed.failures.detector import Finish
 from hocket.distributed.world.membership import Group
 from hocket.errors import WorldError
 from hocket.tree import Tree
 
 
-class Operations:
-    """Counts of this process's operations in process groups, which the detector watches.
-
-    Args:
-        failures: Failure detector of the world.
+class Collectives:
+    """Operations of all processes of a training; a process alone has its own values.
 
     Attributes:
-        begun: Operations that the process has begun.
-        done: Operations that it has completed.
-    """
-
-    def __init__(self, failures: FailureDetector) -> None:
-        self.begun = self.done = 0
-        self._failures = failures
-
-    @contextmanager
-    def among(self, ranks: Sequence[int], activity: str) -> Iterator[Finish]:
-        """Context manager for operations of some processes; see `FailureDetector.collective`.
-
-        Args:
-            ranks: Ranks of all processes that take part.
-            activity: Text for messages, the same in all of them.
-        """
-        self.begun += 1
-        with self._failures.collective(activity, ranks) as finish:
-            yield finish
-        self.done += 1
-
-    @property
-    def complete(self) -> bool:
-        """True if none is under way or was broken off."""
-        return self.begun == self.done
-
-
-class Collectives:
-    """Operations of all processes of a training.
-
-    Args:
-        operations: Counts the operations.
-        group: Process group of all processes.
         rank: Rank of this process.
         size: Number of processes.
     """
 
-    def __init__(self, operations: Operations, group: Group, rank: int, size: int) -> None:
-        self._operations = operations
-        self._group = group
-        self._rank = rank
-        self._size = size
+    rank = 0
+    size = 1
+    _group: Group | None = None
+    """Group of all processes; None in one without others, or with none in common with them."""
+
+    def collective(self, activity: str) -> AbstractContextManager[Finish]:
+        """Return a context manager for operations of all processes; see `FailureDetector`."""
+        raise NotImplementedError("a process alone has no operations with others")
 
     def gather(self, value: Any, purpose: str = "training") -> list[Any]:
         """Return the JSON values of all processes in the order of ranks.
@@ -78,17 +44,19 @@ class Collectives:
         Raises:
             WorldError: They do different things.
         """
+        if self._group is None:
+            return [value]
         text = json.dumps([purpose, value]).encode()
         data = torch.frombuffer(bytearray(text), dtype=torch.uint8)
-        lengths = [torch.zeros(1, dtype=torch.int64) for _ in range(self._size)]
+        lengths = [torch.zeros(1, dtype=torch.int64) for _ in range(self.size)]
 
         # Gather the lengths, and then texts that are all as long as the longest.
-        with self._all(purpose) as finish:
+        with self.collective(purpose) as finish:
             finish(self._group.allgather([lengths], [torch.tensor([len(data)])]))
             longest = int(max(map(int, lengths)))
             padded = torch.zeros(longest, dtype=torch.uint8)
             padded[: len(data)] = data
-            rows = [torch.empty_like(padded) for _ in range(self._size)]
+            rows = [torch.empty_like(padded) for _ in range(self.size)]
             finish(self._group.allgather([rows], [padded]))
 
         # Compare the purposes.
@@ -109,20 +77,24 @@ class Collectives:
             tree: The value of this process, with tensors on the CPU.
             source: Rank of the process whose value it is to be.
         """
+        if self._group is None:
+            return tree
         leaves: list[Tensor] = []
-        spec = wire.encode_tree(tree, leaves) if self._rank == source else None
+        spec = wire.encode_tree(tree, leaves) if self.rank == source else None
         dense = [wire.to_dense(tensor) for tensor in leaves]
         described = [spec, [wire.tensor_spec(tensor) for tensor in dense]]
         spec, forms = self.gather(described, "sharing values")[source]
-        tensors = dense if self._rank == source else [wire.empty_tensor(form) for form in forms]
+        tensors = dense if self.rank == source else [wire.empty_tensor(form) for form in forms]
         self.broadcast_(tensors, source)
         return wire.decode_tree(spec, tensors)
 
     def broadcast_(self, tensors: Iterable[Tensor], source: int) -> None:
         """Overwrite dense CPU tensors in every process with one rank's tensors."""
+        if self._group is None:
+            return
         options = distributed.BroadcastOptions()
         options.rootRank = source
-        with self._all("sharing tensors (collect, state_dict, predict)") as finish:
+        with self.collective("sharing tensors (collect, state_dict, predict)") as finish:
             for tensor in tensors:
                 if tensor.numel():
                     finish(self._group.broadcast([wire.tensor_bytes(tensor)], options))
@@ -133,7 +105,7 @@ class Collectives:
         tensors = [v for v in module.state_dict().values() if isinstance(v, Tensor)]
         dense = [wire.to_dense(tensor) for tensor in tensors]
         self.broadcast_(dense, source)
-        if self._rank != source:
+        if self.rank != source:
             for tensor, value in zip(tensors, dense, strict=True):
                 tensor.copy_(value)
 
@@ -142,12 +114,14 @@ class Collectives:
 
         Assumes that the quickest of several exchanges is symmetric: exact to about 0.1 ms.
         """
-        offsets = [(0.0, 0.0)] if self._rank == 0 else []
-        with self._all("comparing clocks") as finish:
-            for other in range(1, self._size):
-                for _ in range(8 if self._rank in (0, other) else 0):
+        if self._group is None:
+            return 0.0
+        offsets = [(0.0, 0.0)] if self.rank == 0 else []
+        with self.collective("comparing clocks") as finish:
+            for other in range(1, self.size):
+                for _ in range(8 if self.rank in (0, other) else 0):
                     value = torch.zeros(1, dtype=torch.float64)
-                    if self._rank == 0:
+                    if self.rank == 0:
                         finish(self._group.recv([value], other, 0))
                         value.fill_(time.perf_counter())
                         finish(self._group.send([value], other, 0))
@@ -158,27 +132,3 @@ class Collectives:
                     end = time.perf_counter()
                     offsets.append((end - start, float(value) - (start + end) / 2))
         return min(offsets)[1]
-
-    @contextmanager
-    def _all(self, activity: str) -> Iterator[Finish]:
-        with self._operations.among(range(self._size), activity) as finish:
-            yield finish
-
-
-class SoloCollectives:
-    """The same operations in a process without others, or without any in common with them."""
-
-    def gather(self, value: Any, purpose: str = "training") -> list[Any]:
-        """Return the value of this process in a list; see `Collectives`."""
-        return [value]
-
-    def broadcast(self, tree: Tree, source: int = 0) -> Tree:
-        """Return the value of this process."""
-        return tree
-
-    def copy_weights(self, module: nn.Module, source: int) -> None:
-        """Do nothing: there is one process, with its weights."""
-
-    def clock_offset(self) -> float:
-        """Return 0: there is one process, with its clock."""
-        return 0.0

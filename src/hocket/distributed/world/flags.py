@@ -13,12 +13,14 @@ class StoreFlags:
 
     Args:
         store: Store that all processes read and write.
-        failures: Failure detector of the world.
         rank: Rank of this process.
         size: Number of processes.
+        failures: Failure detector of the world; None in a process alone.
     """
 
-    def __init__(self, store: Store, failures: FailureDetector, rank: int, size: int) -> None:
+    def __init__(
+        self, store: Store, rank: int, size: int, failures: FailureDetector | None = None
+    ) -> None:
         self._store = store
         self._failures = failures
         self._rank = rank
@@ -57,9 +59,10 @@ class StoreFlags:
         present, thread = ask_store(lambda: self._store.check(keys))
         # Time-outs are counted, not timed: this process may itself have been stopped.
         self._timeouts = self._timeouts + 1 if thread.is_alive() else 0
-        if self._timeouts * STORE_TIMEOUT_S >= self._failures.timeout_s:
-            raise self._failures.timed_out(
-                self._failures.timeout_s,
+        failures, silent_s = self._failures, self._timeouts * STORE_TIMEOUT_S
+        if failures is not None and silent_s >= failures.timeout_s:
+            raise failures.timed_out(
+                failures.timeout_s,
                 "an answer of the store that all processes share: a process may have been "
                 "killed while it wrote there",
                 "timeout_s",

@@ -27,7 +27,7 @@ from hocket.distributed.folder.restart import environment_number, torchrun_resta
 from hocket.distributed.network import network_interface
 from hocket.distributed.network.strangers import form_without_strangers
 from hocket.distributed.world.solo_world import SoloWorld
-from hocket.distributed.world.world import RejoinedWorld, World, close_abandoned_worlds
+from hocket.distributed.world.world import World, close_abandoned_worlds
 from hocket.errors import HangError, PeerFailedError, PeerLostError, WorldError
 
 EXIT_TIMEOUT_S = 30.0
@@ -106,8 +106,7 @@ def join_world(
     store = connect_again(_next_store(identity))  # torch waits in its own while groups form
     _joined.count += 1
     try:
-        kind = RejoinedWorld if identity.incarnation else World
-        world = kind(stages, replicas, timeout_s, store, identity, slow_timeout_s)
+        world = World(stages, replicas, timeout_s, store, identity, slow_timeout_s)
     except BaseException as error:
         mark(error, _VERDICTS[_tell_those_that_join(store, identity, error)])
         raise

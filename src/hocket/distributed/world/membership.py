@@ -6,17 +6,19 @@ rejoined, and at the end of the phase all processes form a new group of all.
 """
 
 import threading
+import time
 from datetime import timedelta
 from functools import partial
 from typing import Any, TypeAlias
 
 from torch.distributed.distributed_c10d import PrefixStore, ProcessGroupGloo, Store
 
-from hocket.distributed.failures.barriers import Barriers
 from hocket.distributed.failures.detector import FailureDetector
+from hocket.distributed.failures.first_failure import FAILURE_KEY
+from hocket.distributed.failures.phases import others
 from hocket.distributed.folder.identity import KEY_TIMEOUT_S, ProcessIdentity
 from hocket.distributed.network.strangers import form_without_strangers
-from hocket.errors import PeerLostError, WorldError
+from hocket.errors import PeerFailedError, PeerLostError, WorldError
 
 Group: TypeAlias = Any
 """A process group; torch names no public type for it."""
@@ -31,40 +33,40 @@ class Membership:
         identity: Identity of this process.
         store: Store of the world.
         failures: Failure detector of the world.
-        name: Name of this process.
 
     Attributes:
         phase: Number of the current or last elastic phase, counted from 1; 0 before the first.
         detached: True during an elastic phase.
-        barriers: Barriers of all processes of the training.
+        rejoined: True if this process was started alone, instead of one that was killed.
 
     Raises:
         PeerLostError: This process was restarted, and the others have already ended the phase.
     """
 
     def __init__(
-        self, identity: ProcessIdentity, store: Store, failures: FailureDetector, name: str
+        self, identity: ProcessIdentity, store: Store, failures: FailureDetector
     ) -> None:
         self.phase = 0
-        self._name = name
         self.detached = False
+        self.rejoined = identity.incarnation > 0
         self._identity = identity
         self._store = store
         self._failures = failures
-        self.barriers = Barriers(failures, identity.rank, identity.size, identity.find_lost)
         self._next_tries: dict[str, int] = {}  # of groups of two, by name
         self._forming = threading.Lock()
-        if not identity.incarnation:
+        if not self.rejoined:
             return
-        if self.barriers.all_arrived(_barrier(1)):
+        keys = _arrival_keys(_barrier(1), identity.size)
+        if all(map(failures.store.get, keys)):
             error = PeerLostError(
-                f"{name} was started again alone, but all stages had already finished their "
-                "last tick, and none can be replaced from then on; start the whole job again, "
-                "from its last checkpoints"
+                f"{failures.name} was started again alone, but all stages had already finished "
+                "their last tick, and none can be replaced from then on; start the whole job "
+                "again, from its last checkpoints"
             )
             failures.record.report(error)
             raise error
-        self.barriers.withdraw(_barrier(1))
+        # An earlier process of this rank may have arrived there.
+        failures.store.ask(lambda store: store.delete_key(keys[identity.rank]))
         store.set(f"incarnation/{identity.rank}", str(identity.incarnation))
 
     def detach(self, *, again: bool) -> None:
@@ -76,10 +78,10 @@ class Membership:
         Raises:
             WorldError: It was started again alone, and would begin anew.
         """
-        if self._identity.incarnation and not self.phase and not again:
+        if self.rejoined and not self.phase and not again:
             raise WorldError(
-                f"{self._name} was started again alone, and the others train already; call "
-                "resume with the folder of the checkpoints before fit"
+                f"{self._failures.name} was started again alone, and the others train already; "
+                "call resume with the folder of the checkpoints before fit"
             )
         self.phase += 1
         self.detached = True
@@ -99,7 +101,7 @@ class Membership:
         Raises:
             HocketError: A process has failed, or does not arrive.
         """
-        self.barriers.wait_for_all(_barrier(self.phase), "finish their last tick")
+        self.wait_for_all(_barrier(self.phase), "finish their last tick")
         self.detached = False
         if self._identity.rejoin_markers is not None:
             self._identity.rejoin_markers.mark_reunited()
@@ -109,6 +111,37 @@ class Membership:
         rank, size = self._identity.rank, self._identity.size
         form = partial(self._group, f"all/{latest}", rank, size, timeout_s)
         return self._failures.connect(form)
+
+    def wait_for_all(
+        self, barrier: str = "start", purpose: str = "build their Trainer"
+    ) -> None:
+        """Wait until all processes have reached a barrier.
+
+        Args:
+            barrier: Name of the barrier.
+            purpose: The action of the processes there, for the error message.
+
+        Raises:
+            PeerFailedError: One of them has failed instead.
+            HangError: One of them hangs.
+        """
+        arrived, store, rank = False, self._failures.store, self._identity.rank
+        missing = keys = _arrival_keys(barrier, self._identity.size)
+        awaited = f"all processes to {purpose}"
+        activity, ranks = f"waiting for {awaited}", others(range(len(keys)), rank)
+        with self._failures.waiting_for(activity, ranks, awaited) as wait:
+            while True:
+                # Tell the others, and see who has arrived.
+                arrived = arrived or store.set(keys[rank], "yes")
+                missing = [key for key in missing if store.get(key) is None]
+
+                # A process may die before any other has met it: no connection tells of that.
+                if (first := store.get(FAILURE_KEY) or self._identity.find_lost()) is not None:
+                    raise PeerFailedError(first)
+                if not missing:
+                    return
+                wait.look()
+                time.sleep(0.01)
 
     @property
     def may_rejoin(self) -> bool:
@@ -167,3 +200,8 @@ class Membership:
 
 def _barrier(phase: int) -> str:
     return f"end of elastic phase {phase}"
+
+
+def _arrival_keys(barrier: str, size: int) -> list[str]:
+    """Return the keys of the store that tell by rank who has reached a barrier."""
+    return [f"arrived/{barrier}/{rank}" for rank in range(size)]

@@ -1,38 +1,17 @@
 """World of a single process: the interface of `World` without communication."""
 
 import math
-from collections.abc import Iterable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Literal
 
+from torch.distributed import HashStore  # type: ignore[attr-defined]  # exported conditionally
+
 from hocket.distributed.failures.phases import Phase
-from hocket.distributed.world.collectives import SoloCollectives
+from hocket.distributed.world.collectives import Collectives
+from hocket.distributed.world.flags import StoreFlags
 
 
-class SoloFlags:
-    """Flags of a single process, with the interface of `StoreFlags`."""
-
-    def __init__(self) -> None:
-        self._values: dict[str, str] = {}
-
-    def new_name(self) -> str:
-        """Return a name for flags, always the same: it may be used again once they are set."""
-        return ""
-
-    def set(self, name: str, value: str = "yes") -> None:
-        """Set the flag of this process to a value."""
-        self._values[name] = value
-
-    def all_set(self, name: str, ranks: Iterable[int]) -> bool:
-        """Return True if this process has set the flag."""
-        return name in self._values
-
-    def values(self, name: str) -> list[str] | None:
-        """Return the value of this process in a list; None until it has set the flag."""
-        return [self._values[name]] if name in self._values else None
-
-
-class SoloWorld(SoloCollectives):
+class SoloWorld(Collectives):
     """World of a process that trains alone: rank 0 of 1, which has all stages; see `World`.
 
     Attributes:
@@ -51,8 +30,6 @@ class SoloWorld(SoloCollectives):
         flags: Flags of this process.
     """
 
-    rank = 0
-    size = 1
     names = ("this process",)
     stage = 0
     replica = 0
@@ -65,7 +42,7 @@ class SoloWorld(SoloCollectives):
     slow_timeout_s = math.inf
 
     def __init__(self) -> None:
-        self.flags = SoloFlags()
+        self.flags = StoreFlags(HashStore(), self.rank, self.size)
 
     def local_stages(self, count: int) -> range:
         """Return the numbers of the stages in this process: all of them."""

@@ -6,33 +6,25 @@ All of `World` that is not specific to several processes is in `SoloWorld` too.
 import json
 import threading
 import time
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from queue import SimpleQueue
-from typing import Any, Protocol, TypeVar
+from typing import Protocol
 
-from torch import distributed, nn
+from torch import distributed
 from torch.distributed.distributed_c10d import PrefixStore, Store
 
-from hocket.distributed.failures.detector import FailureDetector
+from hocket.distributed.failures.detector import FailureDetector, Finish
 from hocket.distributed.failures.phases import Phase, others
 from hocket.distributed.failures.store_client import connect_again
-from hocket.distributed.failures.waits import Finish
 from hocket.distributed.folder.identity import ProcessIdentity
 from hocket.distributed.network.strangers import form_without_strangers
-from hocket.distributed.world.collectives import (
-    Collectives,
-    Operations,
-    SoloCollectives,
-)
+from hocket.distributed.world.collectives import Collectives
 from hocket.distributed.world.flags import StoreFlags
 from hocket.distributed.world.membership import Group, Membership
 from hocket.distributed.world.process_groups import GroupPool, ProcessGroups, Shape
 from hocket.errors import WorldError
-from hocket.tree import Tree
-
-T = TypeVar("T")
 
 
 class NeighbourLink(Protocol):
@@ -49,8 +41,11 @@ class NeighbourLink(Protocol):
         """Wait until the neighbour says the same; return True if nothing is under way."""
 
 
-class World:
+class World(Collectives):
     """This process among all of a training; the replicas of a stage have adjacent ranks.
+
+    A process group cannot take a process in. One that was started alone therefore has no groups
+    until the processes reunite, and its collectives are its own.
 
     Args:
         stages: Number of stages, K.
@@ -68,21 +63,17 @@ class World:
         replicas: Number of replicas of each stage, R.
         replica: Number of the replica of this process.
         names: Names of all processes by rank, such as ``stage 1``, for messages.
-        name: Name of this process.
-        rejoined: True if this process was started alone, instead of one that was killed.
         failures: Detector of failed and hanging processes.
         flags: Flags that the processes set without waiting for each other.
         membership: Elastic phases, in which a killed process may rejoin.
         left: True once this process begins to leave the world.
-        operations: Counts of the operations of this process in process groups.
-        collectives: Operations of all processes.
+        operations_begun: Operations in process groups that this process has begun.
+        operations_done: Operations in process groups that it has completed.
 
     Raises:
         WorldError: There are not K times R processes.
         HocketError: Another process has failed, or does not arrive.
     """
-
-    rejoined = False
 
     def __init__(
         self,
@@ -115,7 +106,6 @@ class World:
             + (f", replica {rank % replicas}" if replicas > 1 else "")
             for rank in range(self.size)
         ]
-        self.name = self.names[self.rank]
         if replicas > 1 and stages == 1:
             raise WorldError(
                 f"one stage with {replicas} replicas is data parallelism; use "
@@ -134,34 +124,26 @@ class World:
             is_silent=identity.is_silent,
         )
         flags = PrefixStore("flags", store)
-        self.flags = StoreFlags(flags, self.failures, self.rank, self.size)
-        self.membership = Membership(identity, store, self.failures, self.name)
+        self.flags = StoreFlags(flags, self.rank, self.size, self.failures)
+        self.membership = Membership(identity, store, self.failures)
 
         # Operations in process groups, and connections to the neighbours.
-        self.operations = Operations(self.failures)
+        self.operations_begun = self.operations_done = 0
         self._links: list[NeighbourLink] = []
         self._closing = threading.Lock()
         self._closed = self.left = False
 
         # Meet the others.
-        self._groups: ProcessGroups | None
-        self.collectives: Collectives | SoloCollectives
+        self._groups: ProcessGroups | None = None
+        if self.rejoined:
+            return
         try:
-            self._groups, self.collectives = self._join(Shape(stages, replicas, slow_timeout_s))
+            self._groups = self._take_groups(Shape(stages, replicas, slow_timeout_s))
         except BaseException:
             self.failures.close()
             raise
-
-    def _join(self, shape: Shape) -> tuple[ProcessGroups | None, Collectives | SoloCollectives]:
-        """Meet the other processes; return process groups, and the operations of all.
-
-        Raises:
-            HocketError: Another process has failed, or does not arrive.
-        """
-        groups = self._take_groups(shape)
-        self.operations.begun = self.operations.done = groups.collective_count
-        group = groups.collectives
-        return groups, Collectives(self.operations, group, self.rank, self.size)
+        self._group = self._groups.collectives
+        self.operations_begun = self.operations_done = self._groups.collective_count
 
     def _take_groups(self, shape: Shape) -> ProcessGroups:
         """Take process groups, the same as all other processes.
@@ -171,7 +153,7 @@ class World:
         """
         self.flags.set("groups", json.dumps(_pool.offer(shape)))
         # Forming a group would hang if another process did not arrive.
-        self.membership.barriers.wait_for_all()
+        self.membership.wait_for_all()
         awaited, ranks = "what all processes offer", others(range(self.size), self.rank)
         with self.failures.waiting_for(f"waiting for {awaited}", ranks, awaited) as wait:
             while (offers := self.flags.values("groups")) is None:
@@ -204,13 +186,6 @@ class World:
         """Process group of the replicas of this stage; None without replicas."""
         return self.groups.replicas
 
-    def together(self, make: Callable[[], T]) -> T | None:
-        """Return the result of a function that all processes call at the same time.
-
-        A process that was started again alone does not call it, and gets None.
-        """
-        return make()
-
     def reunite(self) -> None:
         """End the elastic phase when all processes do.
 
@@ -220,8 +195,7 @@ class World:
         with self.collective("the end of the elastic phase"):
             group = self.membership.reunite(self.slow_timeout_s)
         if group is not None:
-            self.collectives = Collectives(self.operations, group, self.rank, self.size)
-            self._groups = None  # one that has come back is in none of them
+            self._group, self._groups = group, None  # one that has come back is in none of them
             self.failures.operations = 0  # one that has come back has begun fewer
 
     def add_link(self, link: NeighbourLink) -> None:
@@ -247,8 +221,9 @@ class World:
                 link.begin_close()
             end_s = time.monotonic() + self.failures.timeout_s
             quiet = [link.finish_close(end_s - time.monotonic()) for link in self._links]
-            if all(quiet) and self.operations.complete and self._groups is not None:
-                self._groups.collective_count = self.operations.done
+            complete = self.operations_begun == self.operations_done
+            if all(quiet) and complete and self._groups is not None:
+                self._groups.collective_count = self.operations_done
                 _pool.give_back(self._groups)
             self.failures.close()
             self._links.clear()
@@ -258,6 +233,16 @@ class World:
         """Leave the world without waiting for anything; safe in a finalizer."""
         self.left = True
         _abandoned.put(self)
+
+    @property
+    def name(self) -> str:
+        """Name of this process."""
+        return self.names[self.rank]
+
+    @property
+    def rejoined(self) -> bool:
+        """True if this process was started alone, instead of one that was killed."""
+        return self.membership.rejoined
 
     @property
     def is_main(self) -> bool:
@@ -301,47 +286,21 @@ class World:
         """Return the rank of the same replica of the stage ``offset`` stages after this one."""
         return self.rank + offset * self.replicas
 
-    def gather(self, value: Any, purpose: str = "training") -> list[Any]:
-        """Return the JSON values of all processes; see `Collectives`."""
-        return self.collectives.gather(value, purpose)
-
-    def broadcast(self, tree: Tree, source: int = 0) -> Tree:
-        """Return the value of one process in every process; see `Collectives`."""
-        return self.collectives.broadcast(tree, source)
-
-    def copy_weights(self, module: nn.Module, source: int) -> None:
-        """Overwrite the weights of a module with one rank's; see `Collectives`."""
-        self.collectives.copy_weights(module, source)
-
-    def clock_offset(self) -> float:
-        """Return the seconds by which the first process's clock is ahead; see `Collectives`."""
-        return self.collectives.clock_offset()
-
     def collective(self, activity: str) -> AbstractContextManager[Finish]:
         """Return a context manager for operations of all processes; see `FailureDetector`."""
-        return self.operations.among(range(self.size), activity)
+        return self._operations_among(range(self.size), activity)
 
     def replica_collective(self, activity: str) -> AbstractContextManager[Finish]:
         """Return the same for operations of the replicas of this stage."""
         first = self.stage * self.replicas
-        return self.operations.among(range(first, first + self.replicas), activity)
+        return self._operations_among(range(first, first + self.replicas), activity)
 
-
-class RejoinedWorld(World):
-    """World of a process that was started alone, instead of one that was killed.
-
-    A process group cannot take a process in. So until the processes reunite, this one has no
-    groups, and its collectives are its own.
-    """
-
-    rejoined = True
-
-    def _join(self, shape: Shape) -> tuple[None, SoloCollectives]:
-        return None, SoloCollectives()
-
-    def together(self, make: Callable[[], T]) -> T | None:
-        """Return None: the others have done it already."""
-        return None
+    @contextmanager
+    def _operations_among(self, ranks: Sequence[int], activity: str) -> Iterator[Finish]:
+        self.operations_begun += 1
+        with self.failures.collective(activity, ranks) as finish:
+            yield finish
+        self.operations_done += 1
 
 
 _pool = GroupPool()

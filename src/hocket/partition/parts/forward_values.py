@@ -28,6 +28,7 @@ class ForwardValues:
         mode: Mode of this forward.
 
     Attributes:
+        begun: Whether the stage has begun, and its own steps make values.
         device: Device of the received values; the CPU if there are none.
         received_weights: Weights that the previous stage has sent, by name.
         sent_keys: Keys of the values that the next stage needs.
@@ -40,6 +41,7 @@ class ForwardValues:
         span: StageSpan,
         mode: ForwardMode,
     ) -> None:
+        self.begun = span.begin is None
         self.device = torch.device("cpu")
         self.received_weights: dict[str, Tensor] = {}
         self.sent_keys = span.end.sent_keys(mode) if span.end is not None else ()
@@ -89,18 +91,12 @@ class ForwardValues:
                 leaves[index] = received.clone()
                 self._computed[key] = received
             else:
-                self._register(key, leaf, begun=self._span.begin is None)
+                self._register(key, leaf)
             position += 1
         return unflatten(leaves, structure)
 
     def register(
-        self,
-        frame: str,
-        path: int,
-        results: list[Tensor],
-        constants: Collection[int],
-        *,
-        begun: bool,
+        self, frame: str, path: int, results: list[Tensor], constants: Collection[int]
     ) -> None:
         """Register the tensors of a step under their keys.
 
@@ -109,15 +105,14 @@ class ForwardValues:
             path: Its path, including the step.
             results: Tensors in the result of the step.
             constants: Ids of those that are the same in every stage.
-            begun: Whether the stage has begun, and its own steps make values.
         """
         for position, tensor in enumerate(results):
             if id(tensor) not in constants:
-                self._register(ValueKey(frame, path, position), tensor, begun=begun)
+                self._register(ValueKey(frame, path, position), tensor)
 
-    def _register(self, key: ValueKey, tensor: Tensor, *, begun: bool) -> None:
+    def _register(self, key: ValueKey, tensor: Tensor) -> None:
         self._varying[tensor] = True
-        if key in self._received and not begun:
+        if key in self._received and not self.begun:
             self._met.add(key)
             received = self._received[key]
             self._placeholders.append(tensor)
@@ -150,24 +145,32 @@ class ForwardValues:
             return tree
         return map_tensors(lambda t: self._substitutes.get(id(t), t), tree)
 
-    def without_received(self, tree: Any) -> Any:
-        """Return the same structure with placeholders in place of received values.
+    def operands(self, tree: Any) -> Any:
+        """Return the arguments of a step with the values that it computes with.
 
         Steps before the stage compute with the sizes of the sample, and received values have
-        the batch's.
+        the batch's: their placeholders take part there.
         """
+        if self.begun:
+            return self.substitute(tree)
         if not self._placeholder_of:
             return tree
         return map_tensors(lambda t: self._placeholder_of.get(id(t), t), tree)
 
-    def require_all_received(self) -> None:
-        """Check that a step before the stage has made each value that was received.
+    @property
+    def keeps_results(self) -> bool:
+        """True unless no later step asks for a result: in the last stage, which sends none."""
+        return not self.begun or bool(self.sent_keys)
+
+    def begin(self) -> None:
+        """Begin the stage, after a step before it has made each value that was received.
 
         Raises:
             CutError: The forward took another path than on the sample.
         """
         if missing := [key for key in self._received if key not in self._met]:
             raise self._path_error("cannot tell what it received", missing[0].frame)
+        self.begun = True
 
     def collect_sent(self) -> Tree:
         """Return the values to send to the next stage: a tensor, or a tuple of tensors.

@@ -1,23 +1,35 @@
 """One forward of a stage that is a part of a network's own forward.
 
 The stage sees each step of the forward: the calls of modules and of functions. What it does
-with a step depends on where the forward is: before the stage, in it, or inside a whole module.
+with a step depends on where the forward is. Steps before the stage yield meta tensors; steps in
+it are executed with the received values; a module that no cut divides runs as a whole.
 """
 
+import sys
 from collections.abc import Callable
 from contextlib import ExitStack
+from types import FrameType
 from typing import Any
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
+from hocket.errors import CutError
 from hocket.partition.parts.forward_values import ForwardValues
 from hocket.partition.parts.meta_tensors import MetaModules
 from hocket.partition.parts.stage_span import StageSpan
-from hocket.partition.parts.steps import BeforeStage, InStage, InWholeModule, Steps
-from hocket.partition.recording.intercept import Function, call_intercepted
+from hocket.partition.recording.intercept import Function, call_intercepted, call_whole
+from hocket.partition.recording.recorder import user_line
 from hocket.partition.recording.recording import ForwardMode, Frame
-from hocket.partition.recording.torch_functions import tensor_leaves
+from hocket.partition.recording.torch_functions import (
+    RANDOM_FUNCTIONS,
+    function_name,
+    mutated_tensors,
+    tensor_leaves,
+)
 from hocket.partition.shared_weights import replace_weights
+
+_APPLY = torch.autograd.Function.apply.__code__
 
 
 class StopForward(BaseException):
@@ -26,9 +38,6 @@ class StopForward(BaseException):
 
 class PartialForward:
     """Interceptor that executes the steps of one stage in a forward of the network.
-
-    Steps before the stage yield meta tensors. Where the stage uses the placeholder of a
-    received value, it uses that value.
 
     Args:
         network: The network.
@@ -55,17 +64,14 @@ class PartialForward:
     ) -> None:
         self.cleanup = ExitStack()
         self._network = network
+        self._span = span
+        self._mode = mode
         self._values = values
-        self._begin = span.begin.name if span.begin is not None else None
-        self._end = span.end.name if span.end is not None else None
         self._repeated = repeated
         self._stepwise_modules = span.split_modules | repeated
+        self._meta_modules = meta_modules
         self._on_begin = on_begin
         self._frames: list[Frame] = []
-        self._in_stage = InStage(span, values, meta_modules.functions)
-        before = BeforeStage(span, values, mode, meta_modules)
-        self._steps: Steps = self._in_stage if span.begin is None else before
-        self._inside = InWholeModule()
         self._is_inside = False  # a whole module
 
     def call(
@@ -73,58 +79,81 @@ class PartialForward:
     ) -> Any:
         """Return the output of a module, or meta tensors if it is before the stage.
 
-        Args:
-            name: Name of the module in the network.
-            module: The module.
-            args: Positional arguments of the call.
-            kwargs: Keyword arguments of the call.
+        See the protocol.
 
         Raises:
             StopForward: The next stage begins with this call.
         """
         if self._is_inside:
-            return self._inside.call(name, module, args, kwargs)
+            return call_intercepted(module, args, kwargs)
         if not self._frames:
             return self._call_split(name, module, args, kwargs)
 
         # The stage begins and ends at calls of modules.
-        frame = self._frames[-1]
-        if self._steps.begun and name == self._end:
+        frame, values, span = self._frames[-1], self._values, self._span
+        if values.begun and span.end is not None and name == span.end.name:
             raise StopForward
         path = frame.step(name)
-        if not self._steps.begun and name == self._begin:
+        if not values.begun and span.begin is not None and name == span.begin.name:
             self._begin_stage()
 
         # A module that a cut divides is executed step by step, any other one as a whole.
         call = self._call_split if name in self._stepwise_modules else self._call_whole
         output = call(name, module, args, kwargs)
 
-        # The next stage may ask for tensors of the output by their keys.
-        if not self._steps.runs_unseen(any_meta=False):
+        # Later steps and the next stage may ask for tensors of the output by their keys.
+        if values.keeps_results:
             results = tensor_leaves(output)
             # A constant that the module returns as it is, or computes step by step, stays one.
             known = results if name in self._repeated else tensor_leaves(args, kwargs)
-            constants = {id(t) for t in known if not self._values.varies(t)}
-            self._steps.register(frame.name, path, results, constants)
-        return self._values.substitute(output)
+            constants = {id(t) for t in known if not values.varies(t)}
+            values.register(frame.name, path, results, constants)
+        return values.substitute(output)
 
     def function(
         self, function: Function, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
-        """Return the result of a function, or meta tensors if it is before the stage.
+        """Return the result of a function, or meta tensors if it has operands without numbers.
 
-        Args:
-            function: The function.
-            args: Positional arguments of the call.
-            kwargs: Keyword arguments of the call.
+        See the protocol.
 
         Raises:
-            CutError: The function is before the stage, and has no result without numbers.
+            CutError: The function has no result without numbers.
         """
-        if not self._frames:
+        if self._is_inside or not self._frames:
             return function(*args, **kwargs)
-        steps = self._inside if self._is_inside else self._steps
-        return steps.function(self._frames[-1], function, args, kwargs)
+        values = self._values
+        args, kwargs = values.operands(args), values.operands(kwargs)
+        name, operands = function_name(function), tensor_leaves(args, kwargs)
+
+        # A query of the device. With an operand: `torch.device` itself has the same name, and
+        # none.
+        if operands and name in ("device", "is_cuda", "is_cpu", "is_meta"):
+            return function(self._on_device(operands[0]))
+
+        # The result, with numbers or without.
+        any_meta = any([t.is_meta for t in operands])
+        if not values.keeps_results and not any_meta:
+            return function(*args, **kwargs)
+        varies = name in RANDOM_FUNCTIONS or any(map(values.varies, operands))
+        if any_meta or (varies and not values.begun):
+            output, mutated = self._run_without_numbers(function, args, kwargs, operands)
+        else:
+            versions = [(t, t._version) for t in operands]
+            output = function(*args, **kwargs)
+            mutated = mutated_tensors(versions)
+
+        # Only what may differ between stages is a step of the path.
+        if varies and (results := tensor_leaves(output) or mutated):
+            frame = self._frames[-1]
+            constants = {id(t) for t in operands if not values.varies(t)}
+            constants -= {id(t) for t in mutated}
+            values.register(frame.name, frame.step(name), results, constants)
+            # Not only where it is used: activation checkpointing keeps what it is given, and so
+            # may objects. The forward of a custom autograd function must not return a received
+            # value, which would become the output of that function.
+            return output if _is_inside_autograd_function() else values.substitute(output)
+        return output
 
     def _begin_stage(self) -> None:
         """Go over from the steps before the stage to those in it.
@@ -132,8 +161,7 @@ class PartialForward:
         Raises:
             CutError: The forward took another path than on the sample.
         """
-        self._values.require_all_received()
-        self._steps = self._in_stage
+        self._values.begin()
         self.cleanup.enter_context(
             replace_weights(self._network, self._values.received_weights)
         )
@@ -143,13 +171,32 @@ class PartialForward:
     def _call_whole(
         self, name: str, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
-        """Call a module that no cut divides.
+        """Call a module that no cut divides; before the stage it does not run.
 
         Functions inside it, and queries of shapes there, are not steps of the path.
+
+        Raises:
+            CutError: It fails, and an argument is neither received nor computed here.
+            RuntimeError: It fails for another reason.
         """
+        values = self._values
+        args, kwargs = values.operands(args), values.operands(kwargs)
         self._is_inside = True
         try:
-            return self._steps.call(name, module, args, kwargs)
+            if not values.begun:
+                return self._meta_modules.output(
+                    module, args, kwargs, values.device, name, self._mode
+                )
+            return call_whole(module, args, kwargs)
+        except RuntimeError as error:
+            if values.begun and any(tensor.is_meta for tensor in tensor_leaves(args, kwargs)):
+                raise CutError(
+                    f"{self._span} is given a tensor without numbers: the forward took another "
+                    "path than on the sample, or keeps a tensor in an attribute from batch to "
+                    "batch; cut with a sample like the batches, let a module of its own keep "
+                    "what is kept, or cut elsewhere"
+                ) from error
+            raise
         finally:
             self._is_inside = False
 
@@ -162,3 +209,49 @@ class PartialForward:
             return call_intercepted(module, args, kwargs)
         finally:
             self._frames.pop()
+
+    def _on_device(self, tensor: Tensor) -> Tensor:
+        """Return a tensor of the device that a tensor has for this stage."""
+        # Weights of other stages may be on another device than this stage computes on.
+        of_other_stage = self._span.begin is not None and isinstance(tensor, nn.Parameter)
+        if tensor.is_meta or of_other_stage:
+            return torch.empty(0, device=self._values.device)
+        return tensor
+
+    def _run_without_numbers(
+        self,
+        function: Function,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        operands: list[Tensor],
+    ) -> tuple[Any, list[Tensor]]:
+        """Return the result of a function as meta tensors, and the tensors that it changed.
+
+        Args:
+            function: The function.
+            args: Positional arguments of the call.
+            kwargs: Keyword arguments of the call.
+            operands: Tensors among the arguments.
+
+        Raises:
+            CutError: It has no result without numbers.
+        """
+        try:
+            return self._meta_modules.functions.run(function, args, kwargs, operands)
+        except Exception as error:
+            reason = str(error).partition("\n")[0]
+            raise CutError(
+                f"{self._span} cannot leave out what is before it: {function_name(function)} "
+                f"({user_line()}) needs numbers: {reason}; cut before it, or move it into a "
+                "module"
+            ) from error
+
+
+def _is_inside_autograd_function() -> bool:
+    """Return True inside the forward of a custom autograd function, where gradients are off."""
+    if torch.is_grad_enabled():
+        return False
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_code is not _APPLY:
+        frame = frame.f_back
+    return frame is not None

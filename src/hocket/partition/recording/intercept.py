@@ -48,7 +48,7 @@ def intercept(names: Mapping[nn.Module, str], interceptor: Interceptor) -> Itera
     """
     interception = _Interception(names, interceptor)
     outer = _thread.interception, _thread.suspended
-    with _intercepted_calls(names), interception.mode:
+    with _intercepted_calls(names), interception:
         _thread.interception, _thread.suspended = interception, None
         try:
             yield
@@ -56,11 +56,17 @@ def intercept(names: Mapping[nn.Module, str], interceptor: Interceptor) -> Itera
             _thread.interception, _thread.suspended = outer
 
 
-class _FunctionMode(TorchFunctionMode):
-    """Torch function mode that passes PyTorch functions on to an interceptor."""
+class _Interception(TorchFunctionMode):
+    """Interception of a forward in one thread; as a mode it gets all functions of PyTorch.
 
-    def __init__(self, interceptor: Interceptor) -> None:
+    Args:
+        names: Names of the modules whose calls are intercepted.
+        interceptor: Handler of their calls, and of all functions.
+    """
+
+    def __init__(self, names: Mapping[nn.Module, str], interceptor: Interceptor) -> None:
         super().__init__()
+        self._names = names
         self._interceptor = interceptor
 
     def __torch_function__(
@@ -72,23 +78,6 @@ class _FunctionMode(TorchFunctionMode):
     ) -> Any:
         return self._interceptor.function(func, args, kwargs or {})
 
-
-class _Interception:
-    """Interception of a forward in one thread.
-
-    Args:
-        names: Names of the modules whose calls are intercepted.
-        interceptor: Handler of their calls, and of all functions.
-
-    Attributes:
-        mode: Mode in which functions are passed on to the handler.
-    """
-
-    def __init__(self, names: Mapping[nn.Module, str], interceptor: Interceptor) -> None:
-        self.names = names
-        self.interceptor = interceptor
-        self.mode = _FunctionMode(interceptor)
-
     def call(
         self, call: "_InterceptedCall", args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
@@ -99,31 +88,31 @@ class _Interception:
             args: Positional arguments of the call.
             kwargs: Keyword arguments of the call.
         """
-        name = self.names.get(call.module)
+        name = self._names.get(call.module)
         if name is None:
             return call.original(*args, **kwargs)
-        if not self.suspend():
-            return self.interceptor.call(name, call.module, args, kwargs)
+        suspended = self.suspend()
         try:
-            return self.interceptor.call(name, call.module, args, kwargs)
+            return self._interceptor.call(name, call.module, args, kwargs)
         finally:
-            self.resume()
+            if suspended:
+                self.resume()
 
     def suspend(self) -> bool:
         """Intercept nothing from now on; return False if that cannot be.
 
         A forward may itself have entered a mode, which has to be left first.
         """
-        if _get_current_function_mode() is not self.mode:
+        if _get_current_function_mode() is not self:
             return False
-        self.mode.__exit__(None, None, None)
+        self.__exit__(None, None, None)
         _thread.interception, _thread.suspended = None, self
         return True
 
     def resume(self) -> None:
         """Intercept again."""
         _thread.interception, _thread.suspended = self, None
-        self.mode.__enter__()  # type: ignore[no-untyped-call]
+        self.__enter__()  # type: ignore[no-untyped-call]
 
 
 class _ThreadState(threading.local):

@@ -5,7 +5,7 @@ import math
 import os
 import sys
 from collections.abc import Collection
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from numbers import Number
 from types import FrameType
 from typing import Any
@@ -77,16 +77,6 @@ def devices_of(network: nn.Module) -> set[torch.device]:
     return {parameter.device for parameter in network.parameters()}
 
 
-@dataclass
-class _TrackedValue:
-    tensor: Tensor  # keeps the tensor alive, so that its id is not reused
-    keys: list[tuple[ValueKey, int]] = field(default_factory=list)
-    last_use: float = -1
-    mutations: list[int] = field(default_factory=list)
-    # Modules whose forwards computed it from discrete inputs; None if it depends on more.
-    origin: frozenset[str] | None = None
-
-
 class ForwardRecorder:
     """Interceptor that executes every step unchanged and records it.
 
@@ -99,7 +89,7 @@ class ForwardRecorder:
     def __init__(self, network: nn.Module, repeated: frozenset[str]) -> None:
         self._repeated = repeated
         self._decided: set[str] = set()
-        self._constant_inputs: list[_TrackedValue] = []
+        self._constant_inputs: list[Value] = []
         self.names = {module: name for name, module in network.named_modules()}
         self._weights = {
             id(tensor): name
@@ -108,7 +98,8 @@ class ForwardRecorder:
         }
         self._frames: list[Frame] = []
         self._calls: list[Call] = []
-        self._values: dict[int, _TrackedValue] = {}
+        self._values: dict[int, Value] = {}  # by the id of the tensor
+        self._tensors: list[Tensor] = []  # kept alive, so that ids are not reused
         self._weight_uses: dict[str, tuple[int, int]] = {}
         self._queries: list[TensorQuery] = []
         self._untracked: list[tuple[int, str]] = []
@@ -120,27 +111,21 @@ class ForwardRecorder:
     def register_inputs(self, inputs: Tree) -> None:
         """Register the tensors with which the network is called next."""
         for position, tensor in enumerate(tensor_leaves(inputs)):
-            key = ValueKey("", 0, position), self._event
+            self._tensors.append(tensor)
             if is_discrete(tensor) and self._repeated:
-                value = _TrackedValue(tensor, [key], last_use=math.inf)
+                value = Value(last_use=math.inf)
                 self._constant_inputs.append(value)
             else:
                 origin: frozenset[str] | None = frozenset() if is_discrete(tensor) else None
-                value = self._values.setdefault(
-                    id(tensor), _TrackedValue(tensor, origin=origin)
-                )
-                value.keys.append(key)
+                value = self._values.setdefault(id(tensor), Value(origin))
+            value.register(ValueKey("", 0, position), self._event, tensor)
 
     def call(
         self, name: str, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
         """Call the module and record its output.
 
-        Args:
-            name: Name of the module in the network.
-            module: The module.
-            args: Positional arguments of the call.
-            kwargs: Keyword arguments of the call.
+        See the protocol.
         """
         # Begin the call, which is a step of its caller's path.
         caller = self._frames[-1] if self._frames else None
@@ -190,10 +175,7 @@ class ForwardRecorder:
     ) -> Any:
         """Call the function and record its operands and results.
 
-        Args:
-            function: The function.
-            args: Positional arguments of the call.
-            kwargs: Keyword arguments of the call.
+        See the protocol.
         """
         if not self._frames:
             return function(*args, **kwargs)
@@ -243,20 +225,9 @@ class ForwardRecorder:
         self._event += 1
         outputs = tensor_leaves(output)
         self._use(outputs, unknown=self._has_unknown(outputs))
-        values = tuple(
-            Value(
-                keys=tuple(value.keys),
-                created=value.keys[0][1],
-                last_use=value.last_use,
-                mutations=tuple(value.mutations),
-                storage=value.tensor.untyped_storage()._cdata,
-                shape=tuple(value.tensor.shape),
-            )
-            for value in (*self._constant_inputs, *self._values.values())
-        )
         return Recording(
             calls=tuple(self._calls),
-            values=values,
+            values=(*self._constant_inputs, *self._values.values()),
             weights=dict(self._weight_uses),
             queries=tuple(self._queries),
             untracked=tuple(self._untracked),
@@ -284,8 +255,11 @@ class ForwardRecorder:
         for position, tensor in enumerate(results):
             if id(tensor) in self._weights or id(tensor) in constants:
                 continue
-            value = self._values.setdefault(id(tensor), _TrackedValue(tensor, origin=origin))
-            value.keys.append((ValueKey(frame, path, position), self._event))
+            if id(tensor) not in self._values:
+                self._values[id(tensor)] = Value(origin)
+                self._tensors.append(tensor)
+            key = ValueKey(frame, path, position)
+            self._values[id(tensor)].register(key, self._event, tensor)
 
     def _common_origin(self, operands: list[Tensor]) -> frozenset[str] | None:
         """Return the modules that compute from these operands; None if not only from inputs."""

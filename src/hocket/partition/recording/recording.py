@@ -5,8 +5,10 @@ one event.
 """
 
 import zlib
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
+
+from torch import Tensor
 
 
 class ValueKey(NamedTuple):
@@ -62,25 +64,37 @@ class Call:
     checkpointed: bool
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class Value:
     """A tensor that depends on inputs, weights or random numbers.
 
     Attributes:
-        keys: Keys under which it was registered, each with its event, in order.
-        created: Event of the first registration.
+        origin: Modules whose forwards computed it from discrete inputs; None if it depends on
+            more.
         last_use: Last event that needed its elements; -1 if none did.
+        keys: Keys under which it was registered, each with its event, in order.
         mutations: Events that changed it in place.
         storage: Identity of its storage, which it shares with its views.
         shape: Shape of the tensor.
     """
 
-    keys: tuple[tuple[ValueKey, int], ...]
-    created: int
-    last_use: float
-    mutations: tuple[int, ...]
-    storage: int
-    shape: tuple[int, ...]
+    origin: frozenset[str] | None = None
+    last_use: float = -1
+    keys: list[tuple[ValueKey, int]] = field(default_factory=list)
+    mutations: list[int] = field(default_factory=list)
+    storage: int = 0
+    shape: tuple[int, ...] = ()
+
+    def register(self, key: ValueKey, event: int, tensor: Tensor) -> None:
+        """Add a key under which the tensor is known from an event on, as it is then."""
+        self.keys.append((key, event))
+        self.storage = tensor.untyped_storage()._cdata
+        self.shape = tuple(tensor.shape)
+
+    @property
+    def created(self) -> int:
+        """Event of the first registration."""
+        return self.keys[0][1]
 
 
 @dataclass(frozen=True)

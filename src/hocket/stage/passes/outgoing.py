@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from torch import Tensor, strided
 
-from hocket.codecs.exact import Exact
+from hocket.codecs.stateless import Exact
 from hocket.distributed.wire import to_dense
 from hocket.partition.parts.partial_module import PartialModule
 from hocket.stage.core import StageCore

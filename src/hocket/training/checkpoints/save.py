@@ -89,8 +89,6 @@ def saving(
             if world.size == 1 or isinstance(error, KeyboardInterrupt):
                 saver.settle()
             raise
-        finally:
-            writer.close()
 
 
 def _claim_folder(

@@ -24,8 +24,8 @@ from hocket.training.fit.schedule_length import warn_of_slow_rates
 from hocket.training.fit_state import FitState
 from hocket.training.results.meters import TrainingMeter
 from hocket.training.results.metrics import EpochResult, EvaluationResult, read_metric
-from hocket.training.results.progress_bar import EndedEpoch, Progress
-from hocket.training.session.evaluation import Evaluation
+from hocket.training.results.progress_bar import Progress
+from hocket.training.session.evaluation import measure
 from hocket.training.session.session import Session
 from hocket.training.view import TrainerView
 from hocket.tree import count_samples
@@ -182,7 +182,7 @@ class Fit(ABC):
         if validation is None:
             return None
         with preserve_loader(validation):  # it may be the training's
-            counts = Evaluation(self.session).measure(self.interrupt.until_asked(validation))
+            counts = measure(self.session, self.interrupt.until_asked(validation))
         self.stop_if_asked()
         return counts.result()
 
@@ -315,9 +315,7 @@ class CommonEpochs(Fit):
             epoch = replace(epoch, updates=state.updates)
         # Add the epoch to the history, show it, and tell the callbacks.
         state.end_epoch(epoch)
-        self.progress.epoch(
-            EndedEpoch(epoch.number, epoch.loss, evaluation, max(epoch.skipped))
-        )
+        self.progress.epoch(epoch.number, epoch.loss, evaluation, skipped=max(epoch.skipped))
         self.tell_of_epoch(epoch)
         self.save(None)
         return True
@@ -349,9 +347,8 @@ class OwnEpochs(Fit):
             return True
         # Show the epoch, and keep its counts.
         loss = state.meter.mean_loss(None)
-        stage = state.meter.local_stage(None, session.cut.count - 1)
-        shown = math.nan if loss is None else loss
-        self.progress.epoch(EndedEpoch(state.epoch, shown, stage=stage))
+        owner = state.meter.owner(None, session.cut.count - 1)
+        self.progress.epoch(state.epoch, math.nan if loss is None else loss, owner=owner)
         state.end_own_epoch()
         session.ticks.end_epoch()
         self.save(None)

@@ -4,11 +4,15 @@ A signal to all processes of a job reaches each of them twice, as its launcher p
 among several processes a second signal does nothing: the launcher kills processes that do not
 end. A batch that is being read when the first signal comes is given up: reading may take
 longer than the process has to end in good order.
+
+Such a signal also ends the workers of a loader, maybe first. PyTorch
+raises an error for that wherever the main thread is; it is held back to the end of a tick.
 """
 
 import itertools
 import signal
 import threading
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from types import FrameType, TracebackType
@@ -25,6 +29,9 @@ AHEAD = 16
 
 Replicas wait for each other's gradients, and are never that far apart.
 """
+
+SIGNAL_FOLLOWS_S = 1.0
+"""Seconds after the end of a loader's worker within which the process gets the same signal."""
 
 
 def stop_signals() -> tuple[signal.Signals, ...]:
@@ -61,6 +68,7 @@ class Interrupt:
     def __init__(self, signals: Sequence[signal.Signals] = (signal.SIGINT,)) -> None:
         self.asked = 0
         self._reading = False  # a batch that may be given up
+        self._lost_worker: RuntimeError | None = None  # the error of PyTorch
         self._signals = signals
         self._before: dict[int, Any] = {}
 
@@ -89,10 +97,33 @@ class Interrupt:
                 return
             raise KeyboardInterrupt(number)
         self.asked = number
-        # A signal to the whole job ends workers of loaders, too: for PyTorch an error.
-        self._before[signal.SIGCHLD] = signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        self._hold_back_lost_workers()
         if self._reading:
             raise _ReadingGivenUpError(number)
+
+    def _hold_back_lost_workers(self) -> None:
+        """Keep the error of a worker that ended until the tick is done."""
+        raise_error = signal.getsignal(signal.SIGCHLD)
+        in_main_thread = threading.current_thread() is threading.main_thread()
+        if not callable(raise_error) or raise_error == self._note_worker or not in_main_thread:
+            return
+        self._before[signal.SIGCHLD] = raise_error
+        signal.signal(signal.SIGCHLD, self._note_worker)
+
+    def _note_worker(self, number: int, frame: FrameType | None) -> None:
+        try:
+            self._before[signal.SIGCHLD](number, frame)
+        except RuntimeError as error:
+            self._lost_worker = error
+            if self._reading and not self.asked:
+                raise
+
+    def _is_asked_too(self) -> bool:
+        """Return True if a signal that has ended a worker of a loader reaches this process."""
+        end = time.monotonic() + SIGNAL_FOLLOWS_S
+        while not self.asked and time.monotonic() < end:
+            time.sleep(0.01)
+        return bool(self.asked)
 
     def until_asked(self, batches: Iterable[T], shared: Store | None = None) -> Iterator[T]:
         """Return the batches until a first signal.
@@ -102,8 +133,12 @@ class Interrupt:
             shared: Store in which replicas agree on the last batch, as signals reach them one
                 by one; a new store for each call. None without replicas, to stop at once, even
                 while a batch is read.
+
+        Raises:
+            RuntimeError: A worker of the loader has ended.
         """
         iterator = iter(batches)
+        self._hold_back_lost_workers()
         # Read a batch, and give it up if a signal comes meanwhile.
         for number in itertools.count():
             try:
@@ -111,11 +146,17 @@ class Interrupt:
                     self._reading = shared is None
                     if self._reading and self.asked:  # during the tick before
                         return
+                    if self._lost_worker is not None:
+                        raise self._lost_worker
                     batch = next(iterator)
                 finally:
                     self._reading = False
             except (StopIteration, _ReadingGivenUpError):
                 return
+            except RuntimeError:
+                if self._lost_worker is not None and self._is_asked_too():
+                    return
+                raise
             # Agree with the replicas on the batch at which all stop.
             if shared is not None:
                 if self.asked:

@@ -40,7 +40,7 @@ def open_fit(
     world, setup, length = session.world, session.setup, request.length
     # Compare the arguments of all processes.
     signals = stop_signals()
-    with session.reporting_failures:
+    with session.reporting_failures():
         request.require_same(session)
     # Foresee the length of the training, for the display.
     passes = request.budget.passes(length, setup.method.accumulate)
@@ -61,7 +61,7 @@ def open_fit(
 
     # Open what the loop needs, start the callbacks, and let it run.
     with (
-        session.reporting_failures,
+        session.reporting_failures(),
         progress_bar(
             state.first_epoch + passes, total, completed=completed, shown=shown
         ) as bar,
@@ -72,10 +72,11 @@ def open_fit(
         state.callbacks = state.callbacks.started(trainer, request.callbacks)
         kind = OwnEpochs if session.detached else CommonEpochs
         fit = kind(request, trainer, session, state, bar, interrupt, save)
-        with session.updates.telling(tell_of_update):
-            try:
-                yield fit
-            finally:
-                state.pause()
+        session.update_listeners.append(tell_of_update)
+        try:
+            yield fit
+        finally:
+            session.update_listeners.clear()
+            state.pause()
     if world.size == 1 and interrupt.asked:  # after the last look
         raise KeyboardInterrupt(interrupt.asked)

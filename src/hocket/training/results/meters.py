@@ -92,15 +92,15 @@ class TrainingMeter:
         losses = self._last_losses(epoch)
         return losses[-1][0] if losses else None
 
-    def local_stage(self, epoch: int | None, last: int) -> int | None:
-        """Return the stage whose local losses these are; None if they are the network's.
+    def owner(self, epoch: int | None, last: int) -> str:
+        """Return the owner of local losses, as " of stage 0"; empty for the network's.
 
         Args:
             epoch: Epoch whose losses count; None for all.
             last: Last stage, whose losses are the network's.
         """
         stage = self._loss_stage(epoch)
-        return None if stage == last else stage
+        return "" if stage in (None, last) else f" of stage {stage}"
 
     def _loss_stage(self, epoch: int | None) -> int | None:
         return max((s for s, e in self._losses if epoch in (None, e)), default=None)

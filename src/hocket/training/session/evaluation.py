@@ -1,4 +1,7 @@
-"""Evaluation of a network in the middle of its training, which leaves no trace in it."""
+"""Evaluation of a network in the middle of its training, which leaves no trace in it.
+
+Weights, statistics, random numbers, modes and loaders are afterwards as they were before.
+"""
 
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -19,113 +22,105 @@ from hocket.training.session.session import Session
 from hocket.tree import Tree, map_tensors
 
 
-class Evaluation:
-    """Forwards of a session's network as it is now, in evaluation mode.
-
-    Weights, statistics, random numbers, modes and loaders are afterwards as they were before.
+def measure(session: Session, batches: Iterable[Any]) -> EvaluationMeter:
+    """Evaluate on batches; return what was counted in all processes, perhaps nothing.
 
     Args:
-        session: The session.
+        session: Session of the network.
+        batches: Inputs and targets.
+
+    Raises:
+        DataError: A metric of the user's own is not one number.
     """
+    # Count what the stages of this process predict.
+    meter = EvaluationMeter(session.cut.count, session.metrics)
 
-    def __init__(self, session: Session) -> None:
-        self._session = session
+    def add(prediction: Prediction) -> None:
+        with session.setup.autocast():
+            meter.add(prediction, session.setup.evaluation_loss)
 
-    def measure(self, batches: Iterable[Any]) -> EvaluationMeter:
-        """Evaluate on batches; return what was counted in all processes, perhaps nothing.
+    _forward(session, batches, add)
+    # Add up the counts of all processes.
+    total = EvaluationMeter(session.cut.count, OwnMetrics({}))
+    with session.reporting_failures():
+        counted = meter.values()
+    for values in session.world.gather(counted, "evaluating"):
+        total.merge(values)
+    return total
 
-        Args:
-            batches: Inputs and targets.
 
-        Raises:
-            DataError: A metric of the user's own is not one number.
-        """
-        session = self._session
-        # Count what the stages of this process predict.
-        meter = EvaluationMeter(session.cut.count, session.metrics)
+def predict(session: Session, batches: Iterable[Any]) -> list[Tree]:
+    """Return the output of the network for each batch, on the CPU of every process.
 
-        def add(prediction: Prediction) -> None:
-            with session.setup.autocast():
-                meter.add(prediction, session.setup.evaluation_loss)
+    Args:
+        session: Session of the network.
+        batches: Inputs, with or without targets.
 
-        self._forward(batches, add)
-        # Add up the counts of all processes.
-        total = EvaluationMeter(session.cut.count, OwnMetrics({}))
-        with session.reporting_failures:
-            counted = meter.values()
-        for values in session.world.gather(counted, "evaluating"):
-            total.merge(values)
-        return total
+    Raises:
+        DataError: The batches are one tensor.
+    """
+    last = session.cut.count - 1
+    if isinstance(batches, Tensor):
+        with session.reporting_failures():
+            raise DataError(
+                f"the batches are a tensor of shape {tuple(batches.shape)}, each row of "
+                "which would be a batch; give a list of batches, [x] for one"
+            )
+    # Keep the outputs of the last stage, and send them to all processes.
+    outputs: list[Tree] = []
 
-    def predict(self, batches: Iterable[Any]) -> list[Tree]:
-        """Return the output of the network for each batch, on the CPU of every process.
+    def keep(prediction: Prediction) -> None:
+        if prediction.stage == last:
+            outputs.append(map_tensors(Tensor.cpu, prediction.output))
 
-        Args:
-            batches: Inputs, with or without targets.
+    _forward(session, batches, keep, inputs_only=True)
+    shared = session.world.broadcast(outputs, source=last * session.world.replicas)
+    assert isinstance(shared, list)
+    return shared
 
-        Raises:
-            DataError: The batches are one tensor.
-        """
-        session, last = self._session, self._session.cut.count - 1
-        if isinstance(batches, Tensor):
-            with session.reporting_failures:
-                raise DataError(
-                    f"the batches are a tensor of shape {tuple(batches.shape)}, each row of "
-                    "which would be a batch; give a list of batches, [x] for one"
-                )
-        # Keep the outputs of the last stage, and send them to all processes.
-        outputs: list[Tree] = []
 
-        def keep(prediction: Prediction) -> None:
-            if prediction.stage == last:
-                outputs.append(map_tensors(Tensor.cpu, prediction.output))
+@torch.no_grad()
+def _forward(
+    session: Session,
+    batches: Iterable[Any],
+    use: Callable[[Prediction], None],
+    *,
+    inputs_only: bool = False,
+) -> None:
+    """Forward batches in evaluation mode.
 
-        self._forward(batches, keep, inputs_only=True)
-        shared = session.world.broadcast(outputs, source=last * session.world.replicas)
-        assert isinstance(shared, list)
-        return shared
+    Args:
+        session: Session of the network.
+        batches: The batches.
+        use: Called with the prediction of each stage of this process for each batch.
+        inputs_only: Accept batches that are inputs without targets.
 
-    @torch.no_grad()
-    def _forward(
-        self,
-        batches: Iterable[Any],
-        use: Callable[[Prediction], None],
-        *,
-        inputs_only: bool = False,
-    ) -> None:
-        """Forward batches in evaluation mode.
-
-        Args:
-            batches: The batches.
-            use: Called with the prediction of each stage of this process for each batch.
-            inputs_only: Accept batches that are inputs without targets.
-
-        Raises:
-            DataError: The batches cannot be iterated.
-        """
-        session, device = self._session, self._session.setup.device
-        losses = [
-            loss
-            for loss in (session.setup.loss, session.setup.evaluation_loss)
-            if isinstance(loss, nn.Module)
-        ]
-        with preserve_loader(batches):  # it may be the training's
-            # Build the stages, if there are none yet: the network is cut in its current mode.
-            with session.reporting_failures, preserve_rng([device]):
-                if session.world.reads_data:
-                    require_batches("data", batches)
-                pairs = session.prepared_by(batches, inputs_only=inputs_only)
-                session.ticks.look()
-            # Forward all batches, and restore what that changes.
-            with (
-                session.reporting_failures,
-                session.world.in_phase(Phase.EVALUATING),
-                preserve_rng([device]),
-                evaluation_mode(session.cut.network, *session.cut.modules, *losses),
-                restore_state(*losses),
-            ):
-                moved = map(session.upload, pairs)
-                # Replicas differ in statistics; the first one is the network that is saved.
-                first = session.world.replica == 0
-                for prediction in session.engine.predict(moved) if first else ():
-                    use(prediction)
+    Raises:
+        DataError: The batches cannot be iterated.
+    """
+    device = session.setup.device
+    losses = [
+        loss
+        for loss in (session.setup.loss, session.setup.evaluation_loss)
+        if isinstance(loss, nn.Module)
+    ]
+    with preserve_loader(batches):  # it may be the training's
+        # Build the stages, if there are none yet: the network is cut in its current mode.
+        with session.reporting_failures(), preserve_rng([device]):
+            if session.world.reads_data:
+                require_batches("data", batches)
+            pairs = session.prepared_by(batches, inputs_only=inputs_only)
+            session.ticks.look()
+        # Forward all batches, and restore what that changes.
+        with (
+            session.reporting_failures(),
+            session.world.in_phase(Phase.EVALUATING),
+            preserve_rng([device]),
+            evaluation_mode(session.cut.network, *session.cut.modules, *losses),
+            restore_state(*losses),
+        ):
+            moved = map(session.upload, pairs)
+            # Replicas differ in statistics; the first one is the network that is saved.
+            first = session.world.replica == 0
+            for prediction in session.engine.predict(moved) if first else ():
+                use(prediction)

@@ -1,7 +1,11 @@
 """This process's share of a training: network, stages, engine and world."""
 
 import itertools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import warnings
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -9,23 +13,37 @@ from torch import nn
 
 from hocket.checkpoint.claimed_folders import ClaimedFolders
 from hocket.distributed.failures.phases import Phase
+from hocket.distributed.replicas.sync_batchnorm import unshare_statistics
 from hocket.distributed.world.joined_worlds import join_world
 from hocket.distributed.world.solo_world import SoloWorld
+from hocket.engine.build import EngineParts, build_engine
+from hocket.engine.build_stage import warn_of_biased_gradients, warn_of_idle_remedies
 from hocket.engine.engine import Engine
-from hocket.engine.event import Watcher
+from hocket.engine.event import Event, Watcher
 from hocket.engine.gradient_error import GradientErrorMeter
 from hocket.engine.unbuilt import UnbuiltEngine
+from hocket.errors import OptionError, warn
 from hocket.modes import TrainingMode
 from hocket.options.require import require_list
+from hocket.partition.inputs import as_inputs
 from hocket.restore import preserve_rng
+from hocket.stage.layers.network_names import NetworkNames
 from hocket.stage.setup import Setup
+from hocket.stage.stage import Stage
+from hocket.stage.update.scale_free import warn_of_cancelled_scales
+from hocket.stage.update.untrained import loss_weights, warn_of_untrained
 from hocket.training.results.own_metrics import Metric, OwnMetrics
-from hocket.training.session.batches import BatchSplitter, DetachOnce, SplitBatch, Upload, read
+from hocket.training.session.agreement import require_same_stages, require_same_training
+from hocket.training.session.batches import (
+    BatchSplitter,
+    DetachOnce,
+    SplitBatch,
+    Upload,
+    first_samples,
+    read,
+)
 from hocket.training.session.cut_network import CutNetwork, Stages
-from hocket.training.session.failure_report import FailureReport
-from hocket.training.session.opening import Opening
 from hocket.training.session.ticks import Ticks
-from hocket.training.session.updates import UpdateWatcher
 from hocket.tree import Tree
 
 
@@ -50,12 +68,12 @@ class Session:
         splitter: Splits batches of loaders into inputs and targets.
         upload: Brings batches to the device.
         metrics: Metrics of the user's own.
-        updates: Tells a listener of the updates of stages.
+        update_listeners: Called with the stage after each update of a stage's weights.
         training_mode: Training mode of the network.
         sample: Inputs that the network was cut with: a small part of the first batch, or all.
         checkpoint_folders: Folders that have checkpoints of this training.
-        reporting_failures: Context manager that reports any error to the other processes.
         prepared: True while the engine has stages.
+        closed: True once the session has left its world.
 
     Raises:
         CutError: The network cannot be cut like this.
@@ -75,8 +93,10 @@ class Session:
     ) -> None:
         # Check and prepare what needs no other process.
         self.setup, self.metrics = setup, OwnMetrics(metrics or {})
-        self.updates = UpdateWatcher()
-        watchers = [*require_list("watchers", watchers), self.updates]
+        self.update_listeners: list[Callable[[Stage], None]] = []
+        told = partial(_tell_of_update, self.update_listeners)
+        self._watchers: list[Watcher] = [*require_list("watchers", watchers), told]
+        self._meter = meter
         if setup.channels_last:
             network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self.cut = CutNetwork(network, stages)
@@ -84,18 +104,24 @@ class Session:
         self.splitter = BatchSplitter(network, split_batch)
         self.upload = Upload(setup.device, DetachOnce(), channels_last=setup.channels_last)
         self.checkpoint_folders = ClaimedFolders()
-        self.prepared, self.sample = False, None
+        self.prepared, self.closed, self.sample = False, False, None
         # Join the other processes, if there are any.
         self.world = world = join_world(
             self.cut.count, setup.replicas, setup.timeout_s, setup.slow_timeout_s
         )
-        self.reporting_failures = FailureReport(world)
+        self._forgotten = weakref.finalize(self, world.close_in_background)
+        self._forgotten.atexit = False  # then all worlds are closed in good order
         if isinstance(world, SoloWorld):
             setup.check_alone(self.cut.count)
             network.to(setup.device)  # else each process has room for its own stage only
+        elif meter is not None and world.size > 1:
+            world.close_in_background()
+            raise OptionError(
+                "gradient_error_every needs all stages in one process, and there are "
+                f"{world.size}; train in one process, or leave it at 0"
+            )
         # The engine comes with the first batch.
         self.ticks = self._ticks_of(UnbuiltEngine())
-        self._opening = Opening(self.cut, setup, world, watchers, meter, self.upload)
 
     @property
     def engine(self) -> Engine:
@@ -107,6 +133,16 @@ class Session:
         """True if this process trains without waiting for the others, as stages run freely."""
         return self.world.size > 1 and self.setup.method.free_running
 
+    @contextmanager
+    def reporting_failures(self) -> Iterator[None]:
+        """Context manager that reports any error to the other processes."""
+        try:
+            yield
+        except BaseException as error:
+            if isinstance(error, Exception | SystemExit):
+                self.world.report_failure(error)
+            raise
+
     def prepare(self, inputs: Tree, *, whole: bool = False, resumes: bool = False) -> None:
         """Build the engine for inputs like these; later calls do nothing.
 
@@ -117,10 +153,72 @@ class Session:
         """
         if not self.prepared:
             building = self.world.in_phase(Phase.BUILDING)
-            with self.reporting_failures, building, preserve_rng([self.setup.device]):
-                engine, self.sample = self._opening.open(inputs, whole=whole, resumes=resumes)
+            with self.reporting_failures(), building, preserve_rng([self.setup.device]):
+                engine, self.sample = self._open(inputs, whole, resumes)
             self.ticks = self._ticks_of(engine)
             self.prepared = True
+
+    def _open(self, inputs: Tree, whole: bool, resumes: bool) -> tuple[Engine, Tree]:
+        """Cut the network; return the engine, and the inputs that it was cut with.
+
+        Raises:
+            CutError: The network cannot be cut like this.
+            OptionError: A stage is not compatible with the method.
+            WorldError: The processes would not train the same.
+        """
+        setup, world, cut = self.setup, self.world, self.cut
+        # Agree with the other processes on what to train, and on a sample.
+        to_cut = self.upload.to(cut.device)
+        sample = self._choose_sample(inputs, to_cut, whole) if world.reads_data else inputs
+        require_same_training(world, setup, cut.network, resumes=resumes)
+        sample = world.broadcast(sample)
+        moved = to_cut(sample)
+        # Cut the network; the main process warns of an uneven cut.
+        with warnings.catch_warnings():
+            if not world.is_main:
+                warnings.simplefilter("ignore")
+            modules = cut.cut(moved)
+        # Agree on the stages.
+        names = NetworkNames(cut.network)
+        require_same_stages(world, setup, modules, names)
+        # Build the engine, with warnings of what it does not train.
+        if (known := names.parameters) and not any(weight.requires_grad for weight in known):
+            warn(
+                "all weights of the network are frozen, and stay as they are; unfreeze some "
+                "with requires_grad_(True) before the first batch",
+            )
+        parts = EngineParts(setup, modules, moved, self._watchers, world, self._meter, names)
+        engine = build_engine(parts)
+        self._warn_of_effects(engine)
+        return engine, sample
+
+    def _choose_sample(self, inputs: Tree, to_cut: Upload, whole: bool) -> Tree:
+        """Return two samples of a batch, or all of it if the network does not take two.
+
+        Args:
+            inputs: Inputs of the batch.
+            to_cut: Brings inputs to the device of the network.
+            whole: Return all of it in any case.
+        """
+        inputs = as_inputs(inputs, "the batch")
+        if whole:
+            return inputs
+        few = first_samples(inputs, 2)
+        return few if self.cut.accepts(to_cut(few)) else inputs  # rows of graphs: no samples
+
+    def _warn_of_effects(self, engine: Engine) -> None:
+        """Warn of weights that are not trained, and of options that change nothing."""
+        setup, world, count = self.setup, self.world, self.cut.count
+        if world.replica == 0:
+            names = [name for stage in engine.stages for name in stage.untrained.names]
+            if world.is_main:
+                names += loss_weights(setup.loss, self.cut.network)
+            warn_of_untrained(names)
+        if world.is_main:
+            warn_of_biased_gradients(setup)
+            warn_of_idle_remedies(setup.method, count)
+            optimizers = {stage.index: stage.updater.optimizer for stage in engine.stages}
+            warn_of_cancelled_scales(setup.method, optimizers, count - 1)
 
     def prepared_by(
         self, batches: Iterable[Any], *, inputs_only: bool = False
@@ -141,11 +239,38 @@ class Session:
             self.prepare(first[0][0] if first else None)
         return itertools.chain(first, pairs)
 
-    def release(self) -> None:
-        """Forget the stages, and undo what was done to the network."""
+    def close(self, error: BaseException | None = None) -> None:
+        """Leave the world and give the network back; later calls do nothing.
+
+        Args:
+            error: The error that ended the use of the session. Other processes hear of it, and
+                this one does not wait for them. None if it ended in good order.
+        """
+        self._forgotten.detach()
+        if self.closed:
+            return
+        # Leave the other processes.
+        if error is None:
+            self.world.close()
+        else:
+            self.world.report_failure(error)
+            self.world.close_in_background()
+        # Forget the stages, and undo what was done to the network.
         self.prepared, self.sample = False, None
         self.ticks = self._ticks_of(UnbuiltEngine())
-        self._opening.undo()
+        self._watchers.clear()
+        self._meter = None
+        unshare_statistics(nn.ModuleList([self.cut.network, *self.cut.modules]), self.world)
+        self.closed = True
 
     def _ticks_of(self, engine: Engine) -> Ticks:
         return Ticks(engine, self.setup, self.world, self.cut, self.upload)
+
+
+def _tell_of_update(
+    listeners: Iterable[Callable[[Stage], None]], event: Event, stage: Stage
+) -> None:
+    """Call listeners after an update of a stage's weights."""
+    if event.action.kind == "U" and not event.report.skipped:
+        for listener in listeners:
+            listener(stage)

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from hocket.distributed.failures.waits import Wait
+from hocket.distributed.failures.detector import Wait
 from hocket.distributed.world.world import World
 from hocket.errors import HocketError
 from hocket.transport.packet import Activation
@@ -25,9 +25,9 @@ from hocket.transport.processes.message import (
     MessageReader,
     MessageWriter,
     OutgoingMessage,
+    Part,
 )
 from hocket.transport.processes.outbox import Outbox
-from hocket.transport.processes.posted_receives import Part
 from hocket.tree import Tree
 
 IN_FLIGHT = 2

@@ -1,7 +1,6 @@
 """Ports of a stage whose neighbours are in other processes."""
 
 from collections import deque
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Generic
 
@@ -29,49 +28,6 @@ class Lookahead:
     end_batch: int = 0
 
 
-class Unacknowledged(Generic[Sent]):
-    """Packets that one port has sent and whose receiver takes them in a later tick.
-
-    The neighbour may have received them or not, as processes run ahead of each other. A
-    checkpoint describes all stages at one tick, so the sender keeps the packets that were on
-    their way then.
-
-    Args:
-        delay: Ticks from sending a packet to taking it; 0 to keep none.
-    """
-
-    def __init__(self, delay: int) -> None:
-        self._delay = delay
-        self._packets: deque[tuple[int, Sent]] = deque()
-
-    def add(self, packet: Sent, tick: int) -> None:
-        """Add a packet that is sent in this tick."""
-        self._packets.append((tick, packet))
-        self._discard_taken(tick)
-
-    def restore(self, packets: Sequence[Sent], tick: int) -> None:
-        """Replace all packets by a state's.
-
-        One was sent in each of the ticks up to this one, for a training leaves out none.
-        """
-        self._packets = deque(enumerate(packets, tick - len(packets) + 1))
-
-    def packets(self, tick: int) -> list[Sent]:
-        """Return the packets that are taken after this tick.
-
-        >>> sent = Unacknowledged(delay=1)
-        >>> sent.add("activation 5", tick=7)
-        >>> sent.packets(tick=7), sent.packets(tick=8)
-        (['activation 5'], [])
-        """
-        self._discard_taken(tick)
-        return [packet for _, packet in self._packets]
-
-    def _discard_taken(self, tick: int) -> None:
-        while self._packets and self._packets[0][0] + self._delay <= tick:
-            self._packets.popleft()
-
-
 class ConnectionPort(Generic[Sent, Received]):
     """Common base of the two ports at a connection.
 
@@ -92,11 +48,14 @@ class ConnectionPort(Generic[Sent, Received]):
         self._connection = connection
         self._lookahead = lookahead
         self._recorder = recorder
-        self._unacknowledged: Unacknowledged[Sent] = Unacknowledged(delay)
+        self._delay = delay
+        # Packets that were sent, each with its tick, and that the neighbour takes later.
+        self._unacknowledged: deque[tuple[int, Sent]] = deque()
 
     def send(self, packet: Sent) -> None:
         """Send a packet."""
-        self._unacknowledged.add(packet, self._lookahead.tick)
+        self._unacknowledged.append((self._lookahead.tick, packet))
+        self._discard_taken()
         self._write(packet)
 
     def receive(self, batch: int) -> Received:
@@ -108,15 +67,27 @@ class ConnectionPort(Generic[Sent, Received]):
         return message.packet(self._received_type, self._connection.device)
 
     def state_dict(self) -> Tree:
-        """Return the packets that were sent and are taken after this tick."""
-        return [vars(p) for p in self._unacknowledged.packets(self._lookahead.tick)]
+        """Return the packets that were sent and are taken after this tick.
+
+        The neighbour may have received them or not, as processes run ahead of each other, and a
+        checkpoint describes all stages at one tick.
+        """
+        self._discard_taken()
+        return [vars(packet) for _, packet in self._unacknowledged]
 
     def load_state_dict(self, state: Tree) -> None:
         """Send the packets of a state again."""
         packets = [self._sent_type(**packet) for packet in state]
-        self._unacknowledged.restore(packets, self._lookahead.tick)
+        # One was sent in each of the ticks up to this one, for a training leaves out none.
+        first_tick = self._lookahead.tick - len(packets) + 1
+        self._unacknowledged = deque(enumerate(packets, first_tick))
         for packet in packets:
             self._write(packet)
+
+    def _discard_taken(self) -> None:
+        sent = self._unacknowledged
+        while sent and sent[0][0] + self._delay <= self._lookahead.tick:
+            sent.popleft()
 
     def _write(self, packet: Sent) -> None:
         """Send a packet as a message, with news of the batches to come."""

@@ -8,14 +8,18 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from typing import TypeAlias
 
 from hocket.distributed.world.world import World
 from hocket.errors import HangError, HocketError
+from hocket.timeline import Recorder
 from hocket.transport.packet import Activation
+from hocket.transport.port import ForwardOnlyPort
 from hocket.transport.processes.backend import Backend
 from hocket.transport.processes.backends import HostBackend
 from hocket.transport.processes.connection import Connection
+from hocket.transport.stats import SendStats
 
 POLL_S = 0.1
 """Seconds between two looks whether a neighbour is back."""
@@ -188,3 +192,32 @@ class ReconnectingLink:
             if waited_s >= failures.limits.slow_timeout_s:
                 raise failures.timed_out(waited_s, f"{self.peer_name} to come back")
             time.sleep(POLL_S)
+
+
+class DroppingPort(ForwardOnlyPort):
+    """Port of a free-running stage, which drops activations that it cannot send at once.
+
+    By the time that the connection is free there will be a fresher one. Packets that are sent
+    are numbered anew, so that the receiver's buffer can count those that were lost.
+
+    Args:
+        link: Link to the next stage.
+        recorder: Records the time of sends.
+        stats: Counts the packets that were sent and dropped.
+    """
+
+    receiver = "a replay buffer"
+
+    def __init__(self, link: ReconnectingLink, recorder: Recorder, stats: SendStats) -> None:
+        self._link = link
+        self._recorder = recorder
+        self._stats = stats
+
+    def send(self, packet: Activation) -> None:
+        """Send an activation, or drop it if the link is busy or the batch was skipped."""
+        if packet.skipped:
+            return
+        with self._recorder.span("send", packet.batch, packet.batch):
+            sent = self._link.send(replace(packet, batch=self._stats.sent))
+        self._stats.sent += sent
+        self._stats.unsent += not sent

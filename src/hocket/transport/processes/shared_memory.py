@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 from weakref import finalize
 
 import torch
@@ -28,8 +28,8 @@ from hocket.transport.processes.backend import Arrival, Backend, Lane, SendHandl
 
 LEAST_BYTES = 2**16
 """Size of the smallest tensor that is sent in a block; smaller ones take no longer by gloo."""
-NOTE = ["int64", [3], [1]]
-"""Layout of a note: number, file descriptor and capacity of a block."""
+NOTE = ["int64", [2], [1]]
+"""Layout of a note: file descriptor and capacity of a block."""
 ORDERED_PROCESSORS = ("x86_64", "amd64", "i386", "i686")
 """Processors that keep a write behind the reads before it.
 
@@ -39,8 +39,10 @@ other processors the sender might see the flag before the copy is done, so packe
 _FLAG_BYTES = mmap.PAGESIZE
 """Bytes before the tensor; the first one is not 0 until the tensor has been copied out."""
 _NO_BLOCK = -1
-"""Number in the note of a tensor that follows by gloo."""
+"""File in the note of a tensor that follows by gloo."""
 _NONCE_BYTES = 16
+Address: TypeAlias = tuple[int, str, int, str]
+"""Process, its network, file descriptor and content of memory that others may look for."""
 _POLL_S = 0.001
 """Seconds between two looks at blocks that are to become free."""
 
@@ -94,41 +96,23 @@ class SharedBlock:
         return tensor
 
 
-class OwnBlock:
-    """Block of this process, which grows with the tensors that it is for.
+class OwnBlock(SharedBlock):
+    """Block of this process, with a file by which the neighbour finds it.
+
+    Args:
+        capacity: Number of bytes that it has room for.
 
     Raises:
-        OSError: No more files can be opened.
+        OSError: No more files can be opened, or not of that length, or there is no memory.
+        RuntimeError: It cannot be mapped.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, capacity: int) -> None:
         self.file = os.memfd_create("hocket")
-        self._block: SharedBlock | None = None
         finalize(self, os.close, self.file)  # what is mapped of it stays valid
-
-    @property
-    def free(self) -> bool:
-        """True if the tensor in it, if any, has been copied out."""
-        return self._block is None or self._block.free
-
-    @property
-    def capacity(self) -> int:
-        """Number of bytes that it has room for."""
-        return 0 if self._block is None else self._block.capacity
-
-    def make_room(self, nbytes: int) -> SharedBlock:
-        """Return the block, which must be free, with room for a number of bytes.
-
-        Raises:
-            OSError: Files of that length are not allowed, or there is no memory.
-            RuntimeError: It cannot be mapped.
-        """
-        if self._block is None or self._block.capacity < nbytes:
-            # Memory that is never written takes no room.
-            capacity = 1 << (nbytes - 1).bit_length()
-            os.ftruncate(self.file, _FLAG_BYTES + capacity)
-            self._block = SharedBlock(_path(os.getpid(), self.file), capacity)
-        return self._block
+        # Memory that is never written takes no room.
+        os.ftruncate(self.file, _FLAG_BYTES + capacity)
+        super().__init__(_path(os.getpid(), self.file), capacity)
 
 
 class SharedMemoryBackend(Backend):
@@ -153,26 +137,26 @@ class SharedMemoryBackend(Backend):
 
     def send(self, tensor: Tensor, lane: Lane) -> SendHandle:
         """Copy a tensor into a free block, and start sending a note of it."""
-        if tensor.nbytes < LEAST_BYTES:
+        size = tensor.nbytes
+        if size < LEAST_BYTES:
             return self._send_all((tensor, lane))
-        number = next((n for n, block in enumerate(self._own) if block.free), len(self._own))
-        try:
-            if number == len(self._own):
-                self._own.append(OwnBlock())
-            block = self._own[number].make_room(tensor.nbytes)
-        except (OSError, RuntimeError) as error:
-            if not self._warned:
-                warn(
-                    f"there is no shared memory for {tensor.nbytes} bytes of a packet "
-                    f"({error}); they go through a socket, as others may, which takes longer; "
-                    "raise the limits of this process (ulimit -f, -n, -v)"
-                )
-            self._warned = True
-            note = torch.tensor([_NO_BLOCK, 0, 0], device="cpu")
-            return self._send_all((note, lane), (tensor, Lane.AFTER_NOTE))
+        block = next((b for b in self._own if b.free and b.capacity >= size), None)
+        if block is None:
+            try:
+                block = OwnBlock(1 << (size - 1).bit_length())
+            except (OSError, RuntimeError) as error:
+                if not self._warned:
+                    warn(
+                        f"there is no shared memory for {size} bytes of a packet ({error}); "
+                        "they go through a socket, as others may, which takes longer; raise "
+                        "the limits of this process (ulimit -f, -n, -v)"
+                    )
+                self._warned = True
+                note = torch.tensor([_NO_BLOCK, 0], device="cpu")
+                return self._send_all((note, lane), (tensor, Lane.AFTER_NOTE))
+            self._own.append(block)
         block.put(tensor)
-        note = torch.tensor([number, self._own[number].file, block.capacity], device="cpu")
-        return self._send_all((note, lane))
+        return self._send_all((torch.tensor([block.file, block.capacity], device="cpu"), lane))
 
     def _send_all(self, *tensors: tuple[Tensor, Lane]) -> SendHandle:
         """Start sending tensors, and return them with the handles of their sends."""
@@ -198,16 +182,15 @@ class SharedMemoryBackend(Backend):
             RuntimeError: The process has ended.
         """
         # Read the note; without a block, the tensor follows it.
-        number, file, capacity = note().tolist()
-        if number == _NO_BLOCK:
+        file, capacity = note().tolist()
+        if file == _NO_BLOCK:
             return self._host.post(spec, Lane.AFTER_NOTE)()
 
-        # Map the block when it is used for the first time, or has grown.
-        block = self._of_neighbour.get(number)
-        if block is None or block.capacity < capacity:
+        # Map the block when it is used for the first time.
+        if file not in self._of_neighbour:
             path = _path(self._process, file)
             try:
-                block = SharedBlock(path, capacity)
+                self._of_neighbour[file] = SharedBlock(path, capacity)
             except RuntimeError as error:
                 if not os.path.exists(path):
                     raise
@@ -216,8 +199,7 @@ class SharedMemoryBackend(Backend):
                     f"be mapped ({error}); raise the limits of this process (ulimit -v), or "
                     "use smaller batches"
                 ) from error
-            self._of_neighbour[number] = block
-        return block.take(spec)
+        return self._of_neighbour[file].take(spec)
 
     def close(self, timeout_s: float) -> None:
         """Give the memory back, once the neighbour has copied out all that was sent.
@@ -245,11 +227,12 @@ def find_shared(world: World) -> dict[int, int]:
     Args:
         world: The processes of the training.
     """
-    probe = SharedMemoryProbe()
-    addresses = world.gather(probe.address)
-    here = [rank for rank, address in enumerate(addresses) if probe.reaches(address)]
+    address = offer_memory()
+    addresses = world.gather(address)
+    here = [rank for rank, other in enumerate(addresses) if reaches(address, other)]
     reached = world.gather(here)
-    probe.close()
+    if address is not None:
+        os.close(address[2])
     return {
         rank: addresses[rank][0]
         for rank in here
@@ -257,49 +240,36 @@ def find_shared(world: World) -> dict[int, int]:
     }
 
 
-class SharedMemoryProbe:
-    """Memory that tells other processes whether they can map memory of this one.
+def offer_memory() -> Address | None:
+    """Return the address of memory that other processes may look for.
 
-    Attributes:
-        address: Values from which another process finds the memory, or None if this system has
-            no memory that could be shared, or its processor does not keep reads and writes in
-            order.
+    None if this system has no memory that could be shared, or its processor does not keep reads
+    and writes in order.
     """
+    if platform.machine().lower() not in ORDERED_PROCESSORS:
+        return None
+    try:
+        file = os.memfd_create("hocket")
+    except (AttributeError, OSError):  # not on this system, or forbidden in this container
+        return None
+    nonce = secrets.token_bytes(_NONCE_BYTES)
+    os.write(file, nonce)
+    return os.getpid(), _network(), file, nonce.hex()
 
-    def __init__(self) -> None:
-        self.address: list[Any] | None = None
-        self._file = -1
-        if platform.machine().lower() not in ORDERED_PROCESSORS:
-            return
-        # Not on this system, or forbidden in this container.
-        with suppress(AttributeError, OSError):
-            self._file = os.memfd_create("hocket")
-        if self._file >= 0:
-            nonce = secrets.token_bytes(_NONCE_BYTES)
-            os.write(self._file, nonce)
-            self.address = [os.getpid(), _network(), self._file, nonce.hex()]
 
-    def reaches(self, other: list[Any] | None) -> bool:
-        """Return True if the memory at an address can be mapped in this process.
+def reaches(own: Address | None, other: Sequence[Any] | None) -> bool:
+    """Return True if this process, which has an address, can map the memory at another one.
 
-        Not by processes in different networks: who put them there wants packets to go through
-        the link between these.
-
-        Args:
-            other: The address.
-        """
-        if other is None or self.address is None or other[1] != self.address[1]:
-            return False
-        process, _, file, nonce = other
-        # Not of this machine, or of another user.
-        with suppress(OSError), open(_path(process, file), "rb") as found:
-            return found.read(_NONCE_BYTES + 1).hex() == str(nonce)
+    Not in another network: who put processes into different networks wants packets to go
+    through the link between these.
+    """
+    if own is None or other is None or own[1] != other[1]:
         return False
-
-    def close(self) -> None:
-        """Close the memory, after all have looked at it."""
-        if self._file >= 0:
-            os.close(self._file)
+    process, _, file, nonce = other
+    # Not of this machine, or of another user.
+    with suppress(OSError), open(_path(process, file), "rb") as found:
+        return found.read(_NONCE_BYTES + 1).hex() == str(nonce)
+    return False
 
 
 def _network() -> str:

@@ -9,28 +9,13 @@ from hocket.methods.simulated.extra_delay import with_extra_delay
 from hocket.program import dependency, unroll
 from hocket_lab.planner.simulate import StageTimes, contended_times, simulate, tick_s
 
-METHODS = [
-    BP(),
-    DDG(),
-    FDG(),
-    with_extra_delay(FDG(), 1),
-    ADL(accumulate=3),
-    FR(),
-    DNI(),
-    DGL(),
-]
+DELAYED = with_extra_delay(FDG(), 1)
+METHODS = [BP(), DDG(), FDG(), DELAYED, ADL(accumulate=3), FR(), DNI(), DGL()]
 every = pytest.mark.parametrize("method", METHODS, ids=str)
 
 
 def stage(forward_s=1.0, backward_s=2.0, update_s=0.0, packet_s=0.0):
-    """Return the times of a stage, in seconds.
-
-    Args:
-        forward_s: Forward.
-        backward_s: Backward.
-        update_s: Update.
-        packet_s: Packet to the next stage.
-    """
+    """Return the times of a stage, in seconds, of which the last is that of a packet."""
     return StageTimes(forward_s, backward_s, update_s, packet_s)
 
 
@@ -46,7 +31,7 @@ def test_the_actions_are_those_of_the_program(method):
     ("method", "seconds"),
     [
         (BP(), 12.0),  # three stages, two edges with a packet each way
-        (with_extra_delay(FDG(), 1), 3.0),
+        (DELAYED, 3.0),
         (DGL(), 3.0),
     ],
     ids=str,
@@ -71,7 +56,7 @@ def test_the_learning_of_a_signal_takes_time():
 
 @pytest.mark.parametrize(
     ("method", "factor"),
-    [(BP(), 1.0), (DGL(), 3.0), (with_extra_delay(FDG(), 1), 3.0)],
+    [(BP(), 1.0), (DGL(), 3.0), (DELAYED, 3.0)],
     ids=str,
 )
 @pytest.mark.parametrize("stages", [2, 3])
@@ -93,28 +78,21 @@ def jitter(*factors):
     return [dict.fromkeys("FBUT", factors)] * 2
 
 
-@every
-def test_without_variation_jitter_changes_nothing(method):
-    assert tick_s(method, [stage()] * 2, jitter(1.0)) == pytest.approx(
-        tick_s(method, [stage()] * 2)
-    )
-
-
 def test_jitter_makes_ticks_longer_if_stages_wait_for_each_other():
-    varied = {m: tick_s(m, [stage()] * 2, jitter(0.5, 1.5)) for m in (BP(), FDG(), DGL())}
+    stages = [stage()] * 2
+    for method in METHODS:
+        assert tick_s(method, stages, jitter(1.0)) == pytest.approx(tick_s(method, stages))
+    varied = {m: tick_s(m, stages, jitter(0.5, 1.5)) for m in (BP(), FDG(), DGL())}
     assert varied[BP()] == pytest.approx(6.0, rel=0.05)  # no two stages overlap
     assert varied[DGL()] == pytest.approx(3.0, rel=0.05)  # no stage waits for long
     assert 3.3 < varied[FDG()] < 4.5
-
-
-def test_jitter_is_reproducible():
-    assert len({tick_s(FDG(), [stage()] * 2, jitter(0.5, 1.5)) for _ in range(3)}) == 1
+    assert varied[FDG()] == tick_s(FDG(), stages, jitter(0.5, 1.5)), "reproducible"
 
 
 def test_updates_count_once_for_a_group_of_accumulated_gradients():
     times = [stage(update_s=3.0)] * 2
     assert tick_s(with_extra_delay(ADL(accumulate=3), 1), times) == pytest.approx(4.0)
-    assert tick_s(with_extra_delay(FDG(), 1), times) == pytest.approx(6.0)
+    assert tick_s(DELAYED, times) == pytest.approx(6.0)
 
 
 @every
@@ -129,3 +107,16 @@ def test_no_action_begins_before_its_packet_has_arrived(method, seconds):
                 receiver = spans[action.kind, action.stage, action.batch]
                 sender = spans[needed.kind, needed.stage, needed.batch]
                 assert receiver.start_s >= sender.end_s + seconds[2] - 1e-9
+
+
+@every
+@given(st.lists(st.floats(0.01, 9.0), min_size=4, max_size=4))
+def test_each_stage_keeps_its_order_and_every_gap_is_a_wait(method, seconds):
+    times = [StageTimes(*s, learn_s=0.5) for s in (seconds, reversed(seconds))]
+    timeline = simulate(method, times, batches=6)
+    program = [action for tick in unroll(method, 2, 6) for action in tick]
+    for k in (0, 1):
+        spans = [span for span in timeline.spans if span.stage == k]
+        order = [(span.kind, span.batch) for span in spans if span.kind != "wait"]
+        assert order == [(a.kind, a.batch) for a in program if a.stage == k]
+        assert [s.end_s for s in spans[:-1]] == [s.start_s for s in spans[1:]]

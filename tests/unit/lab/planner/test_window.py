@@ -1,5 +1,7 @@
 """The window law agrees with simulated programs, and chooses delays that hide the link."""
 
+from itertools import combinations
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -7,7 +9,7 @@ from hypothesis import strategies as st
 from hocket.methods import ADL, BP, DDG, DGL, FDG, FR, PACI, GPipe, OneFOneB
 from hocket.methods.simulated.extra_delay import with_extra_delay
 from hocket_lab.planner.simulate import StageTimes, tick_s
-from hocket_lab.planner.window import TOLERANCE, bound_s, law_tick_s, least_extra_delay
+from hocket_lab.planner.window import TOLERANCE, bound_s, least_extra_delay
 
 METHODS = {
     "bp": BP(),
@@ -21,6 +23,19 @@ METHODS = {
     "fdg extra": with_extra_delay(FDG(), 1),
 }
 every = pytest.mark.parametrize("method", METHODS.values(), ids=METHODS.keys())
+
+
+def law_tick_s(method, times):
+    """Return the seconds of a batch by the formula of docs/slow-links.md."""
+    bounds_s, stages = [bound_s(method, times)], len(times)
+    ahead = [method.memory(k, stages).inputs - 1 for k in range(stages)]
+    for i, j in combinations(range(stages), 2):
+        if method.signal.needs_gradient and not method.flushes:
+            round_trip_s = sum(stage.forward_s + stage.backward_s for stage in times[i : j + 1])
+            round_trip_s += sum(2 * stage.packet_s for stage in times[i:j])
+            round_trip_s += times[i].update_s / method.accumulate
+            bounds_s.append(round_trip_s / (ahead[i] - ahead[j] + 1))
+    return max(bounds_s)
 
 
 @every
@@ -41,30 +56,26 @@ def test_a_link_of_any_delay_has_the_time_of_the_law(stages, extra):
         assert tick_s(late, times) == pytest.approx(law_tick_s(late, times), rel=0.005)
 
 
+def uneven(seconds):
+    """Return the times of four stages of these forwards, which share one with their packets."""
+    pairs = zip(seconds[:4], seconds[3:], strict=True)
+    return [StageTimes(f, 2 * f, 0.0, 2 * c) for f, c in pairs]
+
+
 @every
 @given(st.lists(st.floats(0.5, 2.0), min_size=7, max_size=7))
 @settings(max_examples=25)
 def test_uneven_stages_are_no_faster_than_the_law(method, seconds):
-    times = [
-        StageTimes(f, 2 * f, 0.0, 2 * c) for f, c in zip(seconds[:4], seconds[3:], strict=True)
-    ]
+    times = uneven(seconds)
     # The simulation takes the median over a few batches.
     assert tick_s(method, times) >= 0.97 * law_tick_s(method, times)
 
 
-LATE = {
-    name: METHODS[name] for name in ("ddg", "fdg", "fdg forward-first", "fr", "adl", "paci")
-}
-late = pytest.mark.parametrize("method", LATE.values(), ids=LATE.keys())
-
-
-@late
+@pytest.mark.parametrize("name", ["ddg", "fdg", "fdg forward-first", "fr", "adl", "paci"])
 @given(st.lists(st.floats(0.5, 2.0), min_size=7, max_size=7))
 @settings(max_examples=25)
-def test_the_least_extra_delay_hides_the_link_and_one_less_does_not(method, seconds):
-    times = [
-        StageTimes(f, 2 * f, 0.0, 2 * c) for f, c in zip(seconds[:4], seconds[3:], strict=True)
-    ]
+def test_the_least_extra_delay_hides_the_link_and_one_less_does_not(name, seconds):
+    method, times = METHODS[name], uneven(seconds)
     longest_s = (1 + TOLERANCE) * bound_s(method, times)
     extra = least_extra_delay(method, times)
     assert law_tick_s(with_extra_delay(method, extra), times) <= longest_s
@@ -86,17 +97,12 @@ def test_a_pipeline_that_is_flushed_stands_idle_beyond_the_law(method):
     assert law_tick_s(method, times) == bound_s(method, times) < tick_s(method, times)
 
 
-def test_no_delay_hides_a_link_that_is_always_taken():
-    times = [StageTimes(1.0, 2.0, 0.0, packet_s=5.0, transfer_s=4.0)] * 2
-    assert bound_s(FDG(), times) == 4.0
-    method = with_extra_delay(FDG(), 3)
-    assert law_tick_s(method, times) == 4.0
-    assert tick_s(method, times) == pytest.approx(4.0)
-    assert tick_s(DGL(), times) == pytest.approx(4.0)
-
-
-def test_the_last_stage_sends_nothing():
-    first, last = (StageTimes(1.0, 2.0, 0.0, packet_s=0.5, transfer_s=s) for s in (0.5, 9.0))
-    for method in (DGL(), with_extra_delay(FDG(), 1)):
-        assert bound_s(method, [first, last]) == law_tick_s(method, [first, last]) == 3.0
-        assert tick_s(method, [first, last]) == pytest.approx(3.0)
+@pytest.mark.parametrize(
+    ("transfers", "wanted"), [((4.0, 4.0), 4.0), ((0.5, 9.0), 3.0)], ids=["taken", "last stage"]
+)
+def test_no_delay_hides_a_link_that_is_always_taken(transfers, wanted):
+    """The last stage sends nothing."""
+    times = [StageTimes(1.0, 2.0, 0.0, packet_s=s + 0.5, transfer_s=s) for s in transfers]
+    for method in (DGL(), with_extra_delay(FDG(), 3)):
+        assert bound_s(method, times) == law_tick_s(method, times) == wanted
+        assert tick_s(method, times) == pytest.approx(wanted)

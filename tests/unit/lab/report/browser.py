@@ -80,18 +80,30 @@ class Browser:
         text, _, self._buffer = self._buffer.partition(b"\0")
         return json.loads(text)
 
-    def open(self, file, width=1200, height=900, scheme="light", media=""):
-        """Load a file or an address at a width, in a colour scheme."""
+    def open(
+        self, file, width=1200, height=900, scheme="light", media="", motion="no-preference"
+    ):
+        """Load a file or an address at a width, in a colour scheme, with or without motion."""
         self._events.clear()
-        self.call(
-            "Emulation.setDeviceMetricsOverride",
-            width=width, height=height, deviceScaleFactor=1, mobile=False,
-        )  # fmt: skip
-        features = [{"name": "prefers-color-scheme", "value": scheme}]
+        self.resize(width, height)
+        values = {"prefers-color-scheme": scheme, "prefers-reduced-motion": motion}
+        features = [{"name": name, "value": value} for name, value in values.items()]
         self.call("Emulation.setEmulatedMedia", media=media, features=features)
         self.call("Page.navigate", url=file if isinstance(file, str) else file.as_uri())
         while not any(event.get("method") == "Page.loadEventFired" for event in self._events):
             self._events.append(self._next())
+
+    def resize(self, width, height=900):
+        """Give the window another size."""
+        self.call(
+            "Emulation.setDeviceMetricsOverride",
+            width=width, height=height, deviceScaleFactor=1, mobile=False,
+        )  # fmt: skip
+
+    def press(self, key):
+        """Press a key and release it."""
+        self.call("Input.dispatchKeyEvent", type="keyDown", key=key)
+        self.call("Input.dispatchKeyEvent", type="keyUp", key=key)
 
     def run(self, expression):
         """The value of an expression in the page."""

@@ -26,7 +26,7 @@ from unit.lab.report.made_runs import make_run
 @contextmanager
 def served(*paths):
     with LiveReport(paths, port=0) as server:
-        thread = threading.Thread(target=server.serve_forever)
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
         thread.start()
         try:
             yield server
@@ -36,15 +36,38 @@ def served(*paths):
 
 
 def get(server, path="", **headers):
-    request = urllib.request.Request(server.address + path, headers=headers)
-    with urllib.request.urlopen(request, timeout=60) as answer:
-        return answer.read().decode()
+    return read(urllib.request.Request(server.address + path, headers=headers))
 
 
 def refusal(server, path="", **headers):
     with pytest.raises(urllib.error.HTTPError) as refused:
         get(server, path, **headers)
     return refused.value.code, refused.value.read().decode()
+
+
+@pytest.fixture
+def bp(tmp_path):
+    """The folder of a run, in a folder of runs."""
+    return make_run(tmp_path / "bp", method="bp")
+
+
+@contextmanager
+def watching(*words):
+    """Start `hocket watch`; ended by Ctrl-C it says so."""
+    command = [sys.executable, "-m", "hocket", "watch", *map(str, words), "--port", "0"]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            yield process.stderr
+            process.send_signal(signal.SIGINT)
+            said = process.communicate(timeout=60)[1]
+        finally:
+            process.kill()
+    assert (process.returncode, said) == (0, "the report is no longer served\n")
+
+
+def read(address):
+    with urllib.request.urlopen(address, timeout=60) as answer:
+        return answer.read().decode()
 
 
 def test_the_version_changes_with_the_files_and_stands_in_the_page(tmp_path):
@@ -59,12 +82,12 @@ def test_the_version_changes_with_the_files_and_stands_in_the_page(tmp_path):
         assert "fdg" in get(server)
 
 
+@pytest.mark.usefixtures("bp")
 def test_folders_that_vanish_meanwhile_have_no_files(tmp_path, monkeypatch):
-    make_run(tmp_path / "fdg")
     iterdir = Path.iterdir
 
     def vanish(path):
-        if path.name == "fdg":
+        if path.name == "bp":
             raise FileNotFoundError(str(path))
         return iterdir(path)
 
@@ -90,32 +113,26 @@ def test_a_page_without_a_run_asks_again(tmp_path):
         assert "bp" in get(server)
 
 
+@pytest.mark.usefixtures("bp")
 def test_other_paths_names_and_words_are_refused(tmp_path):
-    make_run(tmp_path / "bp", method="bp")
     with served(tmp_path) as server:
-        assert refusal(server, "bp/run.json") == (
-            404,
-            "the report is at the whole address only",
-        )
+        assert refusal(server, "bp/run.json")[0] == 404
         code, text = refusal(server, Host="evil.example")
         assert (code, text) == (403, "this server answers to its own address only")
         with pytest.raises(urllib.error.HTTPError, match="501"):
             urllib.request.urlopen(server.address, data=b"x", timeout=60)
+        with urllib.request.urlopen(server.address) as answer:  # no other page can frame it
+            assert answer.headers["X-Frame-Options"] == "DENY"
+            assert answer.headers["X-Content-Type-Options"] == "nosniff"
 
 
+@pytest.mark.usefixtures("bp")
 def test_who_does_not_know_the_word_in_the_address_reads_nothing(tmp_path):
-    make_run(tmp_path / "bp", method="bp")
     with served(tmp_path) as server, served(tmp_path) as other:
-        host = server.address.removesuffix(server.root)
-        for path in (
-            "/",
-            "/version",
-            other.root,
-            f"{other.root}version",
-            f"{server.root[:-2]}/",
-        ):
+        host, own = server.address.removesuffix(server.root), f"{server.root[:-2]}/"
+        for path in ("/", "/version", other.root, f"{other.root}version", own):
             with pytest.raises(urllib.error.HTTPError, match="404"):
-                urllib.request.urlopen(host + path, timeout=60)
+                read(host + path)
         assert "bp" in get(server)
 
 
@@ -130,8 +147,8 @@ def test_a_silent_connection_is_ended(tmp_path, monkeypatch):
         assert silent.recv(1) == b""
 
 
+@pytest.mark.usefixtures("bp")
 def test_of_many_connections_the_oldest_are_ended(tmp_path):
-    make_run(tmp_path / "bp", method="bp")
     with served(tmp_path) as server, ExitStack() as stack:
         silent = [stack.enter_context(connect(server)) for _ in range(3 * MOST_CONNECTIONS)]
         assert "bp" in get(server)
@@ -149,26 +166,15 @@ def test_a_port_that_is_taken_or_none_is_refused(tmp_path):
                 LiveReport([tmp_path], port)
 
 
+@pytest.mark.usefixtures("bp")
 def test_the_command_serves_until_ctrl_c(tmp_path):
-    make_run(tmp_path / "bp", method="bp")
-    words = [sys.executable, "-m", "hocket", "watch", str(tmp_path), "--port", "0"]
-    with subprocess.Popen(words, stderr=subprocess.PIPE, text=True) as command:
-        try:
-            said = command.stderr.readline()
-            address = re.search(
-                r"the report is at (http://127\.0\.0\.1:\d+/[\w-]{22}/) ", said
-            )[1]
-            with urllib.request.urlopen(address, timeout=60) as answer:
-                assert "bp" in answer.read().decode()
-            command.send_signal(signal.SIGINT)
-            _, said = command.communicate(timeout=60)
-        finally:
-            command.kill()
-    assert (command.returncode, said) == (0, "the report is no longer served\n")
+    with watching(tmp_path) as told:
+        found = re.search(r"is at (http://127\.0\.0\.1:\d+/[\w-]{22}/) ", told.readline())
+        assert "bp" in read(found[1])
 
 
+@pytest.mark.usefixtures("bp")
 def test_a_browser_that_is_closed_while_it_waits_is_no_error(tmp_path, capfd):
-    make_run(tmp_path / "bp", method="bp")
     with served(tmp_path) as server:
         for _ in range(20):
             with socket.create_connection(server.server_address) as asking:
@@ -180,32 +186,21 @@ def test_a_browser_that_is_closed_while_it_waits_is_no_error(tmp_path, capfd):
     assert "Traceback" not in capfd.readouterr().err
 
 
-def test_no_other_page_can_frame_it(tmp_path):
-    make_run(tmp_path / "bp", method="bp")
-    with served(tmp_path) as server, urllib.request.urlopen(server.address) as answer:
-        assert answer.headers["X-Frame-Options"] == "DENY"
-        assert answer.headers["X-Content-Type-Options"] == "nosniff"
-
-
 def test_the_command_waits_for_the_first_run_and_refuses_a_file(tmp_path, capsys):
-    words = [sys.executable, "-m", "hocket", "watch", str(tmp_path / "runs"), "--port", "0"]
-    with subprocess.Popen(words, stderr=subprocess.PIPE, text=True) as command:
-        assert re.search("runs' does not exist.*waits for the first", command.stderr.readline())
-        address = re.search(r"http://\S+", command.stderr.readline())[0]
+    with watching(tmp_path / "runs") as told:
+        assert re.search("runs' does not exist.*waits for the first", told.readline())
+        address = re.search(r"http://\S+", told.readline())[0]
         with pytest.raises(urllib.error.HTTPError, match="503"):
-            urllib.request.urlopen(address, timeout=60)
+            read(address)
         make_run(tmp_path / "runs/bp", method="bp")
-        with urllib.request.urlopen(address, timeout=60) as answer:
-            assert "bp" in answer.read().decode()
-        command.send_signal(signal.SIGINT)
-        command.communicate(timeout=60)
+        assert "bp" in read(address)
     (tmp_path / "file").touch()
     assert main(["watch", str(tmp_path / "file")]) == 2
     assert "file' is a file" in capsys.readouterr().err
 
 
+@pytest.mark.usefixtures("bp")
 def test_an_error_of_the_server_is_told_to_the_reader(tmp_path, monkeypatch):
-    make_run(tmp_path / "bp", method="bp")
     monkeypatch.setattr("hocket_lab.report.live.find_runs", lambda paths: 1 / 0)
     with served(tmp_path) as server:
         code, text = refusal(server)

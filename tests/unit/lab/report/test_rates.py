@@ -8,7 +8,7 @@ import pytest
 
 from hocket.errors import RunFolderError
 from hocket_lab.report.find_runs import find_runs
-from hocket_lab.report.line_chart import Curve, line_chart, log_ticks
+from hocket_lab.report.line_chart import Curve, axis_ticks, line_chart, log_ticks
 from hocket_lab.report.page import build_page
 from unit.lab.report.made_runs import make_run, make_study
 
@@ -79,20 +79,16 @@ def test_positive_values_that_span_more_than_a_factor_of_10_have_a_log_axis(valu
     assert "log" not in line_chart("cosine", "batch", [curve], log="")
 
 
+LOG = [(0.9, 9.1), (1e-9, 1e9), (1e-300, 1e300), (0.2, 20), (1 - 1e-16, 20), (1, 1.7e308)]
+LINEAR = [(0, 0), (-1e-9, 1e-9), (0.1, 0.7), (-5, 1e6), (1e300, 1e301), (2.2, 2.3)]
+
+
 @pytest.mark.parametrize(
-    "values",
-    [
-        (0.9, 9.1),
-        (1e-9, 1e9),
-        (1e-300, 1e300),
-        (0.2, 20),
-        (1, 10),
-        (1 - 1e-16, 20),
-        (1, 1.7e308),
-    ],
+    ("place", "values"),
+    [*((log_ticks, values) for values in LOG), *((axis_ticks, values) for values in LINEAR)],
 )
-def test_ticks_of_a_log_axis_are_few_ascending_and_enclose_the_values(values):
-    ticks, (first, last) = log_ticks(*values)
+def test_ticks_are_few_ascending_and_enclose_the_values(place, values):
+    ticks, (first, last) = place(*values)
     assert ticks == sorted(set(ticks))
-    assert 2 <= len(ticks) <= 10
+    assert 2 <= len(ticks) <= (10 if place is log_ticks else 8)
     assert first <= min(values) <= max(values) <= last

@@ -16,11 +16,11 @@ from hocket.partition.plan import Plan
 from hocket_lab.report.curves import batch_losses, learning_curves
 from hocket_lab.report.find_runs import FoundRuns, find_runs
 from hocket_lab.report.groups import UNKNOWN, compare_settings, group_runs
-from hocket_lab.report.line_chart import Curve, axis_ticks, line_chart
-from hocket_lab.report.markup import VOID, element
+from hocket_lab.report.line_chart import Curve, line_chart
+from hocket_lab.report.markup import VOID
 from hocket_lab.report.page import build_fitting_page, build_page, write_report
 from hocket_lab.report.summaries import stages_table
-from unit.lab.report.made_runs import make_run, record_timeline
+from unit.lab.report.made_runs import STAGE, make_run, record_timeline
 
 STUDY = Path(__file__).parents[4] / "records/gpt-characters-500"
 BAD = '<script>alert("1")</script>'
@@ -62,6 +62,11 @@ def sections(text):
 
 def page_of(*paths):
     return build_page(find_runs(paths))
+
+
+def change(file, **values):
+    """Change values of an object in a file."""
+    file.write_text(json.dumps(json.loads(file.read_text()) | values))
 
 
 def test_a_page_has_a_section_for_everything_that_runs_have_left(tmp_path):
@@ -123,9 +128,7 @@ def test_averaged_weights_and_processes_are_shown_where_a_run_has_them(tmp_path)
 
 def test_nothing_is_fetched_and_only_the_pages_own_script_may_run(tmp_path):
     page = Page(page_of(make_run(tmp_path / "run")))
-    (policy,) = [
-        a["content"] for a in page.named("meta") if "http-equiv" in a
-    ]  # one policy, which names the digests of the one style and the one script
+    (policy,) = [a["content"] for a in page.named("meta") if "http-equiv" in a]
     assert policy.startswith("default-src 'none'; style-src 'sha256-")
     assert "unsafe" not in policy
     assert len(page.named("style")) == len(page.named("script")) == 1
@@ -138,8 +141,7 @@ def test_nothing_is_fetched_and_only_the_pages_own_script_may_run(tmp_path):
 
 def test_names_and_messages_of_a_run_folder_are_text(tmp_path):
     folder = make_run(tmp_path / BAD.replace("/", "_"), network="mlp")
-    summary = json.loads((folder / "summary.json").read_text())
-    (folder / "summary.json").write_text(json.dumps(summary | {"message": BAD, "state": BAD}))
+    change(folder / "summary.json", message=BAD, state=BAD)
     (folder / "environment.json").write_text(json.dumps({BAD: BAD}))
     text = page_of(folder)
     assert "<script>alert" not in text
@@ -151,6 +153,8 @@ def test_equal_runs_give_equal_bytes(tmp_path):
     for name in ("1.html", "2.html"):
         write_report(find_runs(runs), tmp_path / name)
     assert (tmp_path / "1.html").read_bytes() == (tmp_path / "2.html").read_bytes()
+    with pytest.raises(OptionError, match=r"cannot write the report to .* with --out"):
+        write_report(find_runs(runs), tmp_path / "missing/report.html")
 
 
 def test_runs_that_differ_in_their_seed_are_one_group_named_by_what_tells_it_apart(tmp_path):
@@ -160,6 +164,9 @@ def test_runs_that_differ_in_their_seed_are_one_group_named_by_what_tells_it_apa
         make_run(tmp_path / "c", method="fdg:shrink=0.5"),
         make_run(tmp_path / "d", batch_size=32),
     ]
+    assert "different data (cifar10, digits)" in page_of(
+        runs[0], make_run(tmp_path / "e", data="cifar10")
+    )
     groups = group_runs(find_runs(runs).runs)
     labels = [group.label for group in groups]
     assert labels == [
@@ -176,9 +183,7 @@ def test_a_run_that_has_not_ended_or_was_resumed_is_shown_as_far_as_it_is(tmp_pa
     under_way = make_run(tmp_path / "under-way", state=None)
     begun = make_run(tmp_path / "begun", epochs=0, state=None, seed=1)
     resumed = make_run(tmp_path / "resumed", seed=2)
-    summary = json.loads((resumed / "summary.json").read_text())
-    summary["epochs"] = summary["epochs"][:1]
-    (resumed / "summary.json").write_text(json.dumps(summary))
+    change(resumed / "summary.json", epochs=[{}])
     found = find_runs([under_way, begun, resumed])
     assert [run.state for run in found.runs] == ["unfinished"] * 3
     assert [len(run.curve) for run in found.runs] == [3, 0, 3]
@@ -188,9 +193,8 @@ def test_a_run_that_has_not_ended_or_was_resumed_is_shown_as_far_as_it_is(tmp_pa
 def test_runs_that_diverged_have_no_mean_and_spoil_no_page(tmp_path):
     runs = [make_run(tmp_path / name, seed=seed) for seed, name in enumerate("ab")]
     metrics = runs[0] / "metrics.jsonl"
-    metrics.write_text(
-        metrics.read_text().replace('"loss": 1.0, "error"', '"loss": null, "error"')
-    )
+    rows = metrics.read_text().replace('"loss": 1.0, "error"', '"loss": null, "error"')
+    metrics.write_text(rows)
     assert find_runs(runs).runs[0].last.test_loss == float("inf")
     row = re.search(r"fdg</span>.*", page_of(*runs).replace("</tr>", "\n"))[0]
     assert row.count(UNKNOWN) == 1
@@ -208,8 +212,7 @@ def test_a_row_of_no_batch_leaves_out_its_run_alone(tmp_path, batch):
 
 def test_names_without_utf_8_are_shown_with_a_question_mark(tmp_path):
     folder = make_run(tmp_path / os.fsdecode(b"bad\xff"), state="failed")
-    summary = json.loads((folder / "summary.json").read_text())
-    (folder / "summary.json").write_text(json.dumps(summary | {"message": "\ud800"}))
+    change(folder / "summary.json", message="\ud800")
     write_report(find_runs([folder]), tmp_path / "page.html")
     assert "bad?" in (tmp_path / "page.html").read_text()
 
@@ -224,12 +227,10 @@ def test_the_mean_of_runs_is_that_of_the_same_batches(tmp_path):
     (seldom / "metrics.jsonl").write_text("".join(kept))
     group = group_runs(find_runs([often, seldom]).runs)
     (chart,) = batch_losses(group)
-    lines = {
-        class_: points for points, class_ in re.findall(r'points="(.*?)" class="(.*?)"', chart)
-    }
-    assert (
-        lines["mean"] == lines["run"]
-    )  # the last run is the one with fewer points, on the line
+    pairs = re.findall(r'points="(.*?)" class="(.*?)"', chart)
+    lines = {class_: points for points, class_ in pairs}
+    # The last run is the one with fewer points, on the line.
+    assert lines["mean"] == lines["run"]
 
 
 def test_losses_of_batches_are_those_of_the_last_stage_however_many_there_were(tmp_path):
@@ -270,19 +271,10 @@ def test_evaluations_of_the_epoch_under_way_are_shown(tmp_path, epochs):
 
 def test_a_run_that_has_not_trained_has_no_shares_of_time(tmp_path):
     folder = make_run(tmp_path / "run")
-    summary = json.loads((folder / "summary.json").read_text())
-    summary["stages"] = [
-        {**stage, "busy": None, "communication": None, "waiting": None}
-        for stage in summary["stages"]
-    ]
-    (folder / "summary.json").write_text(json.dumps(summary))
+    nothing = dict.fromkeys(("busy", "communication", "waiting"))
+    change(folder / "summary.json", stages=[STAGE | nothing] * 2)
     (bar,) = {a["viewbox"] for a in Page(page_of(folder)).named("svg") if a["class"] == "bar"}
     assert bar == "0 0 100 10"
-
-
-def test_runs_of_different_data_are_shown_with_a_warning(tmp_path):
-    runs = [make_run(tmp_path / "a"), make_run(tmp_path / "b", data="cifar10")]
-    assert "different data (cifar10, digits)" in page_of(*runs)
 
 
 def test_a_study_is_shown_from_its_record_alone():
@@ -330,37 +322,27 @@ def test_a_folder_of_runs_stands_for_them_and_each_run_is_shown_once(tmp_path):
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("file", "content", "reason"),
-    [
-        ("run.json", "{", r"cannot read the run in .*broken' .*not JSON"),
-        ("run.json", '{"metod": 1}', r"cannot read the run in .*metod"),
-        ("summary.json", "[]", r"summary.json holds no object .*; leave it out, or restore"),
-        ("summary.json", '{"stages": 3}', r"cannot read the run in"),
-        ("metrics.jsonl", '{"kind": "epoch"}\n', r"cannot read the run in .*number"),
-        ("environment.json", "{", r"cannot read the run in"),
-        ("run.json", '{"stages": 1000000000}', r"stages is 1000000000; use .*1024"),
-        ("run.json", '{"data_dir": "a\\u0000b"}', r"data_dir is .* without a NUL"),
-        ("run.json", '{"method": "fdg:shrink=' + "[" * 9999 + '"}', r"nested too deeply"),
-        ("metrics.jsonl", '{"kind": "epoch", "x": ' + "[" * 99999 + "\n", r"recursion"),
-        ("metrics.jsonl", '{"kind": "backward", "batch": 1, "stage": 1024}\n', "1025 stages"),
-        ("summary.json", json.dumps({"stages": [{}] * 1025}), r"1025 stages"),
-    ],
-    ids=[
-        "no JSON",
-        "wrong key",
-        "no object",
-        "wrong summary",
-        "wrong row",
-        "environment",
-        "endless",
-        "NUL",
-        "deep option",
-        "deep row",
-        "far stage",
-        "long summary",
-    ],
-)
+DAMAGED = {
+    "no JSON": ("run.json", "{", r"cannot read the run in .*broken' .*not JSON"),
+    "wrong key": ("run.json", '{"metod": 1}', r"cannot read the run in .*metod"),
+    "no object": ("summary.json", "[]", r"summary.json holds no object"),
+    "wrong summary": ("summary.json", '{"stages": 3}', r"cannot read the run in"),
+    "wrong row": ("metrics.jsonl", '{"kind": "epoch"}\n', r"cannot read the run in .*number"),
+    "environment": ("environment.json", "{", r"cannot read the run in"),
+    "endless": ("run.json", '{"stages": 1000000000}', r"stages is 1000000000; use .*1024"),
+    "NUL": ("run.json", '{"data_dir": "a\\u0000b"}', r"data_dir is .* without a NUL"),
+    "deep option": ("run.json", '{"method": "fdg:a=' + "[" * 9999 + '"}', r"nested too deeply"),
+    "deep row": ("metrics.jsonl", '{"kind": "epoch", "x": ' + "[" * 99999 + "\n", "recursion"),
+    "far stage": (
+        "metrics.jsonl",
+        '{"kind": "backward", "batch": 1, "stage": 1024}\n',
+        "1025 stages",
+    ),
+    "long summary": ("summary.json", json.dumps({"stages": [{}] * 1025}), r"1025 stages"),
+}
+
+
+@pytest.mark.parametrize(("file", "content", "reason"), DAMAGED.values(), ids=DAMAGED)
 def test_a_damaged_folder_is_left_out_with_a_reason(file, content, reason, tmp_path):
     run, broken = make_run(tmp_path / "run"), make_run(tmp_path / "broken")
     (broken / file).write_text(content)
@@ -394,11 +376,10 @@ def test_without_any_run_the_reasons_are_the_error(tmp_path):
     (tmp_path / "file").touch()
     (tmp_path / "empty").mkdir()
     paths = [tmp_path / name for name in ("file", "empty", "missing")]
-    with pytest.raises(RunFolderError, match=r"file' is a file.*empty' is no run folder, as it "
-                       r"has no run\.json; give.*missing' does not exist"):  # fmt: skip
-        find_runs(paths)
-    with pytest.raises(RunFolderError, match="none was named; give the folders of runs"):
-        find_runs([])
+    reasons = r"file' is a file.*empty' is no run folder, .*missing' does not exist"
+    for given, said in ((paths, reasons), ([], "none was named")):
+        with pytest.raises(RunFolderError, match=said):
+            find_runs(given)
     (tmp_path / "empty/record.json").write_text('{"rows": [{}]}')
     with pytest.raises(RunFolderError, match="is none of `hocket sweep`"):
         find_runs([tmp_path / "empty"])
@@ -436,13 +417,16 @@ def test_a_timeline_that_is_too_long_is_not_read(tmp_path, monkeypatch):
     assert "bytes, and at most 10 are read" in page_of(run)
 
 
-def test_a_run_without_a_program_says_so(tmp_path):
-    text = page_of(make_run(tmp_path / "free", method="dgl-async"))
-    assert "No program: its stages run freely" in text
-    text = page_of(make_run(tmp_path / "wrong", staleness="0,5"))
-    assert "No program: staleness is [0, 5]" in text
-    text = page_of(make_run(tmp_path / "deep", stages=65))
-    assert "No program: 65 stages are more than 64 to draw" in text
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"method": "dgl-async"}, "its stages run freely"),
+        ({"staleness": "0,5"}, "staleness is [0, 5]"),
+        ({"stages": 65}, "65 stages are more than 64 to draw"),
+    ],
+)
+def test_a_run_without_a_program_says_so(tmp_path, options, reason):
+    assert f"No program: {reason}" in page_of(make_run(tmp_path / "run", **options))
 
 
 def test_the_command_warns_of_what_it_leaves_out(tmp_path, capsys):
@@ -453,27 +437,6 @@ def test_the_command_warns_of_what_it_leaves_out(tmp_path, capsys):
     assert f"the report of 1 run, without the 1 left out, is in {out}" in said
     assert out.read_text().startswith("<!DOCTYPE html>")
     assert main(["report", str(tmp_path / "gone"), "--out", str(out)]) == 2
-
-
-def test_a_report_that_cannot_be_written_says_so(tmp_path):
-    found = find_runs([make_run(tmp_path / "run")])
-    with pytest.raises(OptionError, match=r"cannot write the report to .* with --out"):
-        write_report(found, tmp_path / "missing/report.html")
-
-
-def test_text_is_escaped_and_markup_is_not():
-    inner = element("b", "<", title='"')
-    assert element("p", ["a", inner], 1, None) == '<p>a<b title="&quot;">&lt;</b>1</p>'
-
-
-@pytest.mark.parametrize(
-    "values", [(0, 0), (3, 3), (-1e-9, 1e-9), (0.1, 0.7), (-5, 1e6), (1e300, 1e301), (2.2, 2.3)]
-)
-def test_ticks_are_few_ascending_and_enclose_the_values(values):
-    ticks, (first, last) = axis_ticks(*values)
-    assert ticks == sorted(set(ticks))
-    assert 2 <= len(ticks) <= 8
-    assert first <= min(values) <= max(values) <= last
 
 
 def test_a_chart_shows_no_value_that_is_none():

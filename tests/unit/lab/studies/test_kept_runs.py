@@ -6,7 +6,6 @@ import shutil
 
 import pytest
 
-import hocket.runs.start
 from hocket.errors import RunFolderError
 from hocket.runs.environment import environment
 from hocket_lab.studies.record import SweepRecord
@@ -22,9 +21,8 @@ RATES = [0.1, 0.2, 0.4]
 @pytest.fixture
 def done(tmp_path, monkeypatch, here):
     """Folder of a study with a run that went well, one that diverged and one that failed."""
-    pretend_runs(
-        monkeypatch, lambda config: {0.1: 1.5, 0.2: math.inf, 0.4: None}[rate_of(config)]
-    )
+    losses = {0.1: 1.5, 0.2: math.inf, 0.4: None}
+    pretend_runs(monkeypatch, lambda config: losses[rate_of(config)])
     sweep(study(learning_rates=RATES), tmp_path)
     assert here.started == 3
     return tmp_path
@@ -90,31 +88,6 @@ def test_a_record_that_cannot_be_read_is_refused_before_anything_runs(done, here
     shutil.rmtree(done / "runs")
     file = done / "record.json"
     file.write_text(json.dumps(damage(json.loads(file.read_text()))))
-    with pytest.raises(
-        RunFolderError, match=r"cannot read the runs of .*; move it away to run"
-    ):
+    with pytest.raises(RunFolderError, match="cannot read the runs of"):
         sweep(study(learning_rates=RATES), done)
     assert here.started == 3
-
-
-def test_a_run_whose_last_test_loss_is_not_finite_has_diverged_by_any_metric(
-    tmp_path, here, monkeypatch
-):
-    def evaluate(config, *, resume):
-        found = pretended(config, resume=resume)
-        log = config.run_dir / "metrics.jsonl"
-        log.write_text(
-            log.read_text().replace('"evaluation": {"loss": 4.0', '"evaluation": {"loss": null')
-        )
-        return found
-
-    pretend_runs(monkeypatch, lambda config: 4.0)
-    pretended = hocket.runs.start.train
-    monkeypatch.setattr("hocket.runs.start.train", evaluate)
-    (row,) = sweep(study(), tmp_path).rows
-    assert [run["state"] for run in row["runs"]] == ["diverged"]
-    shutil.rmtree(tmp_path / "runs")
-    for metric in ("test_loss", "test_error", "train_loss"):
-        (row,) = sweep(study(select=metric), tmp_path).rows
-        assert [run["state"] for run in row["runs"]] == ["diverged"]
-    assert here.started == 1

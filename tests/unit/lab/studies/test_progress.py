@@ -36,10 +36,8 @@ def test_a_log_gets_a_line_for_each_run_with_an_estimate(capsys, clock):
         bar.begin(1)
         clock[0] = 3000.0
         bar.end(ended(1), run(1))
-        diverged = RunOutcome(
-            run(2), RunResult("diverged", "nan\nhelp"), (), (), RunSource(), float("inf")
-        )
-        bar.end(diverged, run(2))
+        diverged = RunResult("diverged", "nan\nhelp")
+        bar.end(RunOutcome(run(2), diverged, (), (), RunSource(), float("inf")), run(2))
         bar.end(None, run(3))
     captured = capsys.readouterr()
     assert captured.out == "", "standard output is for results"

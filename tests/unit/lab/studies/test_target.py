@@ -15,13 +15,10 @@ def test_a_target_is_reached_at_its_limit():
     [
         ("soon", "target is 'soon'; write it like 'test_loss <= 1.90'"),
         ("test_los <= 1", "target: unknown metric 'test_los' .did you mean 'test_loss'"),
-        ("test_loss >= 1", "less is better for test_loss; write 'test_loss <= ...'"),
+        ("test_loss >= 1", "less is better for test_loss"),
         ("test_loss <= low", "wanted a finite number, not 'low'"),
-        (
-            "test_error <= 10",
-            "and test_error is a share, which is never larger; 10 % are 'test",
-        ),
         ("test_loss <= inf", "wanted a finite number, not 'inf'"),
+        ("test_error <= 10", "test_error is a share, .*; 10 % are 'test"),
     ],
 )
 def test_what_is_no_target_is_refused(text, message):

@@ -1,0 +1,200 @@
+"""What stale gradients cost and how fast stages are, drawn from records."""
+
+import json
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+
+from pictures.frame import BLUE, ORANGE, WIDTH, svg, text
+
+from hocket.methods import parse_method
+
+RECORDS = Path(__file__).parents[2] / "records"
+# Rows of expect.svg: labels, where they begin or end, and their anchor.
+STALE = {
+    ("bp", 1): ("back-propagation", 0.75, 1.725, "start"),
+    ("paci:accumulate=4+predict", 2): ("PACI, prediction, 2 stages", 0.75, 1.775, "start"),
+    ("adl:accumulate=12+predict", 4): ("ADL, prediction, 4 stages", 0.75, 1.825, "start"),
+    ("paci:accumulate=2+predict", 2): ("PACI, fewer batches an update", 0.75, 1.875, "start"),
+    ("ddg+predict", 4): ("DDG, prediction, 4 stages", 2.85, 1.99, "end"),
+    ("fdg+predict", 4): ("FDG, prediction, 4 stages", 4.85, 2.15, "end"),
+}
+LEFT, TOP, BOTTOM, HEIGHT = 44, 36, 42, 250  # pixels
+MOST_STALE, LOSSES = 5.1, (1.70, 2.20)
+# Rows of images.svg and remedies.svg: what is written, and the method of each series.
+IMAGES = {
+    "back-propagation": ("bp", "bp"),
+    "fdg+predict": ("fdg+predict",) * 2,
+    "ddg": ("ddg",) * 2,
+    "adl:accumulate=4": ("adl:accumulate=4",) * 2,
+    "fr": ("fr",) * 2,
+    "fdg": ("fdg",) * 2,
+    "dgl": ("dgl",) * 2,
+}
+REMEDIED = {
+    name: (name, f"{name}+predict")
+    for name in ("paci:accumulate=4", "adl:accumulate=4", "ddg", "fdg")
+}
+# Rows of speed.svg.
+FAST = {
+    "two trainings": "independent",
+    "DDP": "ddp",
+    "dgl": "dgl",
+    "fdg": "fdg",
+    "bp, both cores": "bp-all",
+    "1F1B of PyTorch": "1f1b microbatches=8",
+}
+NAMES, ROW = 126, 26  # pixels
+
+
+def expect_picture() -> str:
+    """Return the final test loss of a GPT over the staleness of its gradients."""
+    lines = [
+        text(8, 20, "Test loss of a GPT after 2,000 updates", bold=True),
+        text(WIDTH - 8, HEIGHT - 8, "mean staleness of the first stage", anchor="end"),
+    ]
+    for loss in (1.8, 1.9, 2.0, 2.1):
+        lines += [
+            line(LEFT, y_of(loss), WIDTH - 8, y_of(loss), "#e4e4e4"),
+            text(LEFT - 8, y_of(loss) + 4, str(loss), anchor="end"),
+        ]
+    lines += [
+        text(x_of(stale), HEIGHT - BOTTOM + 16, str(stale), anchor="middle")
+        for stale in range(6)
+    ]
+    for row in read("gpt-characters-2000"):
+        lines += stale_point(row)
+    return svg(HEIGHT, *lines)
+
+
+def stale_point(row: dict) -> list[str]:
+    """Return the point of a row, its spread over seeds and its label; nothing if not shown."""
+    method, stages = row["options"]["method"], row["options"]["stages"]
+    if (method, stages) not in STALE:
+        return []
+    label, label_stale, label_loss, anchor = STALE[method, stages]
+    loss = row["final"]["test_loss"]
+    x, y = x_of(parse_method(method).staleness(0, stages)), y_of(loss["mean"])
+    label_x, label_y = x_of(label_stale), y_of(label_loss)
+    spread = y - y_of(loss["mean"] + loss["deviation"])
+    lines = [
+        line(x, y - spread, x, y + spread, BLUE, 3),
+        circle(x, y, BLUE),
+        text(label_x, label_y + 4, f"{label}: {loss['mean']:.2f}", anchor=anchor),
+    ]
+    if anchor == "start":
+        lines.append(line(x + 6, y, label_x - 4, label_y, "#999"))
+    return lines
+
+
+def dots_picture(
+    title: str,
+    series: Sequence[tuple[str, str]],
+    rows: dict[str, Sequence[float]],
+    ends: tuple[float, float],
+    form: Callable[[float], str],
+) -> str:
+    """Return a row of dots for each method, one dot of each series.
+
+    Args:
+        title: Text above the rows.
+        series: Name and colour of each series.
+        rows: Values of each method, one for each series.
+        ends: Values at the left and the right end.
+        form: Function that writes a value.
+    """
+    lines = [text(8, 20, title, bold=True)]
+    x = 8
+    for name, colour in series:
+        lines += [circle(x + 5, 37, colour), text(x + 15, 41, name)]
+        x += 34 + 6.4 * len(name)
+    # A line from end to end for each method; the larger value is written at the right.
+    for place, (name, values) in enumerate(rows.items()):
+        y = 66 + place * ROW
+        lines += [text(8, y + 4, name), line(NAMES, y, WIDTH - 74, y, "#e4e4e4")]
+        for value, (_, colour) in zip(values, series, strict=True):
+            share = (value - ends[0]) / (ends[1] - ends[0])
+            lines.append(circle(NAMES + 6 + share * (WIDTH - NAMES - 86), y, colour))
+        written = dict.fromkeys(map(form, values))
+        lines.append(text(WIDTH - 8, y + 4, ", ".join(written), anchor="end"))
+    return svg(60 + len(rows) * ROW, *lines)
+
+
+def images_picture() -> str:
+    """Return the test error of ResNet-8 on two and four stages."""
+    held = [*read("resnet8-cifar10-held-out"), *read("resnet8-cifar10-held-out-others")]
+    found = finals(held, "test_error")
+    rows = {
+        name: [
+            100 * found[method, 1 if method == "bp" else stages]
+            for method, stages in zip(pair, (2, 4), strict=True)
+        ]
+        for name, pair in IMAGES.items()
+    }
+    series = (("2 stages", BLUE), ("4 stages", ORANGE))
+    title = "Test error of ResNet-8 after 8 epochs, %"
+    return dots_picture(title, series, rows, (18.5, 25.0), "{:.1f}".format)
+
+
+def remedies_picture() -> str:
+    """Return the test loss of a GPT without and with predicted weights."""
+    found = finals(read("gpt-characters-500"), "test_loss")
+    rows = {name: [found[method, 4] for method in pair] for name, pair in REMEDIED.items()}
+    series = (("without a remedy", ORANGE), ("with predict", BLUE))
+    title = "Test loss of a GPT after 500 updates, 4 stages"
+    return dots_picture(title, series, rows, (2.30, 2.54), "{:.2f}".format)
+
+
+def speed_picture() -> str:
+    """Return samples per second of two processes, compared with one."""
+    machines = ("speed", "speed-amd-epyc")
+    ratios = [{row["row"]: row["ratio"] for row in read(name)} for name in machines]
+    rows = {name: [found[row] for found in ratios] for name, row in FAST.items()}
+    series = (("Intel Xeon", BLUE), ("AMD EPYC", ORANGE))
+    title = "ResNet-20 on two cores: times as fast as one core"
+    return dots_picture(title, series, rows, (1.0, 2.0), "{:.2f}".format)
+
+
+def read(name: str) -> list[dict]:
+    """Return the rows of a record."""
+    return json.loads((RECORDS / name / "record.json").read_text())["rows"]
+
+
+def finals(rows: Iterable[dict], metric: str) -> dict[tuple[str, int], float]:
+    """Return the final mean of each method and number of stages; the first of equal ones."""
+    found: dict[tuple[str, int], float] = {}
+    for row in rows:
+        key = row["options"]["method"], row["options"]["stages"]
+        found.setdefault(key, row["final"][metric]["mean"])
+    return found
+
+
+def circle(x: float, y: float, colour: str) -> str:
+    """Return a dot."""
+    return f'<circle cx="{x:.1f}" cy="{y:.1f}" r="5" fill="{colour}"/>'
+
+
+def line(x1: float, y1: float, x2: float, y2: float, colour: str, width: float = 1) -> str:
+    """Return a straight line."""
+    return (
+        f'<line x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}" '
+        f'stroke="{colour}" stroke-width="{width:g}"/>'
+    )
+
+
+def x_of(stale: float) -> float:
+    """Return the position of a staleness in pixels."""
+    return LEFT + 8 + stale / MOST_STALE * (WIDTH - LEFT - 24)
+
+
+def y_of(loss: float) -> float:
+    """Return the position of a loss in pixels."""
+    least, most = LOSSES
+    return TOP + (most - loss) / (most - least) * (HEIGHT - TOP - BOTTOM)
+
+
+PICTURES = {
+    "expect.svg": expect_picture,
+    "images.svg": images_picture,
+    "remedies.svg": remedies_picture,
+    "speed.svg": speed_picture,
+}

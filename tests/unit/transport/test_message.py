@@ -1,0 +1,116 @@
+"""Messages: whatever the layouts, tensors arrive in order, and what is not next is refused."""
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hocket.distributed import wire
+from hocket.errors import TransitError
+from hocket.transport.processes.backend import Lane
+from hocket.transport.processes.message import MessageReader, MessageWriter
+from unit.transport.lanes import Lanes
+
+
+class Transfer:
+    """Both ends of a connection, which send and receive one message after the other.
+
+    Args:
+        ahead: Number of messages whose receives are posted before they are sent.
+        checksum: Whether tensors are sent with a checksum.
+    """
+
+    def __init__(self, ahead=2, *, checksum=True):
+        self.lanes = Lanes()
+        self.writer = MessageWriter(self.lanes, self.lanes, ahead, checksum=checksum)
+        self.reader = MessageReader("stage 1, from stage 0", self.lanes, self.lanes)
+        for _ in range(ahead):
+            self.reader.post([])
+
+    def send(self, tensors, kind="evaluation", number=0):
+        """Send a message; return its parts."""
+        message = self.writer.encode(kind, number, {}, {"values": tensors})
+        message.begin()
+        self.writer.count(message)
+        return message.parts
+
+    def __call__(self, tensors, kind="evaluation", number=0):
+        """Send a message and receive it; return its tensors."""
+        self.send(tensors, kind, number)
+        received = self.reader.receive()
+        self.reader.post(received.header["tensors"])
+        return received.tensors
+
+
+sizes = st.lists(st.integers(0, 3), max_size=40)
+
+
+@given(st.integers(1, 4), st.lists(sizes | st.just([2, 1]), max_size=12))
+def test_whatever_the_layouts_tensors_arrive_in_order(ahead, messages):
+    transfer = Transfer(ahead)
+    for number, message in enumerate(messages):
+        tensors = [torch.full((size,), 100.0 * number + i) for i, size in enumerate(message)]
+        received = transfer(tensors)
+        assert [tensor.tolist() for tensor in received] == [t.tolist() for t in tensors]
+    assert not any(transfer.lanes.sent.values())
+    for _ in range(ahead):  # as at the end of a connection
+        transfer([])
+    assert not any(transfer.lanes.sent.values())
+
+
+def test_receives_of_equal_messages_are_posted_before_their_headers_come():
+    transfer = Transfer()
+    tensors = [torch.ones(3), torch.ones(2, 2)]
+    for _ in range(6):
+        transfer(tensors)
+    # The first two messages came with receives that were posted after their headers.
+    assert transfer.lanes.posted[Lane.LATE] == 2 * len(tensors)
+    assert transfer.lanes.posted[Lane.EXPECTED] == 6 * len(tensors)
+    assert transfer.reader.posted_count == 2
+    assert transfer.reader.received_bytes == 6 * (wire.HEADER_PREFIX_BYTES + 12 + 16)
+    assert transfer.writer.sent_bytes == transfer.reader.received_bytes
+
+
+def test_another_layout_fills_the_posted_receives_with_zeros():
+    transfer = Transfer(ahead=1)
+    transfer.send([torch.ones(3)])
+    _, *parts = transfer.send([torch.ones(2)])
+    assert [(tensor.tolist(), lane) for _, tensor, lane in parts] == [
+        ([0.0, 0.0, 0.0], Lane.EXPECTED),
+        ([1.0, 1.0], Lane.LATE),
+    ]
+
+
+@pytest.mark.parametrize(
+    "kinds",
+    [
+        [("opening", 0), ("activation", 5), ("evaluation", 0), ("activation", 7)],
+        [("evaluation", 0), ("evaluation", 1), ("opening", 1), ("evaluation", 0)],
+    ],
+    ids=["each kind is numbered", "every evaluation begins at 0"],
+)
+def test_messages_of_all_kinds_are_counted(kinds):
+    transfer = Transfer()
+    for kind, number in kinds:
+        transfer([torch.ones(1)], kind, number)
+
+
+def test_the_first_message_may_be_lost():
+    transfer = Transfer()
+    transfer.writer._sent_count = 1
+    with pytest.raises(TransitError, match="packet 0 was expected after nothing: packets be"):
+        transfer([])
+
+
+def test_batches_of_a_kind_ascend():
+    transfer = Transfer()
+    transfer([], "gradient", 4)
+    transfer([], "activation", 3)
+    with pytest.raises(TransitError, match="stage 0: gradient 3 came after gradient 4; resume"):
+        transfer([], "gradient", 3)
+
+
+def test_tensors_without_checksums_are_accepted(monkeypatch):
+    assert Transfer(checksum=False)([torch.ones(2)])[0].tolist() == [1, 1]
+    monkeypatch.setattr(wire, "checksum", lambda tensor: None)  # as on a GPU
+    assert Transfer()([torch.ones(2)])[0].tolist() == [1, 1]
