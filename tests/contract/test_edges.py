@@ -106,14 +106,6 @@ def test_a_tensor_that_cannot_be_sent_is_refused_in_words():
         to_outgoing(torch.eye(2).to_sparse(), [])
 
 
-def test_only_memory_that_is_overwritten_is_copied():
-    weight, own = numbers(4, 8), numbers(4, 8)
-    sent = to_outgoing([weight, weight.T, weight[1:3], weight.view(-1), own, own.T], [weight])
-    addresses = [tensor.untyped_storage().data_ptr() for tensor in sent]
-    assert weight.untyped_storage().data_ptr() not in addresses
-    assert [tensor.data_ptr() for tensor in sent[4:]] == [own.data_ptr()] * 2
-
-
 def batches(count=8, size=4):
     make = torch.Generator().manual_seed(1)
     return [

@@ -116,24 +116,6 @@ def test_every_batch_is_used_or_counted_as_dropped(method, turns, rates):
     assert trained.trainer.stages[0].receive_stats is None
 
 
-def test_a_slow_successor_drops_and_a_slow_predecessor_is_used_again():
-    slow_end = run(DGLAsync(buffer=2), mlp(2), data(mlp, 8), stage_speeds=(1, 0.5)).trainer
-    assert slow_end.stages[1].receive_stats.dropped > 0
-    assert slow_end.stages[1].receive_stats.reused == 0
-    slow_start = run(DGLAsync(buffer=2), mlp(2), data(mlp, 8), stage_speeds=(0.5, 1)).trainer
-    assert slow_start.stages[1].receive_stats.dropped == 0
-    assert slow_start.stages[1].receive_stats.reused > 0
-
-
-def test_a_limit_on_use_makes_a_fast_stage_skip_turns():
-    once = DGLAsync(buffer=2, reuse=1)
-    uses = (
-        run(once, mlp(2), data(mlp, 8), stage_speeds=(0.5, 1)).trainer.stages[1].receive_stats
-    )
-    assert uses.reused == 0
-    assert uses.refused > 0
-
-
 # Each stage counts for itself.
 
 
