@@ -50,9 +50,8 @@ class BatchAnnouncer:
         # The stages after the first one hear how many batches come, and pass it on.
         number, self._openings = self._openings, self._openings + 1
         if self._previous is not None:
-            lookahead.end_batch = self._previous.receive("opening", number).value(
-                "end_batch", int
-            )
+            opening = self._previous.receive("opening", number)
+            lookahead.end_batch = opening.number("end_batch")
             self._open(number, lookahead)
             while start < lookahead.end_batch:
                 yield NO_BATCH
@@ -73,7 +72,7 @@ class BatchAnnouncer:
 
     def _open(self, number: int, lookahead: Lookahead) -> None:
         if self._following is not None:
-            self._following.send("opening", number, {"end_batch": lookahead.end_batch})
+            self._following.send("opening", number, end_batch=lookahead.end_batch)
 
 
 def predict_stage(
@@ -103,7 +102,7 @@ def predict_stage(
             following.send(
                 "evaluation",
                 number,
-                {"end_batch": lookahead.end_batch},
+                end_batch=lookahead.end_batch,
                 values=prediction.output,
                 targets=prediction.targets,
                 ensemble=prediction.ensemble,
@@ -114,8 +113,7 @@ def predict_stage(
 def _receive(previous: Connection, number: int, lookahead: Lookahead) -> Evaluated:
     """Return values, targets and ensemble as the stage before has sent them."""
     message = previous.receive("evaluation", number)
-    lookahead.end_batch = message.value("end_batch", int)
-    values, targets, ensemble = (
-        message.tree(name, previous.device) for name in ("values", "targets", "ensemble")
-    )
+    lookahead.end_batch = message.number("end_batch")
+    names = ("values", "targets", "ensemble")
+    values, targets, ensemble = message.trees(names, previous.device)
     return values, targets, ensemble

@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 from hocket.cli.output import print_tables
-from hocket.runs.catalogue import data_table
 from hocket.runs.summary import Summary
 from hocket.runs.tables import (
     METHOD_COLUMNS,
+    data_table,
     method_rows,
     method_table,
     option_table,

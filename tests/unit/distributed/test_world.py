@@ -2,6 +2,7 @@
 
 import contextlib
 from functools import cache
+from pathlib import Path
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ from torch.distributed import PrefixStore
 from torch.distributed.distributed_c10d import _get_default_store
 
 from contract.processes import in_processes
+from hocket.distributed.folder.process_state import GLOO_THREADS
 from hocket.distributed.replicas.gradient_sync import sync_replicas
 from hocket.distributed.world import joined_worlds
 from hocket.distributed.world.solo_world import SoloWorld
@@ -70,7 +72,7 @@ def run_four_processes():
     world.close()
     world.close()
     results["link"] = link.calls
-    results["groups"] = reuse_groups(world)
+    results["threads"] = count_threads()
     return results
 
 
@@ -89,39 +91,34 @@ class Link:
         return self.quiet
 
 
-def reuse_groups(first):
-    """Close worlds after various trainings; return which groups the next one has."""
-    numbers = {"first": first.groups.number}
+def count_threads():
+    """Close worlds in various ways; return how many threads gloo has in the next one."""
+    counts = {}
 
-    def note(name, *shape):
-        world = build_world(name, *shape)
-        numbers[name] = world.groups.number
-        return world
+    def close(name, change=lambda world: None):
+        world = build_world(f"before {name}", 2, 2)
+        change(world)
+        world.close()
+        del world
+        world = build_world(name, 2, 2)
+        names = [file.read_text() for file in Path("/proc/self/task").glob("*/comm")]
+        counts[name] = sum(name.startswith(GLOO_THREADS) for name in names)
+        world.close()
 
-    world = note("again", 2, 2)
-    world.close()
-    world = note("another shape", 4, 1)
-    world.close()
-    world = note("once more", 2, 2)
-    if world.rank == 3:
-        world.add_link(Link(quiet=False))
-    world.close()
-    world = note("after a packet that one did not receive", 2, 2)
-    if world.rank == 1:
-        with contextlib.suppress(ValueError), world.collective("nothing"):
-            raise ValueError
-    world.close()
-    world = note("after an operation that one broke off", 2, 2)
-    if world.rank == 2:
-        with world.collective("nothing"):
-            pass
-    world.close()
-    world = note("after an operation that one did alone", 2, 2)
-    still_open = note("while another one is open", 2, 2)
-    world.close()
-    still_open.close()
-    note("afterwards", 2, 2).close()
-    return numbers
+    def miss_a_packet(world):
+        if world.rank == 3:
+            world.add_link(Link(quiet=False))
+
+    def break_off(world):
+        if world.rank == 1:
+            with contextlib.suppress(ValueError), world.collective("nothing"):
+                raise ValueError
+
+    close("good order")
+    close("good order again")
+    close("missed packet", miss_a_packet)
+    close("broken operation", break_off)
+    return counts
 
 
 def broadcast(world):
@@ -225,24 +222,11 @@ def test_a_world_closes_its_connections_once():
     assert by_rank("link") == [["begin", "finish"]] * 4
 
 
-def test_a_world_uses_the_groups_of_one_that_was_closed_by_all_in_good_order():
-    assert (
-        by_rank("groups")
-        == [
-            {
-                "first": 1,
-                "again": 1,
-                "another shape": 2,
-                "once more": 1,
-                "after a packet that one did not receive": 3,
-                "after an operation that one broke off": 4,
-                "after an operation that one did alone": 5,
-                "while another one is open": 6,
-                "afterwards": 5,
-            }
-        ]
-        * 4
-    )
+def test_threads_of_a_world_that_was_left_in_good_order_end_with_the_next_one():
+    for rank, counts in enumerate(by_rank("threads")):
+        assert counts["good order"] == counts["good order again"]
+        assert (counts["missed packet"] > counts["good order"]) == (rank == 3)
+        assert (counts["broken operation"] > counts["missed packet"]) == (rank == 1)
 
 
 def test_a_process_without_others_has_a_solo_world(monkeypatch):

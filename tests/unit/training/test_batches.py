@@ -23,7 +23,6 @@ from hocket.errors import CutError, DataError
 from hocket.methods import BP, FDG
 from hocket.training.session.batches import (
     BatchSplitter,
-    first_samples,
     length_of,
     require_batches,
 )
@@ -191,14 +190,6 @@ def test_a_network_that_takes_no_two_samples_is_cut_with_the_whole_batch(build, 
 def test_a_sample_of_other_arguments_is_refused_with_how_it_is_passed(inputs, said):
     with pytest.raises(CutError, match=said):
         Trainer(Graph(), optimizer=sgd).step(inputs, Y)
-
-
-def test_a_sample_has_the_first_rows_of_what_has_a_row_for_each_sample():
-    inputs = {"x": X, "scale": torch.tensor(2.0), "table": torch.zeros(7, 3), "n": 4}
-    sample = first_samples(inputs, 2)
-    assert [tuple(sample[k].shape) for k in ("x", "scale", "table")] == [(2, 5), (), (7, 3)]
-    assert sample["n"] == 4
-    assert sample["x"].untyped_storage().nbytes() == 2 * 5 * 4  # the batch is not kept
 
 
 def test_a_network_that_does_not_take_two_samples_in_training_is_cut_by_the_batch():

@@ -11,8 +11,7 @@ import torch
 
 from contract.small import data, mlp, sgd
 from hocket import Checkpoints, Trainer
-from hocket.callbacks.best_weights import BestWeights
-from hocket.callbacks.early_stopping import EarlyStopping
+from hocket.callbacks.best_epoch import BestWeights, EarlyStopping
 from hocket.checkpoint import writer
 from hocket.checkpoint.directory import read_manifest
 from hocket.errors import CheckpointError, OptionError

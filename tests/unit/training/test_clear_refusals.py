@@ -10,7 +10,7 @@ from hocket.errors import OptionError
 from hocket.methods import FDG
 from hocket.runs.build import build_optimizer_factory
 from hocket.runs.config import RunConfig
-from hocket.runs.trackers import parse_trackers
+from hocket.runs.resolve import parse_trackers
 from hocket.training.callback import Callback
 
 

@@ -2,20 +2,18 @@
 
 import torch
 
-from hocket.training.session.batches import DetachOnce, Upload
+from hocket.training.session.batches import Upload
 
 CPU = torch.device("cpu")
 
 
 def test_a_batch_that_is_in_place_is_not_copied():
     values = torch.ones(2, 3, 4, 4)
-    assert Upload(CPU, DetachOnce(), channels_last=False)(values) is values
+    assert Upload(CPU, channels_last=False)(values) is values
 
 
 def test_images_get_the_memory_format():
-    images, targets = Upload(CPU, DetachOnce(), channels_last=True)(
-        (torch.ones(2, 3, 4, 4), torch.ones(2))
-    )
+    images, targets = Upload(CPU, channels_last=True)((torch.ones(2, 3, 4, 4), torch.ones(2)))
     assert images.is_contiguous(memory_format=torch.channels_last)
     assert targets.is_contiguous()
 
@@ -58,7 +56,7 @@ def test_a_copy_to_a_gpu_has_memory_and_a_stream_of_its_own(monkeypatch):
             return Recorded("batch", calls)
 
     monkeypatch.setattr(torch, "empty_like", lambda value, pin_memory, memory_format: Pinned())
-    Upload(torch.device("cuda", 0), DetachOnce(), channels_last=False)._move(values)
+    Upload(torch.device("cuda", 0), channels_last=False)._move(values)
     assert calls == [
         "pinned",
         "copies begins",

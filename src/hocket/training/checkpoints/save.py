@@ -140,9 +140,9 @@ class _Saver:
 
     def save(self, ticks: int | None) -> None:
         """Leave a checkpoint: at once if given None, or if one is due after so many ticks."""
-        writer, world = self.writer, self.session.world
-        # Wait for the checkpoint before, if one is due.
-        due = ticks is None or writer.is_due(ticks, self._asked)
+        writer, world, every = self.writer, self.session.world, self.checkpoints.every
+        # Wait for the checkpoint before, if one is due; a batch can take several ticks.
+        due = ticks is None or (every > 0 and ticks // every > self._asked // every)
         self._asked = self._asked if ticks is None else ticks
         if due:
             with world.in_phase(Phase.SAVING):

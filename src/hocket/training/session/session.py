@@ -36,15 +36,13 @@ from hocket.training.results.own_metrics import Metric, OwnMetrics
 from hocket.training.session.agreement import require_same_stages, require_same_training
 from hocket.training.session.batches import (
     BatchSplitter,
-    DetachOnce,
     SplitBatch,
     Upload,
-    first_samples,
     read,
 )
 from hocket.training.session.cut_network import CutNetwork, Stages
 from hocket.training.session.ticks import Ticks
-from hocket.tree import Tree
+from hocket.tree import Tree, copy_tensors, count_samples, take_samples
 
 
 class Session:
@@ -102,7 +100,7 @@ class Session:
         self.cut = CutNetwork(network, stages)
         self.training_mode = TrainingMode(network)
         self.splitter = BatchSplitter(network, split_batch)
-        self.upload = Upload(setup.device, DetachOnce(), channels_last=setup.channels_last)
+        self.upload = Upload(setup.device, channels_last=setup.channels_last)
         self.checkpoint_folders = ClaimedFolders()
         self.prepared, self.closed, self.sample = False, False, None
         # Join the other processes, if there are any.
@@ -203,7 +201,8 @@ class Session:
         inputs = as_inputs(inputs, "the batch")
         if whole:
             return inputs
-        few = first_samples(inputs, 2)
+        few = take_samples(inputs, slice(2), count_samples(inputs))
+        few = copy_tensors(few)  # a view would keep the memory of the whole batch
         return few if self.cut.accepts(to_cut(few)) else inputs  # rows of graphs: no samples
 
     def _warn_of_effects(self, engine: Engine) -> None:
