@@ -13,7 +13,7 @@ from hocket.distributed.failures import detector as failures
 from hocket.distributed.failures import first_failure, store_client
 from hocket.distributed.failures.detector import STATUS_REQUEST_KEY, FailureDetector
 from hocket.distributed.failures.first_failure import FAILURE_KEY
-from hocket.distributed.failures.phases import Phase, Status, TimeLimits
+from hocket.distributed.failures.phases import Phase, RunningClock, Status, TimeLimits
 from hocket.distributed.folder.identity import ProcessIdentity
 from hocket.distributed.world.membership import Membership
 from hocket.errors import HangError, HocketError, PeerFailedError, PeerLostError
@@ -238,7 +238,7 @@ def test_a_wait_that_is_over_counts_as_progress_of_the_phase_around_it(monkeypat
     detector.close()  # its thread reads the clock
     seconds = 0.0
     monkeypatch.setattr(time, "monotonic", lambda: seconds)
-    detector._clock = phases.RunningClock(most_s=100.0)
+    detector._clock = RunningClock(most_s=100.0)
     detector.set_activity("executing F1.4")
     seconds = 5.0
     assert detector.activity == Status("executing F1.4", seconds=5.0)
