@@ -16,7 +16,7 @@ from torch import distributed, nn
 
 from benchmarks.faults.packets import damage_packet
 from hocket import Trainer
-from hocket.distributed.world import process_groups
+from hocket.distributed.world import world
 from hocket.errors import NonFiniteError, PeerFailedError
 from hocket.methods import DGLAsync
 from hocket.transport.processes.message import OutgoingMessage
@@ -181,7 +181,7 @@ def stop_while_connecting(pipe, faulty_rank):
     """Stop in one process while all of them form the process groups of a training."""
     os.open(pipe, os.O_WRONLY)
     if int(os.environ["RANK"]) == faulty_rank:
-        patch.object(process_groups, "ProcessGroups", lambda *_: stop(None)).start()
+        patch.object(world, "ProcessGroups", lambda *_: stop(None)).start()
     build_trainer(None, None)
     return 0
 

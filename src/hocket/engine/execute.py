@@ -1,7 +1,6 @@
 """Execution of one action of one stage, with its time span, its errors and its watchers."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
 
 import torch
 
@@ -37,7 +36,7 @@ def execute(
     try:  # and no context managers, as every action would enter them
         report = do(action.batch) if do is not None else stage.execute(action)
     except Exception as error:
-        _add_place(error, action, tick)
+        add_place(error, action, tick)
         raise
     finally:
         recorder.end()
@@ -47,22 +46,7 @@ def execute(
     return event
 
 
-@contextmanager
-def locating_errors(action: Action, tick: int) -> Iterator[None]:
-    """Context manager that adds the place of an action to an error.
-
-    Args:
-        action: Action that may fail.
-        tick: Number of its tick.
-    """
-    try:
-        yield
-    except Exception as error:
-        _add_place(error, action, tick)
-        raise
-
-
-def _add_place(error: Exception, action: Action, tick: int) -> None:
+def add_place(error: Exception, action: Action, tick: int) -> None:
     """Add a note to an error.
 
     Args:

@@ -10,7 +10,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from hocket.callbacks.tracking import Trackers
+from hocket.callbacks.trackers import Trackers
 from hocket.engine.event import Event
 from hocket.engine.gradient_error import GradientError
 from hocket.errors import RunFolderError, warn

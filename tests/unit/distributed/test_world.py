@@ -84,24 +84,11 @@ def test_a_world_closes_its_connections_once():
     assert by_rank("link") == [["begin", "finish"]] * 4
 
 
-def test_a_world_uses_the_groups_of_one_that_was_closed_by_all_in_good_order():
-    assert (
-        by_rank("groups")
-        == [
-            {
-                "first": 1,
-                "again": 1,
-                "another shape": 2,
-                "once more": 1,
-                "after a packet that one did not receive": 3,
-                "after an operation that one broke off": 4,
-                "after an operation that one did alone": 5,
-                "while another one is open": 6,
-                "afterwards": 5,
-            }
-        ]
-        * 4
-    )
+def test_threads_of_a_world_that_was_left_in_good_order_end_with_the_next_one():
+    for rank, counts in enumerate(by_rank("threads")):
+        assert counts["good order"] == counts["good order again"]
+        assert (counts["missed packet"] > counts["good order"]) == (rank == 3)
+        assert (counts["broken operation"] > counts["missed packet"]) == (rank == 1)
 
 
 def test_a_process_without_others_has_a_solo_world(monkeypatch):

@@ -1,12 +1,14 @@
 """Work of the processes in the tests of World; each process writes its results to a file."""
 
 import contextlib
+from pathlib import Path
 
 import torch
 from torch import distributed, nn
 from torch.distributed import PrefixStore
 from torch.distributed.distributed_c10d import _get_default_store
 
+from hocket.distributed.folder.process_state import GLOO_THREADS
 from hocket.distributed.replicas.gradient_sync import sync_replicas
 from hocket.distributed.world.world import World
 from hocket.errors import WorldError
@@ -65,7 +67,7 @@ def run_four_processes():
     world.close()
     world.close()
     results["link"] = link.calls
-    results["groups"] = reuse_groups(world)
+    results["threads"] = count_threads()
     return results
 
 
@@ -84,39 +86,34 @@ class Link:
         return self.quiet
 
 
-def reuse_groups(first):
-    """Close worlds after various trainings; return which groups the next one has."""
-    numbers = {"first": first.groups.number}
+def count_threads():
+    """Close worlds in various ways; return how many threads gloo has in the next one."""
+    counts = {}
 
-    def note(name, *shape):
-        world = build_world(name, *shape)
-        numbers[name] = world.groups.number
-        return world
+    def close(name, change=lambda world: None):
+        world = build_world(f"before {name}", 2, 2)
+        change(world)
+        world.close()
+        del world
+        world = build_world(name, 2, 2)
+        names = [file.read_text() for file in Path("/proc/self/task").glob("*/comm")]
+        counts[name] = sum(name.startswith(GLOO_THREADS) for name in names)
+        world.close()
 
-    world = note("again", 2, 2)
-    world.close()
-    world = note("another shape", 4, 1)
-    world.close()
-    world = note("once more", 2, 2)
-    if world.rank == 3:
-        world.add_link(Link(quiet=False))
-    world.close()
-    world = note("after a packet that one did not receive", 2, 2)
-    if world.rank == 1:
-        with contextlib.suppress(ValueError), world.collective("nothing"):
-            raise ValueError
-    world.close()
-    world = note("after an operation that one broke off", 2, 2)
-    if world.rank == 2:
-        with world.collective("nothing"):
-            pass
-    world.close()
-    world = note("after an operation that one did alone", 2, 2)
-    still_open = note("while another one is open", 2, 2)
-    world.close()
-    still_open.close()
-    note("afterwards", 2, 2).close()
-    return numbers
+    def miss_a_packet(world):
+        if world.rank == 3:
+            world.add_link(Link(quiet=False))
+
+    def break_off(world):
+        if world.rank == 1:
+            with contextlib.suppress(ValueError), world.collective("nothing"):
+                raise ValueError
+
+    close("good order")
+    close("good order again")
+    close("missed packet", miss_a_packet)
+    close("broken operation", break_off)
+    return counts
 
 
 def broadcast(world):

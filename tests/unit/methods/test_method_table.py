@@ -20,9 +20,7 @@ from hocket.methods import (
     build_method,
     method_options,
 )
-from hocket.methods.delays import MemoryCount
-from hocket.methods.method import Method
-from hocket.methods.replay import Replay
+from hocket.methods.method import MemoryCount, Method, Replay
 from hocket.signals import Delayed
 
 

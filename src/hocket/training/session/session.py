@@ -16,18 +16,21 @@ from hocket.distributed.failures.phases import Phase
 from hocket.distributed.replicas.sync_batchnorm import unshare_statistics
 from hocket.distributed.world.joined_worlds import join_world
 from hocket.distributed.world.solo_world import SoloWorld
-from hocket.engine.build import EngineParts, build_engine
-from hocket.engine.build_stage import warn_of_biased_gradients, warn_of_idle_remedies
-from hocket.engine.engine import Engine
+from hocket.engine.build import (
+    EngineParts,
+    build_engine,
+    warn_of_biased_gradients,
+    warn_of_idle_remedies,
+)
+from hocket.engine.engine import Engine, UnbuiltEngine
 from hocket.engine.event import Event, Watcher
 from hocket.engine.gradient_error import GradientErrorMeter
-from hocket.engine.unbuilt import UnbuiltEngine
 from hocket.errors import OptionError, warn
 from hocket.modes import TrainingMode
 from hocket.options.require import require_list
 from hocket.partition.inputs import as_inputs
 from hocket.restore import preserve_rng
-from hocket.stage.layers.network_names import NetworkNames
+from hocket.stage.layers.module_tensors import NetworkNames
 from hocket.stage.setup import Setup
 from hocket.stage.stage import Stage
 from hocket.stage.update.scale_free import warn_of_cancelled_scales

@@ -66,10 +66,8 @@ def test_with_idle_a_stage_sleeps_before_it_receives_a_packet(name, idles, monke
     candidates = [Candidate(name, ("1.0", "2")), Candidate(name, ())]
     slept = []
     monkeypatch.setattr(rehearse.time, "sleep", slept.append)
-    stages, (whole,) = rehearse_candidates(
-        build_workload, candidates, with_idle=True, repeat_reversed=False
-    )
-    ticks = rehearse.REPETITIONS
+    stages, (whole,) = rehearse_candidates(build_workload, candidates, with_idle=True)
+    ticks = 2 * rehearse.REPETITIONS  # each is rehearsed twice
     assert [len(one.seconds["F"]) for one in (*stages, whole)] == [ticks] * 4
     assert slept == [rehearse.IDLE_S] * (sum(idles) * ticks)
     slept.clear()
@@ -77,14 +75,10 @@ def test_with_idle_a_stage_sleeps_before_it_receives_a_packet(name, idles, monke
     assert not slept
 
 
-@pytest.mark.parametrize(("repeat_reversed", "visits"), [(True, 2), (False, 1)])
-def test_with_repeat_reversed_each_stage_is_timed_twice(repeat_reversed, visits):
-    """Of these times, jitter is relative to the mean."""
-    candidate = Candidate("bp", ("2",))
-    options = {"repeat_reversed": repeat_reversed}
-    (stages,) = rehearse_candidates(build_workload, [candidate], **options)
+def test_each_stage_is_timed_twice_and_jitter_is_relative_to_the_mean():
+    (stages,) = rehearse_candidates(build_workload, [Candidate("bp", ("2",))])
     for stage in stages:
-        assert len(stage.seconds["F"]) == visits * rehearse.REPETITIONS
+        assert len(stage.seconds["F"]) == 2 * rehearse.REPETITIONS
         assert stage.jitter["T"] == ()
         for kind in "FBU":
             seconds = stage.seconds[kind]
