@@ -6,12 +6,12 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 
-from hocket.checkpoint.claimed_folders import ClaimedFolders
 from hocket.distributed.failures.phases import Phase
 from hocket.distributed.replicas.sync_batchnorm import unshare_statistics
 from hocket.distributed.world.joined_worlds import join_world
@@ -43,7 +43,7 @@ from hocket.training.session.batches import (
     Upload,
     read,
 )
-from hocket.training.session.cut_network import CutNetwork, Stages
+from hocket.training.session.cut_network import CutNetwork, Stages, find_device
 from hocket.training.session.ticks import Ticks
 from hocket.tree import Tree, copy_tensors, count_samples, take_samples
 
@@ -104,7 +104,7 @@ class Session:
         self.training_mode = TrainingMode(network)
         self.splitter = BatchSplitter(network, split_batch)
         self.upload = Upload(setup.device, channels_last=setup.channels_last)
-        self.checkpoint_folders = ClaimedFolders()
+        self.checkpoint_folders: set[Path] = set()
         self.prepared, self.closed, self.sample = False, False, None
         # Join the other processes, if there are any.
         self.world = world = join_world(
@@ -169,7 +169,7 @@ class Session:
         """
         setup, world, cut = self.setup, self.world, self.cut
         # Agree with the other processes on what to train, and on a sample.
-        to_cut = self.upload.to(cut.device)
+        to_cut = self.upload.to(find_device(cut.network))
         sample = self._choose_sample(inputs, to_cut, whole) if world.reads_data else inputs
         require_same_training(world, setup, cut.network, resumes=resumes)
         sample = world.broadcast(sample)
