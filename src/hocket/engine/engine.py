@@ -5,11 +5,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import TypeAlias
 
 from hocket.engine.event import Event
-from hocket.engine.execute import predict_in_order
 from hocket.errors import HocketError
 from hocket.program.action import Tick
 from hocket.program.program import Program, drain, enter
-from hocket.stage.passes.forward_only import Prediction
+from hocket.stage.passes.forward_only import Prediction, predict_batch
 from hocket.stage.stage import Stage
 from hocket.tree import Tree
 
@@ -87,7 +86,12 @@ class Engine(ABC):
 
     def predict(self, batches: Iterable[Batch]) -> Iterator[Prediction]:
         """Forward batches for evaluation; return what each stage of this process predicts."""
-        return predict_in_order(self.stages, batches)
+        for inputs, targets in batches:
+            values, ensemble = inputs, None
+            for stage in self.stages:
+                prediction = predict_batch(stage.core, values, targets, ensemble)
+                yield prediction
+                values, ensemble = prediction.output, prediction.ensemble
 
     @abstractmethod
     def state_dict(self) -> list[Tree]:

@@ -137,7 +137,7 @@ def build_core(setup: Setup, parts: StageParts) -> StageCore:
         layers=of_layers,
         signal=of_signal,
         late=late,
-        forward=build_forward_check(setup, parts, layers, weights),
+        forward=build_forward_check(setup, parts, layers, weights.stand_in),
         inner_forward=ForbidForward(parts.index) if linearizer.forbids_inner_forward else None,
         foreign_weights=ForeignWeights(parts.names.parameters, *modules),
     )

@@ -13,7 +13,6 @@ from torch import Tensor, nn
 
 from hocket.errors import CheckpointError
 from hocket.methods.method import Statistics
-from hocket.stage.late_gradients.compiled import CompiledLayers
 from hocket.stage.layers.known_layers import KnownLayers
 from hocket.stage.layers.module_tensors import NetworkNames
 from hocket.stage.weight_copies.copies import VersionCopies
@@ -89,14 +88,14 @@ class StageLayers:
 
     Attributes:
         known: Known facts about the layers; None for nothing.
-        compiled: The layers, if they are compiled.
+        compiled: Calls the layers, if they are compiled; see `CompiledLayers`.
         names: Names of the weights in the network.
         trained: Weights that have an optimizer, and so may change while they are frozen.
         keep_states: Keep the state of each forward, so that it can be repeated.
     """
 
     known: KnownLayers | None = None
-    compiled: CompiledLayers | None = None
+    compiled: Callable[..., Tree] | None = None
     names: NetworkNames = field(default_factory=NetworkNames)
     trained: Sequence[nn.Parameter] = ()
     keep_states: bool = False

@@ -15,7 +15,6 @@ from hocket.stage.parts import StageParts
 from hocket.stage.setup import Setup
 from hocket.stage.update.untrained import describe_names
 from hocket.stage.weight_copies.copies import version_key
-from hocket.stage.weights.stage_weights import NewestWeights
 from hocket.tree import Tree, copy_tensors, tensors
 
 _NO_CHECK: AbstractContextManager[None] = nullcontext()
@@ -181,7 +180,7 @@ class ForwardCheck:
 
 
 def build_forward_check(
-    setup: Setup, parts: StageParts, known: KnownLayers, in_place: NewestWeights
+    setup: Setup, parts: StageParts, known: KnownLayers, stand_in: str
 ) -> ForwardCheck:
     """Build the check of the forwards of a stage.
 
@@ -189,9 +188,9 @@ def build_forward_check(
         setup: Options that all stages share.
         parts: Parts of the stage.
         known: What is known of its layers.
-        in_place: What sets the weights of its forwards.
+        stand_in: What its forwards see instead of the newest weights; see `ForwardCheck`.
     """
-    method, stand_in = setup.method, in_place.stand_in
+    method = setup.method
     weights = dict(parts.names.of_parameters(parts.module))
     if stand_in:
         weights = {name: p for name, p in weights.items() if p.requires_grad}
