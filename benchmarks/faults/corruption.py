@@ -144,6 +144,7 @@ def corrupt_packets(count: int, seed: int) -> list[Row]:
         _flip_bit(wire.tensor_bytes(rng.choice([first, tensor])), rng)
         parts = iter((first, tensor))
         arrived = SimpleNamespace(post=lambda *_, parts=parts: partial(next, parts))
+        arrived.headers = arrived
         reader = MessageReader("stage 1, from stage 0", cast(HostBackend, arrived))
         reader.post([])
         try:
