@@ -53,11 +53,10 @@ def summed(replicas, uses, monkeypatch):
     """The gradients of each replica, which differentiates the parameters that it uses."""
     meeting = Meeting(len(uses))
     monkeypatch.setattr(gradient_sync.distributed, "all_reduce", meeting.all_reduce)
-    counts = SimpleNamespace(begun=0, done=0)
     world = SimpleNamespace(
         replica_collective=lambda activity: nullcontext(lambda work: work.wait()),
         replica_group=None,
-        operations=counts,
+        open_operations=0,
         left=False,
     )
 
