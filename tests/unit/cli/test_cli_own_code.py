@@ -9,7 +9,7 @@ import pytest
 
 from hocket.errors import OptionError
 from hocket.methods import parse_method
-from hocket.methods.registry import forwards_first, normalize_method, with_option
+from hocket.methods.registry import forwards_first, normalize_method
 from hocket.remedies import parse_remedies
 from hocket.runs.build import load_data
 from hocket.runs.config import RunConfig
@@ -71,7 +71,6 @@ def test_a_function_builds_a_method_and_a_class_a_remedy():
     assert (method.backward_delay, method.name) == (2, parse_method("mine.py:late").name)
     assert [remedy.share for remedy in method.remedies] == [0.25]
     assert parse_method("ddg:linearize=live+mine.py:Half").remedies[0].share == 0.5
-    assert with_option(METHOD, "extra", 0) == METHOD.replace("extra=1", "extra=0")
     assert normalize_method("mine.py:late:extra=1+mine.py:Half(share=25e-2)") == METHOD
     assert "order=forward-first" in forwards_first(METHOD)
 

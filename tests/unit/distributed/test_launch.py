@@ -159,12 +159,6 @@ def test_the_exit_code_is_kept(capfd, work, argument, code, message):
     assert bool(err) == bool(message)
 
 
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="Linux has a device that is full")
-@pytest.mark.parametrize("stream", ["none", "full"])
-def test_the_exit_code_is_kept_if_nothing_can_be_printed(stream):
-    assert launch(launched.raise_without_stderr, stream, processes=1) == 75
-
-
 @pytest.mark.parametrize(
     ("number", "code", "message"),
     [

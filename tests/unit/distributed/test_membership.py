@@ -5,6 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
+from torch import nn
 from torch.distributed import HashStore, Store
 
 from hocket.distributed.failures.detector import FailureDetector
@@ -12,7 +13,8 @@ from hocket.distributed.folder.identity import ProcessIdentity
 from hocket.distributed.folder.launch_folder import LaunchFolder, Note
 from hocket.distributed.world import membership as module
 from hocket.distributed.world.membership import Membership
-from hocket.errors import PeerLostError
+from hocket.distributed.world.world import World
+from hocket.errors import PeerLostError, WorldError
 
 NAMES = ["stage 0", "stage 1"]
 
@@ -150,3 +152,32 @@ def test_a_process_that_rejoins_after_the_end_of_the_phase_is_too_late():
     with pytest.raises(PeerLostError, match="stage 1 was started again alone, but all stages"):
         build_membership(store, 1, incarnation=1)
     assert b"stage 1 failed" in store.get("failure")
+
+
+@pytest.fixture
+def world():
+    store = HashStore()
+    joined = World(2, 1, 20.0, store, ProcessIdentity(1, 2, store, incarnation=1))
+    yield joined
+    joined.close()
+
+
+def test_its_collectives_are_its_own_until_it_reunites(world):
+    assert world.rejoined
+    assert world.gather("mine") == ["mine"]
+    assert world.broadcast("mine") == "mine"
+    assert world.clock_offset() == 0.0
+    layer = nn.Linear(1, 1)
+    before = layer.weight.clone()
+    world.copy_weights(layer, source=0)
+    assert torch.equal(layer.weight, before)
+
+
+def test_it_has_no_process_groups(world):
+    with pytest.raises(WorldError, match=r"stage 1 has no process groups .* started again"):
+        _ = world.groups
+
+
+def test_it_does_not_begin_a_training_anew(world):
+    with pytest.raises(WorldError, match=r"stage 1 was started again alone.*call resume"):
+        world.membership.detach(again=False)

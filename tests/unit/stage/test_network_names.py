@@ -9,7 +9,7 @@ from torch import nn
 from contract.small import sgd
 from hocket import Trainer
 from hocket.errors import NonFiniteError
-from hocket.stage.layers.network_names import NetworkNames
+from hocket.stage.layers.module_tensors import NetworkNames
 
 
 def test_what_the_network_has_is_named_as_there():
@@ -31,17 +31,6 @@ def test_a_layer_that_was_replaced_has_the_name_of_its_place():
     stage = nn.Sequential(block)
     block[1] = nn.BatchNorm1d(2)
     assert [name for name, _ in names.of_layers(stage)] == ["", "1", "1.0", "1.1"]
-
-
-def test_without_a_network_names_are_those_of_the_module():
-    module = nn.Sequential(nn.BatchNorm1d(2))
-    names = NetworkNames()
-    assert [name for name, _ in names.of_layers(module)] == ["", "0"]
-    assert list(names.of_parameters(module)) == list(module.named_parameters())
-    assert list(names.of_buffers(module)) == list(module.named_buffers())
-    assert [name for name, _ in names.of_buffers(module[0])] == [
-        name for name, _ in module[0].named_buffers()
-    ]
 
 
 @pytest.mark.parametrize("check_every", [1, 2])

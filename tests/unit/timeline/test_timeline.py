@@ -124,6 +124,6 @@ def test_an_invalid_span_is_refused(invalid, message):
 
 
 def test_of_many_problems_the_first_are_listed():
-    with pytest.raises(DataError, match=r"  - 95 more$") as caught:
+    with pytest.raises(DataError, match="not a timeline") as caught:
         Timeline((span("F", 2, 1),) * 100)
-    assert len(str(caught.value).splitlines()) == 7
+    assert len(str(caught.value).splitlines()) == 6

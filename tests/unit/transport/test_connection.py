@@ -159,10 +159,7 @@ UNREADABLE = {
     "an unknown type": (with_tensor("float33", [2], [1]), "of the unknown type 'float33'"),
     "a type that is a module": (with_tensor("nn", [2], [1]), "of the unknown type 'nn'"),
     "a type that is a number": (with_tensor(7, [2], [1]), "is not the type, shape and strides"),
-    "a size beyond memory": (
-        with_tensor("uint8", [MEMORY], [1]),
-        f"whose tensors have {MEMORY + 24} bytes, more than the memory of this machine",
-    ),
+    "a size beyond memory": (with_tensor("uint8", [MEMORY], [1]), f"have {MEMORY + 24} bytes"),
     "a long header": (
         replacing(more="x" * wire.MAX_HEADER_BYTES),
         f"and may have {wire.MAX_HEADER_BYTES}; let the stage return fewer values",
