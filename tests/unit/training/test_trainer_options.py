@@ -233,16 +233,6 @@ def test_preparing_twice_does_nothing():
     assert trainer.stages is stages
 
 
-def test_training_can_go_on_with_another_fit():
-    """Bit-equal to one fit, where epochs are drained."""
-    method = FDG(epoch_end="drain")
-    trainer = Trainer(mlp(2), method=method, optimizer=sgd)
-    history = [trainer.fit(data(mlp, 4), epochs=1, progress=False)[0] for _ in range(2)]
-    assert [epoch.number for epoch in history] == [0, 1]
-    own = [v for stage in trainer.stages for v in stage.module.state_dict().values()]
-    assert not different(own, train(method, mlp(2), data(mlp, 4), epochs=2).state[1:])
-
-
 @pytest.mark.parametrize(
     "duplicate", [copy.copy, copy.deepcopy, pickle.dumps, lambda t: torch.save(t, io.BytesIO())]
 )
