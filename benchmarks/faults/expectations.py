@@ -104,6 +104,7 @@ EXPECTATIONS: Mapping[str, Expectation] = {
     "slow loader of": _outlasted("a batch takes longer than `--timeout-s`"),
     "slow disk of": _outlasted("a part of a checkpoint takes longer than `--timeout-s`"),
     "terminate": Expectation("SIGTERM", ENDS, exit_codes=(TERMINATED,)),
+    "terminate job of": Expectation("SIGTERM to all processes", ENDS, exit_codes=(TERMINATED,)),
     "raise in": _failed("an exception in a layer"),
     "make NaN in": _failed("a gradient that is not a number", NonFiniteError),
     "exhaust memory of": _failed("a layer that wants more memory than there is"),

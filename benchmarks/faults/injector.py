@@ -267,6 +267,11 @@ def _terminate() -> None:
     os.kill(os.getpid(), signal.SIGTERM)
 
 
+def _terminate_job() -> None:
+    for pid in children_of(os.getppid()):
+        os.kill(pid, signal.SIGTERM)
+
+
 def _launch_folder() -> Path:
     identity = current_identity()
     assert identity is not None, "faults happen to processes of a launch"
@@ -331,6 +336,7 @@ _IN_PROCESS: dict[str, Callable[[], None]] = {
     "hold interpreter of": _hold_interpreter,
     "hang": _hang,
     "terminate": _terminate,
+    "terminate job of": _terminate_job,
     "lose rendezvous of": _lose_rendezvous,
     "fill rendezvous of": _fill_rendezvous,
     "close output of": _close_output,

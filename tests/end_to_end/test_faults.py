@@ -44,7 +44,8 @@ JOBS = [
         "stop start of stage 1 at tick 0; stop building of stage 2 at tick 0; "
         "intrude at new ports of stage 0 at tick 0; fill rendezvous of stage 1 at tick 4",
         "raise in stage 1 at tick 3; make NaN in stage 2 at tick 5; "
-        "exhaust memory of stage 0 at tick 8; terminate stage 0 at tick 10",
+        "exhaust memory of stage 0 at tick 8; terminate stage 0 at tick 10; "
+        "terminate job of stage 1 at tick 11",
         "lose rendezvous of stage 2 at tick 0; drop packet of stage 1 at tick 6; "
         "lose rendezvous of stage 0 at tick 9",
     )

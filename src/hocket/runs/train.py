@@ -35,7 +35,7 @@ from hocket.runs.training_run import TrainingRun
 from hocket.stage.stage import Stage
 from hocket.timeline import Timeline
 from hocket.training.checkpoints.find_and_load import ResumePoint
-from hocket.training.results.progress_bar import print_line
+from hocket.training.results.progress_bar import activity, print_line
 from hocket.training.session.agreement import require_alike
 from hocket.training.trainer import Trainer
 
@@ -72,7 +72,8 @@ def train(config: RunConfig, *, resume: bool = False) -> Summary:
             if is_first:
                 stack.enter_context(lock_run_dir(previous_dir))
         # Read the data, and build the network and the trainer.
-        data = run.data()
+        with activity(f"reading {config.data}", shown=is_first):
+            data = run.data()
         listener = _Listener()
         trainer = _build_trainer(run, run.network(data), listener)
         return _train_in(run, trainer, listener, data, previous_dir, stack)
@@ -110,7 +111,8 @@ def _train_in(
     else:
         # Begin together: all processes train the same, and their stages take the data.
         require_alike(trainer.gather(config.same_on_all_machines()))
-        _try_batch(trainer, data, config)
+        with activity("building the stages", shown=trainer.is_main_process):
+            _try_batch(trainer, data, config)
         if previous_dir is not None:
             point = _resume(trainer, run, previous_dir)
         # Make and lock a new folder in the main process, and tell the others.

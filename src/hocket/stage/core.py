@@ -19,7 +19,7 @@ from hocket.stage.layers.known_layers import KnownLayers
 from hocket.stage.layers.module_tensors import GradientFlow, ModuleTensors
 from hocket.stage.parts import StageParts
 from hocket.stage.setup import Setup
-from hocket.stage.update.accumulate import as_clipping
+from hocket.stage.update.clipping import as_clipping
 from hocket.stage.update.loss_scale import LossScale
 from hocket.stage.update.untrained import ForeignWeights, UntrainedWeights
 from hocket.stage.update.updater import Updater

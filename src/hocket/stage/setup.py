@@ -18,7 +18,7 @@ from hocket.options.common_options import Compiler
 from hocket.options.require import require_list, wrong_functions
 from hocket.signals.losses import Loss, cross_entropy
 from hocket.stage.training_options import TrainingOptions
-from hocket.stage.update.accumulate import as_clipping
+from hocket.stage.update.clipping import as_clipping
 from hocket.stage.update.loss_scale import DynamicScale, LossScale
 
 _FORMS: Mapping[str, Callable[[Any], object]] = {

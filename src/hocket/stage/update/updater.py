@@ -22,7 +22,8 @@ from hocket.optim.factory import NEEDS_CLOSURE
 from hocket.options.common_options import Reduce, SchedulerUnit
 from hocket.remedies.remedy import StageRemedies
 from hocket.stage.parts import BuildReduction
-from hocket.stage.update.accumulate import Clipping, GradientAccumulator
+from hocket.stage.update.accumulate import GradientAccumulator
+from hocket.stage.update.clipping import Clipping
 from hocket.stage.weight_copies.copies import repeated_views
 
 _HOOKS_OF_ALL = "_global_optimizer_pre_hooks", "_global_optimizer_post_hooks"

@@ -3,7 +3,7 @@
 import math
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 from rich.progress import (
@@ -128,3 +128,16 @@ def progress_bar(
     with RichProgress(*columns, console=console) as bar:
         bar.add_task("training", total=total, completed=completed, newest="")
         yield Progress(epochs, shown=True, bar=bar)
+
+
+@contextmanager
+def activity(text: str, *, shown: bool = True) -> Iterator[None]:
+    """Context manager that shows an activity before the first batch on a terminal.
+
+    Args:
+        text: The activity, such as "reading cifar10".
+        shown: False to show nothing.
+    """
+    console = plain_console("stderr")
+    with console.status(text) if shown and console.is_terminal else nullcontext():
+        yield
