@@ -24,7 +24,7 @@ def test_a_stage_holds_as_many_versions_as_the_table_says(method, stages):
 
     def watch(event, stage):
         graphs = {batch.version for batch in stage.in_flight}
-        versions = {*stage.core.weights.kept, *graphs, stage.updater.version}
+        versions = {*stage.core.weights._kept, *graphs, stage.updater.version}
         most[stage.index] = max(most[stage.index], len(versions))
 
     train(method, mlp(stages), data(mlp, 26), watch=watch, lr=1e-3)

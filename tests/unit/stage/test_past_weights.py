@@ -37,8 +37,8 @@ def test_only_versions_of_batches_in_flight_are_kept(linearize):
     def watch(event, stage):
         versions = {batch.version for batch in stage.in_flight}
         if event.action.kind == "U" and stage.index < 2:
-            assert set(stage.core.weights.kept) <= versions
-            most[stage.index] = max(most[stage.index], len(stage.core.weights.kept))
+            assert set(stage.core.weights._kept) <= versions
+            most[stage.index] = max(most[stage.index], len(stage.core.weights._kept))
 
     train(method, mlp(3), data(mlp, 26), watch=watch)
     assert most == [method.staleness(k, stages=3) for k in range(3)]
