@@ -136,13 +136,14 @@ def corrupt_packets(count: int, seed: int) -> list[Row]:
             "kind": "activation",
             "number": number,
             "sequence": 0,
+            "trees": {},
             "tensors": [wire.tensor_spec(tensor)],
             "checksums": [wire.checksum(tensor)],
         }
         first, _ = wire.encode_header(header)
         _flip_bit(wire.tensor_bytes(rng.choice([first, tensor])), rng)
         arrived = _ArrivedParts(first, tensor)
-        reader = MessageReader("stage 1, from stage 0", arrived, arrived)
+        reader = MessageReader("stage 1, from stage 0", arrived)
         reader.post([])
         try:
             reader.receive()

@@ -12,7 +12,7 @@ from benchmarks.harness.allocations import trace_allocations
 from benchmarks.harness.workload import PLAIN, Workload
 from benchmarks.peers.by_hand import step_by_hand
 from hocket.methods import parse_method
-from hocket.runs.peak_memory import STATUS, peak_mib, status_mib
+from hocket.runs.environment import STATUS, peak_mib, status_mib
 
 WRITTEN_BY_HAND = ("bp", "fdg", "dgl")
 """Rows for whose work there is a loop written by hand."""

@@ -28,7 +28,7 @@ from benchmarks.harness.workload import Workload
 from benchmarks.peers import Baseline, PreparedTraining
 from hocket.distributed.world.joined_worlds import shutdown
 from hocket.errors import HocketError
-from hocket.runs.peak_memory import peak_mib
+from hocket.runs.environment import peak_mib
 
 Query = Callable[[PreparedTraining], Any]
 """A function of a training, which is sent to a process; its result is sent back."""

@@ -225,7 +225,13 @@ def unknown_name(kind: str, name: str, known: Iterable[str]) -> str:
 
 
 def import_extra(
-    module: str, extra: str, needed_for: str, *, has: str = "", alternative: str = ""
+    module: str,
+    extra: str,
+    needed_for: str,
+    *,
+    package: str = "",
+    has: str = "",
+    alternative: str = "",
 ) -> ModuleType:
     """Import a module of an optional dependency.
 
@@ -233,6 +239,7 @@ def import_extra(
         module: Full name of the module, such as "pyarrow.parquet".
         extra: The extra of Hocket that installs it.
         needed_for: Subject of the error message, such as "data set 'folder'".
+        package: Name of the package; if not given, the first part of the module's.
         has: Name in the module, which a folder of the same name lacks.
         alternative: Advice for users who cannot install it, such as "choose 'synthetic'".
 
@@ -245,7 +252,7 @@ def import_extra(
             raise ImportError
         return found
     except ImportError as error:
-        package = module.partition(".")[0]
+        package = package or module.partition(".")[0]
         raise missing_extra(package, extra, needed_for, alternative=alternative) from error
 
 

@@ -19,6 +19,7 @@ _OF_EVERY_LAYER = vars(nn.Module()).keys()
 """Attributes that PyTorch keeps in each layer; none of them is the user's own."""
 _DEPTH = 8
 """Collections within each other that are looked into; one may hold itself."""
+_COLLECTIONS = (list, deque, dict, OrderedDict, defaultdict, set)
 _HOOKS = [name for name in _OF_EVERY_LAYER if name.endswith("_hooks")]
 
 
@@ -150,37 +151,31 @@ class _LayerState:
             restore()
 
 
-def _snapshot(value: Any, depth: int = _DEPTH) -> Callable[[], None]:
+def _snapshot(value: Any, depth: int = _DEPTH) -> Callable[[], object]:
     """Return a function that gives a tensor, an array or a plain collection what it has now.
 
     Args:
         value: The value; an object of another kind stays as it is.
         depth: Levels of collections to look into.
     """
-    if depth == 0:
-        return _do_nothing
     if isinstance(value, Tensor):
         return _snapshot_tensor(value)
     if isinstance(value, numpy.ndarray):
         return partial(numpy.copyto, value, value.copy())
-    if type(value) in (list, deque):
-        kept = [(each, _snapshot(each, depth - 1)) for each in value]
-        return partial(_restore_sequence, value, kept)
-    if type(value) in (dict, OrderedDict, defaultdict):
-        members = [(key, each, _snapshot(each, depth - 1)) for key, each in value.items()]
-        return partial(_restore_mapping, value, members)
-    if type(value) is set:
-        return partial(_restore_set, value, value.copy())
     if isinstance(value, torch.Generator):
-        return partial(_restore_generator, value, value.get_state())
-    return _do_nothing
+        return partial(value.set_state, value.get_state())
+    if depth == 0 or type(value) not in _COLLECTIONS:
+        return _do_nothing
+    kept = value.copy()
+    members = kept.values() if isinstance(kept, dict) else kept
+    return partial(_refill, value, kept, [_snapshot(each, depth - 1) for each in members])
 
 
 def _do_nothing() -> None:
     """Leave as it is what cannot be changed, or is an object of the user's own."""
 
 
-def _snapshot_tensor(tensor: Tensor) -> Callable[[], None]:
+def _snapshot_tensor(tensor: Tensor) -> Callable[[], object]:
     if tensor.layout != torch.strided or tensor.is_nested or tensor.is_inference():
         return _do_nothing
     return partial(_restore_tensor, tensor, tensor.detach().clone(), tensor._version)
@@ -207,24 +202,16 @@ def _differ(one: Tensor, other: Tensor) -> bool:
         return True
 
 
-def _restore_sequence(value: Any, members: list[tuple[Any, Callable[[], None]]]) -> None:
+def _refill(value: Any, kept: Any, members: list[Callable[[], object]]) -> None:
+    """Give a collection its members again, and each what it had.
+
+    Args:
+        value: The collection.
+        kept: A shallow copy from before.
+        members: Functions that restore the members.
+    """
     value.clear()
-    for each, restore in members:
-        value.append(each)
+    fill = value.extend if isinstance(value, list | deque) else value.update
+    fill(kept)
+    for restore in members:
         restore()
-
-
-def _restore_mapping(value: Any, members: list[tuple[Any, Any, Callable[[], None]]]) -> None:
-    value.clear()
-    for key, each, restore in members:
-        value[key] = each
-        restore()
-
-
-def _restore_generator(value: torch.Generator, state: Tensor) -> None:
-    value.set_state(state)
-
-
-def _restore_set(value: set[Any], members: set[Any]) -> None:
-    value.clear()
-    value.update(members)

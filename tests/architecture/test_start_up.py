@@ -140,7 +140,7 @@ print(code, errors.getvalue(), end="")
         ("cyclopts", "--help", "cli"),
         ("matplotlib", "draw --out p.svg", "plot"),
         ("sklearn", "train", "data"),
-        ("torch.utils.tensorboard", "train --tensorboard", "tensorboard"),
+        ("tensorboard", "train --tensorboard", "tensorboard"),
         ("wandb", "train --log-to wandb", "wandb"),
         ("mlflow", "train --log-to mlflow", "mlflow"),
         ("datasets", "train --data folder --data-dir .", "hf"),

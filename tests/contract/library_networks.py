@@ -106,107 +106,36 @@ def series() -> Tree:
 
 SPECIAL = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
 UNTIED = {"tie_word_embeddings": False, "use_cache": False}
-LAYERS = {
-    "hidden_size": 16,
-    "num_hidden_layers": 4,
-    "num_attention_heads": 2,
-    "intermediate_size": 24,
-}
+LAYERS = dict(hidden_size=16, num_hidden_layers=4, num_attention_heads=2, intermediate_size=24)
 UNDROPPED = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
 BERT = LAYERS | UNDROPPED | SPECIAL | {"vocab_size": VOCAB, "max_position_embeddings": 20}
 NARROW = BERT | {"embedding_size": 8}
 RELATIVE = BERT | {"relative_attention": True}
 MODERN = BERT | {"cls_token_id": 1, "sep_token_id": 2}
-DISTIL = SPECIAL | {
-    "vocab_size": VOCAB,
-    "dim": 16,
-    "n_layers": 4,
-    "n_heads": 2,
-    "hidden_dim": 24,
-    "max_position_embeddings": 16,
-    "attention_dropout": 0.0,
-}
-LLAMA = (
-    LAYERS
-    | SPECIAL
-    | UNTIED
-    | {
-        "vocab_size": VOCAB,
-        "num_key_value_heads": 2,
-        "head_dim": 8,
-        "max_position_embeddings": 16,
-    }
-)
+DISTIL = SPECIAL | dict(vocab_size=VOCAB, dim=16, n_layers=4, n_heads=2, hidden_dim=24)
+DISTIL |= dict(max_position_embeddings=16, attention_dropout=0.0)
+HEADS = dict(num_key_value_heads=2, head_dim=8, max_position_embeddings=16)
+LLAMA = LAYERS | SPECIAL | UNTIED | HEADS | {"vocab_size": VOCAB}
 SLIDING = LLAMA | {"sliding_window": 4}
-EXPERTS = LLAMA | {
-    "num_local_experts": 4,
-    "num_experts": 4,
-    "num_experts_per_tok": 2,
-    "moe_intermediate_size": 8,
-    "shared_expert_intermediate_size": 8,
-}
+EXPERTS = LLAMA | dict(num_local_experts=4, num_experts=4, num_experts_per_tok=2)
+EXPERTS |= dict(moe_intermediate_size=8, shared_expert_intermediate_size=8)
 OPT = LLAMA | {"ffn_dim": 24, "word_embed_proj_dim": 16, "dropout": 0.0}
-GPT2 = (
-    SPECIAL
-    | UNTIED
-    | {
-        "vocab_size": VOCAB,
-        "n_layer": 4,
-        "n_embd": 16,
-        "n_head": 2,
-        "n_positions": 16,
-        "attn_pdrop": 0.0,
-    }
-)
+GPT2 = SPECIAL | UNTIED | dict(vocab_size=VOCAB, n_layer=4, n_embd=16, n_head=2)
+GPT2 |= dict(n_positions=16, attn_pdrop=0.0)
 GPTJ = GPT2 | {"rotary_dim": 4}
 BLOOM = SPECIAL | UNTIED | {"vocab_size": VOCAB, "hidden_size": 16, "n_layer": 4, "n_head": 2}
-MAMBA = UNTIED | {
-    "vocab_size": VOCAB,
-    "hidden_size": 16,
-    "num_hidden_layers": 4,
-    "state_size": 4,
-}
+SPACES = UNTIED | dict(vocab_size=VOCAB, hidden_size=16, num_hidden_layers=4)
+MAMBA = SPACES | {"state_size": 4}
 MAMBA2 = MAMBA | {"num_heads": 4, "head_dim": 8, "n_groups": 2, "chunk_size": 4}
-RWKV = UNTIED | {
-    "vocab_size": VOCAB,
-    "hidden_size": 16,
-    "num_hidden_layers": 4,
-    "context_length": 16,
-}
-BART = (
-    SPECIAL
-    | UNTIED
-    | {
-        "vocab_size": VOCAB,
-        "d_model": 16,
-        "encoder_layers": 4,
-        "decoder_layers": 4,
-        "encoder_attention_heads": 2,
-        "decoder_attention_heads": 2,
-        "encoder_ffn_dim": 24,
-        "decoder_ffn_dim": 24,
-        "max_position_embeddings": 16,
-        "decoder_start_token_id": 1,
-        "forced_eos_token_id": None,
-        "dropout": 0.0,
-    }
-)
-WHISPER = BART | {
-    "num_mel_bins": 8,
-    "max_source_positions": 8,
-    "max_target_positions": 16,
-}
+RWKV = SPACES | {"context_length": 16}
+BART = SPECIAL | UNTIED | dict(vocab_size=VOCAB, d_model=16, max_position_embeddings=16)
+BART |= dict(encoder_layers=4, encoder_attention_heads=2, encoder_ffn_dim=24)
+BART |= dict(decoder_layers=4, decoder_attention_heads=2, decoder_ffn_dim=24)
+BART |= dict(decoder_start_token_id=1, forced_eos_token_id=None, dropout=0.0)
+WHISPER = BART | dict(num_mel_bins=8, max_source_positions=8, max_target_positions=16)
 MARIAN = BART | {"share_encoder_decoder_embeddings": False, "decoder_vocab_size": VOCAB}
-T5 = UNTIED | {
-    "vocab_size": VOCAB,
-    "d_model": 16,
-    "d_kv": 8,
-    "d_ff": 24,
-    "num_layers": 4,
-    "num_heads": 2,
-    "dropout_rate": 0.0,
-    "decoder_start_token_id": 0,
-}
+T5 = UNTIED | dict(vocab_size=VOCAB, d_model=16, d_kv=8, d_ff=24, num_layers=4, num_heads=2)
+T5 |= dict(dropout_rate=0.0, decoder_start_token_id=0)
 WAV2VEC = LAYERS | {
     "vocab_size": VOCAB,
     "conv_dim": [8, 8],
@@ -230,22 +159,10 @@ VIT_MAE = VIT | {
     "decoder_num_attention_heads": 2,
     "decoder_intermediate_size": 24,
 }
-SPECTROGRAM = LAYERS | {
-    "num_mel_bins": 16,
-    "max_length": 16,
-    "patch_size": 8,
-    "frequency_stride": 8,
-    "time_stride": 8,
-}
-SWIN = {
-    "image_size": IMAGE,
-    "patch_size": 2,
-    "embed_dim": 8,
-    "depths": [2, 2],
-    "num_heads": [2, 2],
-    "window_size": 4,
-    "drop_path_rate": 0.0,
-}
+SPECTROGRAM = LAYERS | dict(num_mel_bins=16, max_length=16)
+SPECTROGRAM |= dict(patch_size=8, frequency_stride=8, time_stride=8)
+SWIN = dict(image_size=IMAGE, patch_size=2, window_size=4, drop_path_rate=0.0)
+SWIN |= dict(embed_dim=8, depths=[2, 2], num_heads=[2, 2])
 SEGFORMER = UNDROPPED | {
     "hidden_sizes": [8, 8, 16, 16],
     "depths": [1, 1, 1, 1],
@@ -260,17 +177,9 @@ CLIP = {
     "vision_config": VIT | {"projection_dim": 8},
     "projection_dim": 8,
 }
-PATCHES = {
-    "num_input_channels": 2,
-    "context_length": 16,
-    "patch_length": 4,
-    "patch_stride": 4,
-    "d_model": 16,
-    "num_hidden_layers": 4,
-    "num_attention_heads": 2,
-    "ffn_dim": 24,
-    "num_targets": 3,
-}
+PATCHES = dict(num_input_channels=2, context_length=16, patch_length=4, patch_stride=4)
+PATCHES |= dict(d_model=16, num_hidden_layers=4, num_attention_heads=2, ffn_dim=24)
+PATCHES |= dict(num_targets=3)
 
 CLASSIFIER, CAUSAL, PAIRS = (
     "ForSequenceClassification",

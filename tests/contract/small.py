@@ -4,6 +4,7 @@ Equal seeds give equal networks, so that two trainings can be compared tensor by
 """
 
 import copy
+import inspect
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -17,6 +18,7 @@ from hocket.engine.event import Event, Watcher
 from hocket.methods import METHODS
 from hocket.methods.method import Method
 from hocket.stage import Stage
+from hocket.training.results.metrics import EpochResult
 from hocket.tree import map_tensors
 from unit.partition.networks import Skips
 
@@ -26,11 +28,11 @@ SGD = {"lr": 0.1, "momentum": 0.9, "weight_decay": 0.01}
 
 # Methods by what their registry entry can be asked for.
 WAITING = [name for name, build in METHODS.items() if build().signal.needs_gradient]
-LOCAL = [name for name in METHODS if name not in WAITING]
 LOCKSTEP = [name for name, build in METHODS.items() if not build().free_running]
 STAGES = [1, 2, 3, 4]
 ORDERS = ["forward-first", "backward-first"]
 LINEARIZE = ["stash", "live", "recompute"]
+TRAINER_OPTIONS = inspect.signature(Trainer).parameters.keys()
 
 
 def mlp(stages: int, *, dropout: float = 0.0, seed: int = 0) -> list[nn.Module]:
@@ -160,6 +162,7 @@ class Trained:
 
     trainer: Trainer
     events: list[Event] = field(default_factory=list)
+    history: list[EpochResult] = field(default_factory=list)
 
     @property
     def losses(self) -> list[float]:
@@ -189,31 +192,30 @@ class Trained:
 
 
 def train(
-    method: Method,
+    method: Method | str,
     modules: Sequence[nn.Module],
     batches: Batches,
     *,
     epochs: int = 1,
     watch: Watcher | None = None,
-    seed: int = 0,
-    loss: Callable[..., Tensor] = cross_entropy,
-    scheduler: Callable[..., Any] | None = None,
     optimizer: Callable[..., torch.optim.Optimizer] | None = None,
     **options: Any,
 ) -> Trained:
-    """Train stages with a method until nothing is in flight."""
+    """Train stages with a method until nothing is in flight.
+
+    Options are those of the trainer, and others of the optimizer of the laws.
+    """
     events: list[Event] = []
+    given = {name: options.pop(name) for name in TRAINER_OPTIONS & options.keys()}
     trainer = Trainer(
         modules,
         method=method,
         optimizer=optimizer or partial(sgd, **options),
-        scheduler=scheduler,
-        loss=loss,
-        seed=seed,
         watchers=[lambda event, _: events.append(event), *([watch] if watch else [])],
+        **given,
     )
-    trainer.fit(batches, epochs=epochs, progress=False)
-    return Trained(trainer, events)
+    history = trainer.fit(batches, epochs=epochs, progress=False)
+    return Trained(trainer, events, history)
 
 
 def stepped(trainer: Trainer, batches: Iterable[tuple[Tensor, Tensor]]) -> Trainer:

@@ -135,20 +135,6 @@ def test_counters_in_layers_of_a_sequence_count_batches(stages):
     assert network[2].count == 4
 
 
-def test_a_stage_that_is_the_whole_network_has_its_mode():
-    class Dropped(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.a = nn.Linear(5, 3)
-
-        def forward(self, inputs: Tensor) -> Tensor:
-            return F.dropout(self.a(inputs), 0.5, self.training)
-
-    network = Dropped()
-    (stage,) = hocket.cut(network, stages=1, sample=INPUTS)
-    assert torch.equal(stage.eval()(INPUTS), network.eval()(INPUTS))
-
-
 def with_backward_hook() -> nn.Module:
     network = nn.Sequential(nn.Sequential(nn.Linear(5, 6), nn.Tanh()), nn.Linear(6, 3))
     network[0].register_full_backward_pre_hook(

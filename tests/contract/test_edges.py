@@ -106,14 +106,6 @@ def test_a_tensor_that_cannot_be_sent_is_refused_in_words():
         to_outgoing(torch.eye(2).to_sparse(), [])
 
 
-def test_only_memory_that_is_overwritten_is_copied():
-    weight, own = numbers(4, 8), numbers(4, 8)
-    sent = to_outgoing([weight, weight.T, weight[1:3], weight.view(-1), own, own.T], [weight])
-    addresses = [tensor.untyped_storage().data_ptr() for tensor in sent]
-    assert weight.untyped_storage().data_ptr() not in addresses
-    assert [tensor.data_ptr() for tensor in sent[4:]] == [own.data_ptr()] * 2
-
-
 def batches(count=8, size=4):
     make = torch.Generator().manual_seed(1)
     return [
@@ -211,15 +203,6 @@ def test_back_propagation_trains_through_complex_activations():
     assert far(train(BP(), modules, batches()).state, plain) == []
 
 
-@pytest.mark.parametrize("name", ["ddg", "fdg", "adl", "dsp", "fr"])
-def test_complex_activations_train_as_pairs_of_real_ones(name):
-    """Bit-equal; the first stage has a gradient because one comes back."""
-    before = spectral()[0].linear.weight
-    trained = [train(METHODS[name](), spectral(pairs=p), batches()) for p in (False, True)]
-    assert different(trained[0].state, trained[1].state) == []
-    assert not torch.equal(trained[0].trainer.network[0].linear.weight, before)
-
-
 class Causal(nn.Module):
     """Stage of attention; the first one makes a mask of infinities, later ones pass it on."""
 
@@ -255,27 +238,6 @@ def test_a_mask_of_infinities_crosses_edges_and_training_goes_on(name):
         train(METHODS[name](), causal(inside=inside), data) for inside in (False, True)
     )
     assert different(crossing_edges.state, inside.state) == []
-
-
-@pytest.mark.parametrize("codec", [Cast(torch.bfloat16), Integers()], ids=str)
-def test_a_mask_crosses_edges_with_a_codec_and_its_error_is_measured(codec):
-    trainer = Trainer(causal(), method=BP(), optimizer=torch.optim.SGD, codec=codec)
-    trainer.fit([(x.float(), y) for x, y in batches(3)], epochs=1, progress=False)
-    assert 0 < trainer.stages[0].send_stats.error < 0.01
-
-
-class Exploding(nn.Linear):
-    """Layer whose output is infinite, and has to be trained."""
-
-    def forward(self, x):
-        return super().forward(x) / 0
-
-
-@pytest.mark.parametrize("name", ["bp", "fdg", "fr", "dgl"])
-def test_infinity_where_a_gradient_flows_is_still_a_fault(name):
-    modules = [Exploding(5, 5).double(), nn.Linear(5, CLASSES).double()]
-    with pytest.raises(NonFiniteError, match=r"the output became -?inf; this stage's weights"):
-        train(METHODS[name](), modules, batches(2))
 
 
 class Spoiling(Causal):

@@ -1,10 +1,171 @@
 """Stages that run freely in processes of their own: nobody waits, and everything is counted."""
 
+import dataclasses
+import os
 import re
+import signal
+import time
+from functools import cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
+import torch
 
-from contract.free_worlds import EPOCHS, LENGTH, STAGES, STOPPED_AT, found
+from contract.processes import in_processes
+from contract.small import conv, data, sgd
+from hocket import Trainer
+from hocket.codecs import VQ
+from hocket.distributed.folder.process_state import process_state
+from hocket.errors import HangError, OptionError, PeerFailedError
+from hocket.methods import DGLAsync
+
+STAGES = 3
+EPOCHS = 2
+LENGTH = 8
+STOPPED_AT = 5
+"""The turn at whose end a stage stops."""
+
+
+class Stops:
+    """Has stage 1 stop early in its training, and go on once stage 0 has learned enough."""
+
+    def __init__(self, folder):
+        self.pid = Path(folder, "pid")
+
+    def __call__(self, event, stage):
+        if event.action.kind != "B":
+            return
+        if (event.action.stage, event.action.batch) == (1, STOPPED_AT):
+            self.pid.with_suffix(".new").write_text(str(os.getpid()))
+            self.pid.with_suffix(".new").rename(self.pid)
+            os.kill(os.getpid(), signal.SIGSTOP)
+        if (event.action.stage, event.action.batch) == (0, EPOCHS * LENGTH - 1):
+            end = time.monotonic() + 60
+            while not self._stopped() and time.monotonic() < end:
+                time.sleep(0.01)
+            time.sleep(0.5)  # in which stage 2 goes on with what it has
+            os.kill(int(self.pid.read_text()), signal.SIGCONT)
+
+    def _stopped(self):
+        return self.pid.exists() and process_state(Path("/proc", self.pid.read_text())) == "T"
+
+
+def freely(folder, *, method=None, watch=None, epochs=EPOCHS, **options):
+    """Train, and say what there is to say of this process's stage."""
+    modules, events = conv(STAGES), []
+    with Trainer(
+        modules,
+        method=method or DGLAsync(buffer=3),
+        optimizer=sgd,
+        watchers=[lambda event, _: events.append(event), *([watch] if watch else [])],
+        timeout_s=30,
+        **options,
+    ) as trainer:
+        history = trainer.fit(
+            data(conv, LENGTH, last=2), data(conv, 3), epochs=epochs, progress=False
+        )
+        stage = trainer.stages[0]
+        return {
+            "counts": {k: sum(e.action.kind == k for e in events) for k in "FBU"},
+            "epochs": [e.report.epoch for e in events if e.action.kind == "B"],
+            "uses": dataclasses.asdict(stage.receive_stats) if stage.receive_stats else None,
+            "waiting": trainer.engine._buffer.waiting if stage.receive_stats else None,
+            "unsent": stage.send_stats.unsent,
+            "history": [dataclasses.asdict(epoch) | {"seconds": 0.0} for epoch in history],
+            "weights": [float(v.double().sum()) for v in trainer.network.state_dict().values()],
+            "again": trainer.evaluate(data(conv, 3) if trainer.is_main_process else None).loss,
+            "epoch": trainer.epoch,
+        }
+
+
+def refused(build):
+    """What is said of something that cannot be."""
+    try:
+        build()
+    except OptionError as error:
+        return str(error)
+    return "nothing"
+
+
+class Unsized:
+    """Data that do not say how many batches they have."""
+
+    def __iter__(self):
+        return iter(data(conv, 2))
+
+
+def refusals(folder):
+    def fit(batches=None, **options):
+        with Trainer(conv(STAGES), method=DGLAsync(), optimizer=sgd, **options) as trainer:
+            trainer.fit(batches or data(conv, 2), epochs=1, progress=False)
+
+    return {
+        "turns": refused(lambda: fit(stage_timing="random")),
+        "length": refused(lambda: fit(Unsized())),
+    }
+
+
+def twice(folder):
+    """Two trainings of one trainer."""
+    modules, events = conv(STAGES), []
+    with Trainer(
+        modules,
+        method=DGLAsync(accumulate=3),
+        optimizer=sgd,
+        watchers=[lambda event, _: events.append(event)],
+    ) as trainer:
+        for _ in range(2):
+            trainer.fit(data(conv, 4), epochs=1, progress=False)
+    return {"counts": {k: sum(e.action.kind == k for e in events) for k in "BU"}}
+
+
+def starving(folder):
+    """A first stage that stops feeding the others, which may use nothing twice."""
+
+    def watch(event, stage):
+        if event.action.stage == 0 and event.action.batch == 2:
+            time.sleep(3)
+
+    trainer = Trainer(
+        conv(STAGES),
+        method=DGLAsync(reuse=1),
+        optimizer=sgd,
+        watchers=[watch],
+        timeout_s=1,
+    )
+    try:
+        trainer.fit(data(conv, LENGTH), epochs=1, progress=False)
+    except (HangError, PeerFailedError) as error:
+        return {"error": str(error)}
+    return {"error": "none"}
+
+
+CASES = {
+    "plain": freely,
+    "slow end": lambda folder: freely(folder, stage_speeds=(1, 1, 0.2)),
+    "slow beginning": lambda folder: freely(folder, stage_speeds=(0.2, 1, 1)),
+    "codebooks": lambda folder: freely(folder, codec=VQ(groups=1, codes=3)),
+    "stopped": lambda folder: freely(folder, watch=Stops(folder)),
+    "limited": lambda folder: freely(folder, method=DGLAsync(buffer=2, reuse=1)),
+    "refusals": refusals,
+    "twice": twice,
+    "starving": starving,  # the last one: its stages end at different times
+}
+
+
+def _train_all(folder):
+    torch.manual_seed(0)
+    return {name: case(folder) for name, case in CASES.items()}
+
+
+@cache
+def found():
+    """What every process said in every case."""
+    with TemporaryDirectory() as folder:
+        parts = in_processes(_train_all, folder, processes=STAGES)
+    return {name: [part[name] for part in parts] for name in CASES}
+
 
 pytestmark = pytest.mark.xdist_group("free processes")
 TRAININGS = ["plain", "slow end", "slow beginning", "codebooks", "stopped", "limited"]

@@ -21,7 +21,7 @@ from hocket.remedies import REMEDIES
 from hocket.stage.finite.nonfinite import LateCheck
 from hocket.stage.layers.module_tensors import NetworkNames
 from hocket.stage.update.accumulate import largest_values
-from hocket.training.session.batches import DetachOnce, Upload
+from hocket.training.session.batches import Upload
 from unit.stage.test_accumulate import VALUES
 
 DEVICE = "cuda"
@@ -150,7 +150,7 @@ def test_low_precision_is_used_by_every_stage(precision):
 
 def test_a_batch_may_be_overwritten_as_soon_as_it_is_given():
     """The copy of a batch goes on beside the host, out of memory that nobody else has."""
-    upload = Upload(torch.device(DEVICE), DetachOnce(), channels_last=True)
+    upload = Upload(torch.device(DEVICE), channels_last=True)
     values = torch.ones(64, 3, 256, 256).pin_memory()
     moved = upload(values)
     values.zero_()

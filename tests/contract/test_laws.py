@@ -10,8 +10,6 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
 from contract.small import (
     LINEARIZE,
@@ -254,23 +252,6 @@ def test_mean_staleness_is_that_of_the_papers(method, formula, stages):
         assert set(measured) <= {int(formula(k + 1, stages)), ceil(formula(k + 1, stages))}
 
 
-@given(
-    k=st.integers(1, 8),
-    stages=st.integers(1, 8),
-    m=st.integers(1, 8),
-    b=st.integers(1, 60),
-    order=st.sampled_from(ORDERS),
-)
-def test_staleness_of_each_batch_is_that_of_adl(k, stages, m, b, order):
-    # Section 3 of arXiv 2012.03747, floors below zero taken as no version.
-    if k > stages:
-        return
-    seen = b - 1 - 2 * (stages - k) + (order == "backward-first" and k < stages)
-    wanted = (b - 1) // m - max(seen // m, 0)
-    method = ADL(accumulate=m, order=order)
-    assert method.staleness(k - 1, stages, b - 1) == wanted
-
-
 # (e) A stage that learns from its own loss does not care when the next one works.
 
 
@@ -363,21 +344,3 @@ def test_every_stage_forwards_and_back_propagates_every_batch_once(name, stages,
         assert all(p.grad is None for p in stage.module.parameters())
         port = stage.core.parts.to_previous
         assert len(port._incoming) == len(port._outgoing) == 0
-
-
-@pytest.mark.parametrize("epoch_end", ["carry", "drain"])
-@every_lockstep_method
-def test_epochs_end_with_batches_in_flight_or_without(name, epoch_end):
-    left = []
-
-    def watch(event, stage):
-        if event.action.kind == "F" and stage.index == 0 and event.action.batch % 5 == 0:
-            left.append(len(stage.in_flight) - 1)
-
-    method = build_method(name, epoch_end=epoch_end)
-    train(method, mlp(3), data(mlp, 5), epochs=3, watch=watch, lr=1e-3)
-    # Counted at the first forward of an epoch; backward-first has done one backward by then.
-    delay = method.delay(0, 3)
-    entered = 5 % method.accumulate if method.flushes else 5
-    over = min(delay - (method.order == "backward-first"), entered) if delay else 0
-    assert left[1] == (over if epoch_end == "carry" else 0)

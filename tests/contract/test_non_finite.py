@@ -6,7 +6,7 @@ from functools import cache, partial
 import pytest
 import torch
 
-from contract.small import LOCKSTEP, STAGES, WAITING, different, sgd
+from contract.small import LOCKSTEP, STAGES, WAITING, different, sgd, train
 from contract.spoiled import BACKWARD, FORWARD, brittle, marked
 from hocket import Checkpoints, Trainer, cross_entropy
 from hocket.errors import CheckpointError, NonFiniteError, OptionError
@@ -23,24 +23,16 @@ anywhere = pytest.mark.parametrize(
 )
 
 
-def skipping(name, batches, stages=3, epochs=1, **options):
+def skipping(name, batches, stages=3, **options):
     """A training that skips; its trainer, its epochs, and its events by stage and kind."""
     events = {}
-    settings = {"on_nan": "skip", **options.pop("trainer", {})}
-    trainer = Trainer(
-        brittle(stages),
-        method=METHODS[name](**options),
-        # The synthesizers of DNI need small steps on networks as small as these.
-        optimizer=partial(sgd, lr=1e-3 if name == "dni" else 0.05),
-        watchers=[
-            lambda event, _: events.setdefault(
-                (event.action.stage, event.action.kind), []
-            ).append(event)
-        ],
-        **settings,
-    )
-    history = trainer.fit(batches, epochs=epochs, progress=False)
-    return trainer, history, events
+    # The synthesizers of DNI need small steps on networks as small as these.
+    given = {"on_nan": "skip", "lr": 1e-3 if name == "dni" else 0.05} | options
+    method = METHODS[name](**given.pop("method", {}))
+    trained = train(method, brittle(stages), batches, **given)
+    for event in trained.events:
+        events.setdefault((event.action.stage, event.action.kind), []).append(event)
+    return trained.trainer, trained.history, events
 
 
 @cache
@@ -79,26 +71,22 @@ def test_a_spoiled_batch_leaves_all_that_stays_finite(name, stage, kind):
     assert faults == [(stage, "F" if kind == FORWARD else "B", SPOILED, seen)]
 
 
-@pytest.mark.parametrize("name", WAITING)
+@pytest.mark.parametrize("name", LOCKSTEP)
 @anywhere
-def test_stages_that_wait_for_a_gradient_skip_it_with_the_one_behind(name, stage, kind):
-    """Those behind are done with the batch where it breaks in the backward only."""
+def test_stages_skip_it_from_where_it_breaks_or_with_the_one_behind(name, stage, kind):
+    """Those that wait for a gradient are done with it where it breaks further ahead only."""
     _, history, events = spoiled(name, stage, kind)
-    expected = [1 if kind == FORWARD or k <= stage else 0 for k in range(3)]
+    if name in WAITING:
+        expected = [1 if kind == FORWARD or k <= stage else 0 for k in range(3)]
+    else:
+        broken = range(stage, 3) if kind == FORWARD else [stage]
+        expected = [int(k in broken) for k in range(3)]
     assert list(history[0].skipped) == expected
-    for k, skipped in enumerate(expected):
+    for k, skipped in enumerate(expected if name in WAITING else []):
         backwards = events[k, "B"]
         assert [event.action.batch for event in backwards] == list(range(BATCHES))
         done = [event.action.batch for event in backwards if not event.report.skipped]
         assert done == [b for b in range(BATCHES) if not (skipped and b == SPOILED)]
-
-
-@pytest.mark.parametrize("name", [name for name in LOCKSTEP if name not in WAITING])
-@anywhere
-def test_stages_with_errors_of_their_own_skip_it_from_where_it_breaks(name, stage, kind):
-    _, history, _ = spoiled(name, stage, kind)
-    broken = range(stage, 3) if kind == FORWARD else [stage]
-    assert list(history[0].skipped) == [int(k in broken) for k in range(3)]
 
 
 @pytest.mark.parametrize("stages", STAGES)
@@ -128,7 +116,7 @@ def test_the_statistics_of_a_head_are_those_without_the_batch():
 def test_one_stage_is_a_plain_loop_without_the_batch(name):
     batches = marked(BATCHES, {SPOILED: 0 + BACKWARD})
     options = {"accumulate": 1} if "accumulate" in method_options(name) else {}
-    trainer, history, _ = skipping(name, batches, stages=1, **options)
+    trainer, history, _ = skipping(name, batches, stages=1, method=options)
     (network,) = brittle(1)
     optimizer = sgd(network.parameters(), lr=1e-3 if name == "dni" else 0.05)
     losses = []
@@ -147,7 +135,7 @@ def test_one_stage_is_a_plain_loop_without_the_batch(name):
 
 def test_accumulated_gradients_are_the_mean_of_those_that_count():
     batches = marked(6, {SPOILED: 0 + FORWARD})
-    trainer, _, events = skipping("adl", batches, stages=1, accumulate=3)
+    trainer, _, events = skipping("adl", batches, stages=1, method={"accumulate": 3})
     (network,) = brittle(1)
     optimizer = sgd(network.parameters(), lr=0.05)
     for group in ([0, 1], [3, 4, 5]):
@@ -166,7 +154,7 @@ def test_accumulated_gradients_are_the_mean_of_those_that_count():
 
 def test_an_update_with_no_gradient_at_all_is_none():
     batches = marked(6, dict.fromkeys((2, 3), 0 + FORWARD))
-    trainer, _, events = skipping("adl", batches, accumulate=2)
+    trainer, _, events = skipping("adl", batches, method={"accumulate": 2})
     for k, stage in enumerate(trainer.stages):
         assert [event.report.skipped for event in events[k, "U"]] == [False, True, False]
         assert stage.updater.version == 2
@@ -176,9 +164,7 @@ def test_an_update_with_no_gradient_at_all_is_none():
 def test_a_batch_known_to_be_bad_is_skipped_as_one_that_breaks_at_once(name):
     batches = marked(BATCHES, {SPOILED: 0 + FORWARD})
     broken, history, _ = skipping(name, batches)
-    known, other, _ = skipping(
-        name, batches, trainer={"on_nan": "stop", "skip_batches": [SPOILED]}
-    )
+    known, other, _ = skipping(name, batches, on_nan="stop", skip_batches=[SPOILED])
     assert not different(state_of(broken), state_of(known))
     assert [replace(epoch, seconds=0.0) for epoch in history] == [
         replace(epoch, seconds=0.0) for epoch in other
@@ -276,11 +262,11 @@ def test_an_epoch_that_skips_everything_is_an_error():
 
 def test_what_cannot_be_skipped_is_refused():
     with pytest.raises(OptionError, match="run freely, and each numbers its batches"):
-        skipping("dgl-async", marked(3, {}), trainer={"skip_batches": [1]})
+        skipping("dgl-async", marked(3, {}), skip_batches=[1])
     with pytest.raises(OptionError, match="on_nan is 'ignore'; wanted 'stop' or 'skip'"):
-        skipping("bp", marked(3, {}), trainer={"on_nan": "ignore"})
+        skipping("bp", marked(3, {}), on_nan="ignore")
     with pytest.raises(OptionError, match="2 replicas that share each batch"):
-        skipping("bp", marked(3, {}), trainer={"replicas": 2})
+        skipping("bp", marked(3, {}), replicas=2)
 
 
 def test_no_checkpoint_holds_infinite_weights(tmp_path):
@@ -316,10 +302,8 @@ def test_a_skipped_batch_is_not_compared(kind):
     trainer, _, _ = skipping(
         "fdg",
         marked(BATCHES, {SPOILED: 1 + kind}),
-        trainer={
-            "gradient_error_every": 1,
-            "on_gradient_error": lambda own: seen.append((own.stage, own.batch)),
-        },
+        gradient_error_every=1,
+        on_gradient_error=lambda own: seen.append((own.stage, own.batch)),
     )
     # The last stage is done with the batch where it breaks on its way back.
     left_out = {(0, SPOILED), (1, SPOILED)} | ({(2, SPOILED)} if kind == FORWARD else set())

@@ -181,19 +181,6 @@ def test_a_stage_that_hangs_is_noticed_when_the_others_need_nothing(tmp_path, ca
     assert f"process {victim} hung: it did not answer the others, and was killed" in err
 
 
-def test_a_kill_before_the_elastic_phase_restarts_the_whole_job_from_its_start(tmp_path, capfd):
-    with warns_of_restart("a process was killed by SIGKILL", 1, 1):
-        assert (
-            returning.launch_with_restarts(
-                partial(train, points=["built"]), tmp_path, 1, limit=1
-            )
-            == 0
-        )
-    assert "alone" not in capfd.readouterr().err
-    for stage in read_results(tmp_path):
-        assert stage["updates"] == list(range(TICKS))
-
-
 def test_a_kill_before_the_first_checkpoint_restarts_the_whole_job(tmp_path, capfd):
     with warns_of_restart("a process was gone", 2, 2):
         assert (

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 from torch.optim import lr_scheduler
+from unit.training.test_left_out import Center
 
 import hocket
 from contract.small import data, mlp, sgd
 from hocket import Checkpoints, Trainer
 from hocket.errors import warn
-from unit.training.test_left_out import Center
 
 BATCHES = data(mlp, 4)
 
@@ -93,34 +93,33 @@ def test_a_schedule_of_as_many_steps_as_updates_is_told(build, steps):
         trainer(scheduler=build).fit(BATCHES[:4], epochs=2, progress=False)
 
 
+def constant(optimizer):
+    schedule = lr_scheduler.ConstantLR(optimizer)
+    schedule.total_steps = None  # as a scheduler of the user's own may have it
+    return schedule
+
+
+def cycle(steps):
+    return lambda optimizer: lr_scheduler.OneCycleLR(optimizer, 0.1, total_steps=steps)
+
+
 @pytest.mark.parametrize(
-    "build",
+    ("build", "unit", "batches"),
     [
-        lambda optimizer: lr_scheduler.CosineAnnealingLR(optimizer, 300),
-        lambda optimizer: lr_scheduler.CosineAnnealingLR(optimizer, 12),
-        lambda optimizer: lr_scheduler.SequentialLR(
-            optimizer, [lr_scheduler.ConstantLR(optimizer)], []
-        ),
+        (lambda optimizer: lr_scheduler.CosineAnnealingLR(optimizer, 300), "epoch", 4),
+        (lambda optimizer: lr_scheduler.CosineAnnealingLR(optimizer, 12), "epoch", 4),
+        (lambda o: lr_scheduler.SequentialLR(o, [constant(o)], []), "epoch", 4),
+        (constant, "epoch", 4),
+        (cycle(2), "epoch", 4),
+        (cycle(7), "epoch", 4),
+        (cycle(3), "epoch", 1),
+        (cycle(8), "update", 4),
     ],
 )
-def test_a_schedule_of_a_longer_training_is_not_told(build, recwarn):
-    trainer(scheduler=build).fit(BATCHES[:4], epochs=2, progress=False)
-    assert not [each for each in recwarn if "schedule" in str(each.message)]
-
-
-@pytest.mark.parametrize(
-    ("unit", "steps", "batches"),
-    [("epoch", 2, 4), ("epoch", 7, 4), ("update", 8, 4), ("epoch", 3, 1), ("epoch", None, 4)],
-)
-def test_a_schedule_that_fits_its_unit_is_not_told(unit, steps, batches, recwarn):
-    def cycle(optimizer):
-        if steps is None:
-            schedule = lr_scheduler.ConstantLR(optimizer)
-            schedule.total_steps = None  # as a scheduler of the user's own may have it
-            return schedule
-        return lr_scheduler.OneCycleLR(optimizer, max_lr=0.1, total_steps=steps)
-
-    built = trainer(scheduler=cycle, scheduler_unit=unit)
+def test_a_schedule_that_fits_its_unit_or_a_longer_training_is_not_told(
+    build, unit, batches, recwarn
+):
+    built = trainer(scheduler=build, scheduler_unit=unit)
     built.fit(BATCHES[:batches], epochs=2, progress=False)
     assert not [each for each in recwarn if "schedule" in str(each.message)]
 

@@ -1,93 +1,231 @@
-"""The best epoch of a training by one of its results."""
+"""Callbacks that compare epochs: the weights of the best one, and an early stop."""
 
 import math
+from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
-from hocket.errors import OptionError
+from hocket.errors import CheckpointError, OptionError
 from hocket.options.ranges import check_choice
+from hocket.training.callback import Callback
 from hocket.training.results.metrics import EpochResult, read_metric
 from hocket.training.view import TrainerView
+from hocket.training.weights_file import save_weights
 
 Mode: TypeAlias = Literal["min", "max"]
 """Values of a metric that are better: low ones or high ones."""
 
 
-class BestEpoch:
-    """Best epoch so far: the first with the best value of a metric.
+class BestEpoch(Callback):
+    """Callback that knows the best epoch so far: the first with the best value of a metric.
 
     Args:
-        owner: Name of the callback that watches, for messages.
         metric: ``test_error``, ``test_loss``, ``train_loss``, or the name of a metric of the
             trainer.
         min_delta: Amount by which a value has to be better than the best one before.
         mode: ``min`` if low values are better, or ``max``.
 
     Attributes:
-        metric: The metric.
-        mode: The mode.
-        number: Number of the best epoch, from 0; None before the first.
-        value: The best value; None before the first epoch.
+        best_epoch: Number of the best epoch so far, from 0; None before the first.
 
     Raises:
         OptionError: The mode is unknown, or the amount is negative.
     """
 
-    def __init__(
-        self, owner: str, metric: str, min_delta: float = 0.0, mode: Mode = "min"
-    ) -> None:
+    def __init__(self, metric: str, min_delta: float = 0.0, mode: Mode = "min") -> None:
         check_choice("mode", mode, ("min", "max"))
         if not min_delta >= 0:
             raise OptionError(f"min_delta is {min_delta}; use a number of at least 0")
-        self.metric = metric
-        self.mode = mode
-        self.number: int | None = None
-        self.value: float | None = None
-        self._owner = owner
+        self.best_epoch: int | None = None
+        self._metric = metric
         self._min_delta = min_delta
+        self._mode = mode
+        self._value: float | None = None
 
-    def start(self, trainer: TrainerView, state: dict[str, Any] | None) -> None:
-        """Begin a ``fit``, or continue one.
-
-        Args:
-            trainer: The trainer.
-            state: What ``state_dict`` returned; None for a new ``fit``.
+    def on_start(self, trainer: TrainerView, state: dict[str, Any] | None) -> None:
+        """Begin to compare epochs, or continue.
 
         Raises:
-            OptionError: The stages count their epochs for themselves, without evaluations, or
-                the best epoch so far was that by another metric.
+            OptionError: Epochs do not end for all stages together, or another metric was
+                watched before.
         """
         # Refuse stages whose epochs cannot be compared.
+        name = type(self).__name__
         if not trainer.has_common_epochs:
             raise OptionError(
-                f"{self._owner} compares epochs, and the stages run freely in processes of "
+                f"{name} compares epochs, and the stages run freely in processes of "
                 "their own, where they are evaluated at the end only; leave it out, or "
                 "train in one process"
             )
         # Begin, or continue with the same metric.
         if state is None:
-            self.number = self.value = None
+            self.best_epoch = self._value = None
             return
-        if state["metric"] != self.metric:
+        if state["metric"] != self._metric:
             raise OptionError(
-                f"{self._owner} is to watch {self.metric}, and watched {state['metric']} "
+                f"{name} is to watch {self._metric}, and watched {state['metric']} "
                 "before this training was resumed; watch that"
             )
-        self.number, self.value = state["number"], state["value"]
+        self.best_epoch, self._value = state["number"], state["value"]
 
-    def improves(self, result: EpochResult) -> bool:
+    def _improves(self, result: EpochResult) -> bool:
         """Return True if an epoch is better than all before, and remember it then.
 
         Raises:
             OptionError: The epoch was not evaluated as the metric needs it.
         """
-        value = read_metric(result, self.metric, self._owner)
-        sign = 1 if self.mode == "min" else -1
-        limit = math.inf if self.value is None else sign * self.value - self._min_delta
+        value = read_metric(result, self._metric, type(self).__name__)
+        sign = 1 if self._mode == "min" else -1
+        limit = math.inf if self._value is None else sign * self._value - self._min_delta
         if not sign * value < limit:
             return False
-        self.number, self.value = result.number, value
+        self.best_epoch, self._value = result.number, value
         return True
 
     def state_dict(self) -> dict[str, Any]:
         """Return the number and the value of the best epoch."""
-        return {"metric": self.metric, "number": self.number, "value": self.value}
+        return {"metric": self._metric, "number": self.best_epoch, "value": self._value}
+
+
+class BestWeights(BestEpoch):
+    """Writes the weights of all stages to a file, after each epoch that is the best so far.
+
+    They are under the network's own names, and are read with ``torch.load``. The main process
+    writes the file atomically: it always holds the weights of one epoch.
+
+    Args:
+        file: The file, which a new ``fit`` overwrites.
+        metric: ``test_error``, ``test_loss``, ``train_loss``, or the name of a metric of the
+            trainer.
+        mode: ``min`` if low values are better, or ``max``.
+
+    Attributes:
+        best_epoch: Number of the epoch whose weights the file holds, from 0; None before the
+            first.
+
+    Raises:
+        OptionError: The mode is unknown.
+    """
+
+    def __init__(
+        self, file: Path | str, metric: str = "test_error", *, mode: Mode = "min"
+    ) -> None:
+        super().__init__(metric, mode=mode)
+        self._file = Path(file)
+
+    def on_start(self, trainer: TrainerView, state: dict[str, Any] | None) -> None:
+        """Begin to compare, or continue.
+
+        Raises:
+            OptionError: There is no folder for the file, epochs do not end for all stages
+                together, or another metric was watched before.
+        """
+        if trainer.is_main_process and not self._file.parent.is_dir():
+            raise OptionError(
+                f"BestWeights is to write {str(self._file)!r}, and there is no folder "
+                f"{str(self._file.parent)!r}; create it, or name another file"
+            )
+        super().on_start(trainer, state)
+
+    def on_epoch(self, trainer: TrainerView, result: EpochResult) -> None:
+        """Write the weights if the epoch is the best so far.
+
+        Raises:
+            CheckpointError: The file cannot be written.
+            OptionError: The epoch was not evaluated as the metric needs it.
+        """
+        if not self._improves(result):
+            return
+        trainer.collect()
+        if trainer.is_main_process:
+            try:
+                save_weights(trainer.network, self._file)
+            except OSError as error:
+                raise CheckpointError(
+                    f"epoch {result.number} is the best so far, and {str(self._file)!r} cannot "
+                    f"be written: {error.strerror or error}; make room, or name another file"
+                ) from error
+
+
+class EarlyStopping(BestEpoch):
+    """Stops the training after some epochs in a row without a better result.
+
+    The state is part of checkpoints: a resumed training stops after the same epoch, and one
+    that had stopped stays so, unless it is resumed with more patience. Batches in flight at the
+    stop stay there, so that the weights are those that the last epoch was evaluated with.
+
+    Args:
+        metric: ``test_error``, ``test_loss``, ``train_loss``, or the name of a metric of the
+            trainer.
+        patience: Epochs in a row without a better result after which the training stops.
+        min_delta: Amount by which a result has to be better than the best one before.
+        mode: ``min`` if low values are better, or ``max``.
+
+    Attributes:
+        best_epoch: Number of the best epoch so far, from 0; None before the first.
+
+    Raises:
+        OptionError: An option is out of its range.
+    """
+
+    def __init__(
+        self,
+        metric: str = "test_error",
+        *,
+        patience: int = 3,
+        min_delta: float = 0.0,
+        mode: Mode = "min",
+    ) -> None:
+        if not (isinstance(patience, int) and patience >= 1):
+            raise OptionError(f"patience is {patience!r}; use a whole number of at least 1")
+        super().__init__(metric, min_delta, mode)
+        self._patience = patience
+        self._waited = 0
+
+    @property
+    def exhausted(self) -> bool:
+        """True once the patience has run out."""
+        return self._waited >= self._patience
+
+    @property
+    def reason(self) -> str:
+        """Reason for the stop, with epochs counted from 1; empty without a stop."""
+        if not self.exhausted:
+            return ""
+        metric = self._metric.replace("_", " ")
+        waited = f"for {self._waited} epoch{'s' if self._waited > 1 else ''}"
+        if self.best_epoch is None:
+            return f"the {metric} was not finite {waited}"
+        enough = f" by more than {self._min_delta:g}" if self._min_delta else ""
+        passed = "fallen below" if self._mode == "min" else "risen above"
+        return (
+            f"the {metric} has not {passed} {self._value:.4g}{enough} {waited}, since "
+            f"epoch {self.best_epoch + 1}"
+        )
+
+    def on_start(self, trainer: TrainerView, state: dict[str, Any] | None) -> None:
+        """Begin to count, or stop at once if the training had stopped before it was resumed.
+
+        Raises:
+            OptionError: Epochs do not end for all stages together, or another metric was
+                watched before.
+        """
+        super().on_start(trainer, state and state["best"])
+        self._waited = state["waited"] if state else 0
+        self._stop_if_exhausted(trainer)
+
+    def on_epoch(self, trainer: TrainerView, result: EpochResult) -> None:
+        """Count an epoch that is not better than the best one.
+
+        Raises:
+            OptionError: The epoch was not evaluated as the metric needs it.
+        """
+        self._waited = 0 if self._improves(result) else self._waited + 1
+        self._stop_if_exhausted(trainer)
+
+    def _stop_if_exhausted(self, trainer: TrainerView) -> None:
+        if self.exhausted:
+            trainer.request_stop()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the best epoch, and the epochs since then."""
+        return {"best": super().state_dict(), "waited": self._waited}

@@ -1,68 +1,15 @@
-"""Services that keep the metrics of many trainings, and the callback that feeds them."""
+"""Callback that sends the metrics of a training to trackers."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
-from typing import Any, Protocol
 
+from hocket.callbacks.trackers import Tracker, Trackers
 from hocket.engine.event import Event
-from hocket.errors import OptionError, warn
+from hocket.errors import OptionError
 from hocket.training.callback import Callback
 from hocket.training.results.metrics import EpochResult, EvaluationResult
 from hocket.training.results.rows import event_row
 from hocket.training.view import TrainerView
-
-
-class Tracker(Protocol):
-    """Service that gets the rows of metrics of one process.
-
-    Attributes:
-        title: Name of the service, for messages.
-    """
-
-    title: str
-
-    def log(self, kind: str, values: Mapping[str, Any]) -> None:
-        """Take a row of metrics.
-
-        Args:
-            kind: Kind of the row, such as ``backward``.
-            values: Its values, as in ``metrics.jsonl``.
-        """
-
-    def close(self, *, failed: bool = False) -> None:
-        """Send what is left, and end the run at the service.
-
-        Args:
-            failed: True if the training ended by an error.
-        """
-
-
-class Trackers:
-    """Trackers of a process; one that fails is left out from then on.
-
-    Args:
-        trackers: The trackers.
-    """
-
-    def __init__(self, trackers: Sequence[Tracker] = ()) -> None:
-        self._trackers = list(trackers)
-
-    def log(self, kind: str, values: Mapping[str, Any]) -> None:
-        """Pass a row on to all trackers."""
-        for tracker in list(self._trackers):
-            try:
-                tracker.log(kind, values)
-            except Exception as error:
-                self._trackers.remove(tracker)
-                _warn(tracker, error)
-
-    def close(self, *, failed: bool = False) -> None:
-        """Close all trackers."""
-        for tracker in self._trackers:
-            try:
-                tracker.close(failed=failed)
-            except Exception as error:
-                _warn(tracker, error)
 
 
 class Tracking(Callback):
@@ -107,10 +54,3 @@ class Tracking(Callback):
         if trainer.is_main_process:
             place = {"tick": trainer.engine.tick_count, "updates": updates}
             self._trackers.log("evaluation", place | asdict(result))
-
-
-def _warn(tracker: Tracker, error: Exception) -> None:
-    warn(
-        f"{tracker.title} no longer accepts metrics ({type(error).__name__}: {error}); the "
-        "training goes on without it",
-    )

@@ -18,8 +18,9 @@ from typing import Any
 from hocket.checkpoint.serialize import unpack
 from hocket.errors import CheckpointError
 from hocket.files import create_file, open_regular_file, sync_path
+from hocket.options.hints import wrong_fields
 
-FORMAT = 3
+FORMAT = 4
 """Version of all that is in a checkpoint; tests/checkpoint_structure.txt rises with it."""
 MANIFEST = "manifest.json"
 MANIFEST_LIMIT = 2**26
@@ -197,27 +198,13 @@ def _parse_manifest(values: dict[str, Any]) -> Manifest:
     """
     parts = {part: FileDigest(**digest) for part, digest in dict(values.pop("parts")).items()}
     manifest = Manifest(parts=parts, **values)
-    for digest in parts.values():
-        _require_type((digest.size, int), (digest.sha256, str))
-    _require_type((manifest.stages, list), (manifest.setup, dict), (manifest.fit, dict))
-    _require_type((manifest.versions, dict), (manifest.versions["torch"], str))
-    for names in manifest.stages:
-        _require_type((names, list), *((name, str) for name in names))
-    for number in (manifest.tick, manifest.replicas, manifest.threads):
-        _require_type((number, int))
+    if any(wrong_fields(value) for value in (manifest, *parts.values())):
+        raise TypeError
+    if type(manifest.versions["torch"]) is not str:
+        raise TypeError
     if not all(_PART.fullmatch(part) for part in parts) or not manifest.stages:
         raise ValueError
     return manifest
-
-
-def _require_type(*pairs: tuple[Any, type]) -> None:
-    """Compare values with their types.
-
-    Raises:
-        TypeError: A value has another type.
-    """
-    if any(type(value) is not wanted for value, wanted in pairs):
-        raise TypeError
 
 
 def read_part(folder: Path, part: str, manifest: Manifest) -> Any:

@@ -118,16 +118,6 @@ class CheckpointWriter:
             remove_unfinished(Path(checkpoints.folder))
         world.gather(None)  # no process writes before the old files are removed
 
-    def is_due(self, ticks: int, asked: int) -> bool:
-        """Return True if a checkpoint is to be written now.
-
-        Args:
-            ticks: Number of ticks done; a batch can take several.
-            asked: Number of ticks at the last call.
-        """
-        every = self._checkpoints.every
-        return every > 0 and ticks // every > asked // every
-
     def save(
         self, name: str, parts: Mapping[str, Any], manifest: Manifest, refusal: str = ""
     ) -> None:

@@ -235,10 +235,13 @@ def _choices_of(file: str, words: Sequence[str]) -> dict[str, Any]:
     def given(key: str) -> bool:
         return _value_of(f"--{key.replace('_', '-')}", words) is not None
 
-    # Refuse what a file must not choose alone, and tell of connections.
+    # Refuse code that a file must not choose alone, and tell of connections.
+    from hocket.runs.own_code import named_code
+
     problems = [
-        f"{text}; if you want that, give --{key} {shlex.quote(str(chosen[key]))} as well"
-        for key, text in _strange_choices(chosen).items()
+        f"it runs {', '.join(map(str, functions))} for {key} = {chosen[key]!r}; if you want "
+        f"that, give --{key} {shlex.quote(str(chosen[key]))} as well"
+        for key, functions in named_code(chosen).items()
         if not given(key)
     ]
     if problems:
@@ -247,16 +250,6 @@ def _choices_of(file: str, words: Sequence[str]) -> dict[str, Any]:
     if services != "none" and not given("log_to"):
         print_note(f"{file!r} makes connections: log_to sends metrics to {services!r}")
     return chosen
-
-
-def _strange_choices(values: dict[str, Any]) -> dict[str, str]:
-    """Describe the choices of a run file that would run code."""
-    from hocket.runs.own_code import named_code
-
-    return {
-        option: f"it runs {', '.join(map(str, functions))} for {option} = {values[option]!r}"
-        for option, functions in named_code(values).items()
-    }
 
 
 def _value_of(flag: str, words: Sequence[str]) -> str | None:

@@ -13,7 +13,7 @@ def networks_command(name: str | None = None, /) -> int:
     Raises:
         OptionError: There is no such network.
     """
-    from hocket.runs.catalogue import network_table
+    from hocket.runs.tables import network_table
     from hocket.zoo import NETWORKS
 
     if name is not None and name not in NETWORKS:

@@ -7,7 +7,17 @@ from torch import Tensor
 from hocket.tree import Tree
 
 
-class Encoder(Protocol):
+class Stateful(Protocol):
+    """Something that learns, or that remembers what it has seen."""
+
+    def state_dict(self) -> Tree:
+        """Return all that it has learned or remembers, as plain values."""
+
+    def load_state_dict(self, state: Tree) -> None:
+        """Continue from the state of another one."""
+
+
+class Encoder(Stateful, Protocol):
     """Encodes the tensors that one sender sends over one edge; it may learn from them."""
 
     def encode(self, tensor: Tensor) -> Tree:
@@ -18,14 +28,8 @@ class Encoder(Protocol):
             OptionError: The codec does not fit the tensor.
         """
 
-    def state_dict(self) -> Tree:
-        """Return all that the encoder has learned, as plain values."""
 
-    def load_state_dict(self, state: Tree) -> None:
-        """Continue from the state of another encoder."""
-
-
-class Decoder(Protocol):
+class Decoder(Stateful, Protocol):
     """Decodes what one encoder has encoded, in the same order."""
 
     def decode(self, encoded: Tree) -> Tensor:
@@ -34,12 +38,6 @@ class Decoder(Protocol):
         Raises:
             PacketError: An earlier packet is needed and did not arrive.
         """
-
-    def state_dict(self) -> Tree:
-        """Return all that the decoder remembers, as plain values."""
-
-    def load_state_dict(self, state: Tree) -> None:
-        """Continue from the state of another decoder."""
 
 
 class Codec(Protocol):

@@ -7,19 +7,24 @@ The order and the augmentation, and so the bits of batch b in epoch e, depend on
 # Shapes: N examples, B batch.
 
 import inspect
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
-from typing import Any, Protocol, final
+from typing import Any, Protocol, TypeVar, final
 
 import torch
 from torch import Generator, Tensor
 
-from hocket.data.prepared import prepare_ahead
 from hocket.data.randomness import divide_rows, make_generator
 from hocket.errors import DataError, OptionError, format_problems
 
 Transform = Callable[[Tensor, Generator], Tensor]
 """Function from a batch of inputs (B, ...) to another; it draws from the generator only."""
+AHEAD = 2
+"""Batches for each worker that are ready or in work."""
+Key = TypeVar("Key")
+Value = TypeVar("Value")
 
 
 class Examples(Protocol):
@@ -172,3 +177,35 @@ class Batches:
         return self.examples.take(
             rows_B, make_generator(self.seed, "augmentation", epoch, batch)
         )
+
+
+def prepare_ahead(
+    prepare: Callable[[Key], Value], keys: Iterable[Key], workers: int
+) -> Iterator[Value]:
+    """Yield the result for each key, in order; some later ones are prepared meanwhile.
+
+    Threads do that, and not processes: reading files, decoding images and PyTorch's operations
+    let other threads run, no tensor is copied to another process, and nothing is forked.
+
+    Args:
+        prepare: Returns the result for a key; several threads call it at the same time.
+        keys: The keys.
+        workers: Number of threads; 0 to prepare each result when the caller wants it.
+
+    Raises:
+        Exception: Preparing a result raised it; it is raised again when its turn comes.
+    """
+    if not workers:
+        yield from map(prepare, keys)
+        return
+    waiting: deque[Future[Value]] = deque()
+    pool = ThreadPoolExecutor(workers, thread_name_prefix="hocket-data")
+    try:
+        for key in keys:
+            waiting.append(pool.submit(prepare, key))
+            if len(waiting) == AHEAD * workers:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
+    finally:  # also if the rest is not wanted
+        pool.shutdown(wait=False, cancel_futures=True)

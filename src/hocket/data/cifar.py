@@ -24,7 +24,7 @@ def make_loader(release: Release) -> Callable[..., Data]:
         augment: bool = True,
         normalisation: str = "fdg",
     ) -> Data:
-        """Load 50,000 training and 10,000 test images (3, 32, 32) in 10 or 100 fine classes.
+        """Read the first layout that is there.
 
         Args:
             data_dir: Folder that is, or contains, the folder of the original pickles, its
@@ -75,6 +75,8 @@ def make_loader(release: Release) -> Callable[..., Data]:
         )
 
     load.__name__ = load.__qualname__ = release.name
+    title = f"CIFAR-{release.classes}: 50,000 training and 10,000 test images (3, 32, 32)"
+    load.__doc__ = f"Load {title}.\n\n        {load.__doc__}"
     return load
 
 

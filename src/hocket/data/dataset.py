@@ -1,12 +1,12 @@
 """A named data set: its batches, and the properties that a network depends on."""
 
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, replace
+from typing import Literal, Protocol, Self, runtime_checkable
 
 from torch import Tensor
 
-from hocket.data.batches import Batches
-from hocket.errors import DataError
+from hocket.data.batches import Batches, Examples
+from hocket.errors import DataError, OptionError
 
 Kind = Literal["images", "vectors", "tokens"]
 
@@ -53,3 +53,54 @@ def check_targets(targets: Tensor, classes: int) -> None:
             f"targets range from {smallest} to {largest}, but {classes} classes want "
             f"0 to {classes - 1}; renumber the targets or raise the number of classes"
         )
+
+
+@runtime_checkable
+class Divisible(Examples, Protocol):
+    """Examples that can be divided into two parts."""
+
+    def divide(self, held: int, test: Self) -> tuple[Self, Self]:
+        """Return the rest, and the held-out examples, served as the test examples are.
+
+        Args:
+            held: Number of examples to hold out.
+            test: The test examples.
+        """
+
+
+def hold_out(data: Data, share: float) -> Data:
+    """Return data whose test is a share of the training examples, which trains no more.
+
+    Choices that compare results, such as a learning rate, can then be made without the test.
+
+    The same examples are held out for every seed of the data.
+
+    Args:
+        data: The data; its own test examples are left out.
+        share: Share of the training examples, above 0 and below 1.
+
+    Raises:
+        DataError: The examples cannot be divided.
+        OptionError: The share is of no example, or of all.
+    """
+    train, test = data.train.examples, data.test.examples
+    held = round(share * len(train))
+    impossible = OptionError(
+        f"hold_out is {share:g} of {len(train)} training examples, which is {held}; choose "
+        "a share that holds out at least one and leaves at least one"
+    )
+    if not 0 < held < len(train):
+        raise impossible
+    if not isinstance(train, Divisible) or not isinstance(test, type(train)):
+        raise DataError(
+            f"the examples of {data.name!r} cannot be divided; give their class a method "
+            "divide(held, test), or leave hold_out at 0"
+        )
+    rest, held_out = train.divide(held, test)
+    if not len(rest):  # a text also loses what is left of its last window
+        raise impossible
+    return replace(
+        data,
+        train=data.train.with_options(examples=rest),
+        test=data.test.with_options(examples=held_out),
+    )

@@ -9,8 +9,8 @@ from typing import Any
 
 from hocket.data.cifar import cifar10, cifar100
 from hocket.data.dataset import Data
+from hocket.data.dataset import hold_out as divide
 from hocket.data.digits import digits
-from hocket.data.held_out import hold_out as divide
 from hocket.data.images import folder
 from hocket.data.mixing import Mix, MixedExamples, check_mixing
 from hocket.data.synthetic import synthetic

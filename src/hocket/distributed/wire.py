@@ -276,7 +276,8 @@ def check_header(header: dict[str, Any]) -> None:
         PacketError: A value is missing or malformed, or the tensors are larger than the memory
             of this machine.
     """
-    for name, kind in (("kind", str), ("number", int), ("sequence", int), ("tensors", list)):
+    kinds = {"kind": str, "number": int, "sequence": int, "tensors": list, "trees": dict}
+    for name, kind in kinds.items():
         header_value(header, name, kind)
     specs, checksums = header["tensors"], header.get("checksums")
     if checksums is not None:

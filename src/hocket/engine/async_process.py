@@ -14,7 +14,6 @@ from hocket.engine.async_stage import AsyncStage
 from hocket.engine.engine import Batch, Engine, Pace
 from hocket.engine.event import Event
 from hocket.engine.lookahead import NO_BATCH, BatchAnnouncer
-from hocket.errors import HocketError
 from hocket.stage.passes.forward_only import Prediction
 from hocket.transport.processes.reconnecting import ReconnectingLink
 from hocket.transport.replay_buffer import ReplayBuffer
@@ -55,9 +54,6 @@ class ProcessPace(Pace):
         self._reads_data = reads_data
         self._polled = 0.0
         self._announced_end = False
-        self._failures: list[HocketError] = []
-        # Not a method: the world lives longer than this engine, and would keep it alive.
-        world.failures.add_listener(self._failures.append)
         self._waits = []
         for link in links:
             status = Status("waiting for the others", (link.rank,), limit="slow_timeout_s")
@@ -102,7 +98,7 @@ class ProcessPace(Pace):
     @property
     def failed(self) -> bool:
         """True if another process has failed."""
-        return bool(self._failures)
+        return self._world.failures.record.known is not None
 
     def _placeholders(self) -> Iterator[Batch]:
         """Return a placeholder for each turn that is left of the stage's own epoch."""
@@ -120,8 +116,7 @@ class ProcessPace(Pace):
                 wait.restart()
         for link in self._links:
             link.raise_if_lost()
-        if self._failures:
-            raise self._failures[0]
+        self._world.failures.raise_if_failed()
         now = time.monotonic()
         if not self.finished and now - self._polled >= POLL_S:
             self._polled = now
@@ -244,10 +239,10 @@ class AsyncProcess(Engine):
         phase = self._world.membership.phase
         if self._following is not None:
             sent = self._stage.stage.send_stats.sent
-            self._following.wait_connected().send("count", phase, {"sent": sent})
+            self._following.wait_connected().send("count", phase, sent=sent)
         if self._previous is not None and self._buffer is not None:
             message = self._previous.wait_connected().receive("count", phase)
-            self._buffer.count_lost(message.value("sent", int))
+            self._buffer.count_lost(message.number("sent"))
 
     def _wait_for_packet(self) -> bool:
         """Wait for a packet to draw or, after the goal, to pass on; return True if it came.

@@ -342,7 +342,6 @@ def build_distributed(parts: EngineParts, world: World) -> DistributedEngine:
             rank,
             sum(delays) + SPARE_CAPACITY,
             setup.device,
-            backends.for_headers(rank),
             backends.for_peer(rank),
             ahead=messages_ahead(delays),
             checksum=setup.checksum,
@@ -444,15 +443,12 @@ def build_async_process(parts: EngineParts, world: World) -> AsyncProcess:
     ) -> ReconnectingLink:
         rank = world.neighbour(offset)
 
-        def connect(
-            lost_error: Callable[[str], HocketError], headers: Backend, backend: Backend
-        ) -> Connection:
+        def connect(lost_error: Callable[[str], HocketError], backend: Backend) -> Connection:
             return Connection(
                 world,
                 rank,
                 SPARE_CAPACITY,
                 setup.device,
-                headers,
                 backend,
                 on_activation,
                 checksum=setup.checksum,
@@ -460,9 +456,7 @@ def build_async_process(parts: EngineParts, world: World) -> AsyncProcess:
             )
 
         # Process groups of the others are closed to a process that comes back.
-        first = None
-        if backends is not None:
-            first = backends.for_headers(rank), backends.for_peer(rank)
+        first = None if backends is None else backends.for_peer(rank)
         return ReconnectingLink(world, rank, connect, first)
 
     # Links to the neighbours, and the stage between them.

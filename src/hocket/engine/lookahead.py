@@ -44,9 +44,8 @@ class BatchAnnouncer:
         # The stages after the first one hear how many batches come, and pass it on.
         number, self._openings = self._openings, self._openings + 1
         if self._previous is not None:
-            lookahead.end_batch = self._previous.receive("opening", number).value(
-                "end_batch", int
-            )
+            opening = self._previous.receive("opening", number)
+            lookahead.end_batch = opening.number("end_batch")
             self._open(number, lookahead)
             while start < lookahead.end_batch:
                 yield NO_BATCH
@@ -67,7 +66,7 @@ class BatchAnnouncer:
 
     def _open(self, number: int, lookahead: Lookahead) -> None:
         if self._following is not None:
-            self._following.send("opening", number, {"end_batch": lookahead.end_batch})
+            self._following.send("opening", number, end_batch=lookahead.end_batch)
 
     def predict(self, stage: Stage, batches: Iterable[Batch]) -> Iterator[Prediction]:
         """Forward batches for evaluation; return what the stage of this process predicts.
@@ -82,11 +81,9 @@ class BatchAnnouncer:
             values, targets, ensemble = *batch, None
             if previous is not None:
                 message = previous.receive("evaluation", number)
-                lookahead.end_batch = message.value("end_batch", int)
-                values, targets, ensemble = (
-                    message.tree(name, previous.device)
-                    for name in ("values", "targets", "ensemble")
-                )
+                lookahead.end_batch = message.number("end_batch")
+                names = ("values", "targets", "ensemble")
+                values, targets, ensemble = message.trees(names, previous.device)
 
             # Predict, and send on what the next stage needs.
             prediction = predict_batch(stage.core, values, targets, ensemble)
@@ -94,7 +91,7 @@ class BatchAnnouncer:
                 self._following.send(
                     "evaluation",
                     number,
-                    {"end_batch": lookahead.end_batch},
+                    end_batch=lookahead.end_batch,
                     values=prediction.output,
                     targets=prediction.targets,
                     ensemble=prediction.ensemble,

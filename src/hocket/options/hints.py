@@ -75,7 +75,7 @@ def matches_hint(value: Any, hint: Any) -> bool:
         return isinstance(value, str | Path)
     if hint in (str, int, bool, type(None)):
         return type(value) is hint
-    return True
+    return origin is not dict or isinstance(value, dict)
 
 
 def _describe_hint(hint: Any) -> str:
@@ -86,6 +86,8 @@ def _describe_hint(hint: Any) -> str:
         return " or ".join(map(repr, arguments))
     if origin in _COLLECTIONS:
         return f"a list, each {_describe_hint(arguments[0]) if arguments else 'anything'}"
+    if origin is dict:
+        return "a dict"
     words = {
         str: "text",
         int: "a whole number",

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from hocket.errors import CutError
-from hocket.modes import restore_modes
+from hocket.modes import restore_modes, training_mode
 from hocket.partition.cut_graph import CutGraph, CutPoint, batch_size
-from hocket.partition.recording.record_modes import record_modes
+from hocket.partition.recording.recorder import record_modes
 from hocket.partition.recording.recording import (
     EVALUATION,
     TRAINING,
@@ -25,7 +25,7 @@ from hocket.partition.recording.recording import (
 )
 from hocket.partition.recording.torch_functions import is_discrete
 from hocket.partition.shared_weights import SharedWeights, find_crossing_weights
-from hocket.partition.unfit_network import recording_error, require_uncompiled
+from hocket.partition.unfit_network import require_uncompiled, unfit_error
 from hocket.tree import Tree, map_tensors, tensors
 
 Candidate = dict[ForwardMode, Call]
@@ -41,7 +41,7 @@ def find_cut_points(network: nn.Module, sample: Tree) -> CutGraph:
 
     Raises:
         CutError: The network does not take the sample, cannot be followed, or is compiled.
-    """  # noqa: DOC501  # recording_error returns a CutError
+    """  # noqa: DOC501  # unfit_error returns a CutError
     require_uncompiled(network)
     count = batch_size(sample)
 
@@ -78,7 +78,13 @@ def find_cut_points(network: nn.Module, sample: Tree) -> CutGraph:
     except CutError:
         raise
     except Exception as error:
-        raise recording_error(network, sample, error) from error
+        otherwise = (
+            f"cannot follow the forward of a {type(network).__name__}, which takes the sample: "
+            f"{error}; give the stages as an nn.Sequential or a list of modules, within which "
+            "anything is possible, such as vmap and inference_mode"
+        )
+        with training_mode(network):
+            raise unfit_error(network, sample, error, otherwise) from error
     return _GraphBuilder(network, resized[TRAINING], recordings, repeated, ratio).build()
 
 

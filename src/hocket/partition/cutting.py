@@ -1,6 +1,6 @@
 """Cuts of any network into stages: between the layers of a sequence, or inside its forward."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import partial
 from itertools import pairwise
 from typing import Literal, get_args
@@ -313,7 +313,8 @@ def require_enough_layers(stages: int, graph: CutGraph) -> None:
     Raises:
         CutError: There are fewer, with all reasons; or the number of stages is below 1.
     """
-    _require_enough(stages, len(graph.layer_names), list(_summarize_refused(graph)))
+    reasons = [format_refusal(*each) for each in excluded_places(graph).items()]
+    _require_enough(stages, len(graph.layer_names), reasons)
 
 
 def _require_enough(stages: int, layers: int, reasons: Sequence[str]) -> None:
@@ -363,12 +364,3 @@ def _find_positions(graph: CutGraph, plan: Plan) -> list[int]:
             format_problems(f"cannot cut this network into {plan.stages} stages", problems)
         )
     return positions
-
-
-def _summarize_refused(graph: CutGraph) -> Iterator[str]:
-    """Yield each reason against further cuts once, with the modules that it concerns."""
-    names_by_reason: dict[str, list[str]] = {}
-    for name, reason in excluded_places(graph):
-        names_by_reason.setdefault(reason, []).append(name)
-    for reason, names in names_by_reason.items():
-        yield format_refusal(reason, names[0], len(names))

@@ -4,7 +4,6 @@ import torch
 from torch import nn
 
 from hocket.errors import CutError, SampleError
-from hocket.modes import restore_modes
 from hocket.partition.recording.recorder import call_network, devices_of
 from hocket.restore import preserve_rng, restore_state
 from hocket.tree import Tree, copy_tensors, tensors
@@ -71,31 +70,22 @@ def require_uncompiled(network: nn.Module) -> None:
             )
 
 
-def recording_error(network: nn.Module, sample: Tree, error: Exception) -> CutError:
-    """Return the error for a forward that fails while it is recorded.
+def unfit_error(network: nn.Module, sample: Tree, error: Exception, otherwise: str) -> CutError:
+    """Return the error for a network that fails without a cut, or while it is recorded.
 
     Args:
-        network: The network.
+        network: The network, in the mode in which it failed.
         sample: Its inputs.
-        error: Exception of the forward.
+        error: The exception.
+        otherwise: Message for a network whose forward alone does not fail.
 
     Raises:
         OutOfMemoryError: The memory of the GPU was short.
     """
-    if isinstance(error, torch.OutOfMemoryError):
-        raise error
+    refused = sample_error(network, sample, error)
     try:
-        with (
-            restore_modes(network),
-            restore_state(network),
-            preserve_rng(devices_of(network)),
-        ):
-            network.train(True)
+        with restore_state(network), preserve_rng(devices_of(network)), torch.enable_grad():
             call_network(network, copy_tensors(sample))
     except Exception:
-        return sample_error(network, sample, error)
-    return CutError(
-        f"cannot follow the forward of a {type(network).__name__}, which takes the sample: "
-        f"{error}; give the stages as an nn.Sequential or a list of modules, within which "
-        "anything is possible, such as vmap and inference_mode"
-    )
+        return refused
+    return CutError(otherwise)

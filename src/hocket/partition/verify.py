@@ -16,7 +16,7 @@ from torch._subclasses import FakeTensor
 from hocket.errors import CutError, format_problems, warn
 from hocket.modes import evaluation_mode, training_mode
 from hocket.partition.recording.recorder import call_network, devices_of
-from hocket.partition.unfit_network import sample_error
+from hocket.partition.unfit_network import unfit_error
 from hocket.restore import preserve_rng, restore_state
 from hocket.tree import Tree, as_leaf, copy_tensors, is_inexact, map_tensors, tensors
 
@@ -128,33 +128,17 @@ def _run_whole(network: nn.Module, sample: Tree, *, learns: bool) -> tuple[_Pass
     try:
         return _run(network, [network], sample), True
     except Exception as error:
-        unfit = _unfit_error(network, sample, error)
+        otherwise = (
+            f"cannot cut a {type(network).__name__} whose backward fails without a cut as "
+            f"well: {error}; change its forward so that loss.backward() works"
+        )
+        unfit = unfit_error(network, sample, error, otherwise)
         if learns:
             raise unfit from error
         try:  # cuDNN's recurrent layers have no backward in evaluation
             return _run(network, [network], sample, grad=False), False
         except Exception:
             raise unfit from error
-
-
-def _unfit_error(network: nn.Module, sample: Tree, error: Exception) -> CutError:
-    """Return the error for a network that fails without a cut, in its present mode.
-
-    Args:
-        network: The network.
-        sample: A batch of its inputs.
-        error: Exception of its forward or of its backward.
-    """
-    refused = sample_error(network, sample, error)
-    try:
-        with _same_state(network, grad=True):
-            call_network(network, copy_tensors(sample))
-    except Exception:
-        return refused
-    return CutError(
-        f"cannot cut a {type(network).__name__} whose backward fails without a cut as well: "
-        f"{error}; change its forward so that loss.backward() works"
-    )
 
 
 def _warn_of_rounding(rounded: Sequence[str], stages: int) -> None:

@@ -15,7 +15,6 @@ from hocket import data as datasets
 from hocket import zoo
 from hocket.data import Data
 from hocket.errors import OptionError, format_problems, unknown_name
-from hocket.files import read_json
 from hocket.methods import parse_method
 from hocket.methods.method import Method
 from hocket.methods.simulated.delays import (
@@ -155,30 +154,6 @@ def format_method_options(method: str, extra_delay: Sequence[int]) -> str:
     return f"--method {shlex.quote(method)}{delay}"
 
 
-def note_on_plan(config: RunConfig) -> str:
-    """Return a note if the plan's file recommends another method or extra delay than is used.
-
-    Raises:
-        OptionError: The file cannot be read.
-    """
-    file = Path(config.plan)
-    if file.suffix != ".json":
-        return ""
-    edges = Plan.read(file).stages - 1
-    content = read_json(file)
-    method, delay = content.get("method"), content.get("extra_delay")
-    if not isinstance(method, str) or not isinstance(delay, list):  # cuts alone
-        return ""
-    recommended = format_method_options(method, delay)
-    ticks = parse_extra_delay(config.extra_delay)
-    used = format_method_options(
-        config.method, [ticks] * edges if isinstance(ticks, int) else ticks
-    )
-    if used == recommended:
-        return ""
-    return f"plan {config.plan} recommends {recommended}; this run uses {used}"
-
-
 def build_run_method(config: RunConfig) -> Method:
     """Return the method of a configuration, with its extra delay or its staleness.
 
@@ -188,19 +163,15 @@ def build_run_method(config: RunConfig) -> Method:
     ticks = parse_extra_delay(config.extra_delay)
     method = with_extra_delay(parse_method(config.method), ticks)
     if config.staleness != "none":
-        method = _with_profile(method, config)
+        profile = parse_staleness(config.staleness)
+        if config.extra_delay:
+            raise OptionError(
+                f"extra_delay is {config.extra_delay} and staleness is {config.staleness!r}, "
+                "which leaves no delay to extend; give one of the two"
+            )
+        method = with_staleness(method, profile)
     method.require_stages(config.stages)
     return method
-
-
-def _with_profile(method: Method, config: RunConfig) -> Method:
-    profile = parse_staleness(config.staleness)
-    if config.extra_delay:
-        raise OptionError(
-            f"extra_delay is {config.extra_delay} and staleness is {config.staleness!r}, which "
-            "leaves no delay to extend; give one of the two"
-        )
-    return with_staleness(method, profile)
 
 
 def parse_stage_speeds(config: RunConfig) -> tuple[float, ...] | None:
@@ -222,24 +193,15 @@ def parse_stage_speeds(config: RunConfig) -> tuple[float, ...] | None:
 def build_optimizer_factory(
     config: RunConfig, network: nn.Module | None = None
 ) -> OptimizerFactory:
-    """Return a function that builds the optimizer of a stage.
+    """Return a function that builds the optimizer of a stage, once its options are tried.
 
     Args:
         config: Choices of the training.
         network: The network, whose hidden matrices Muon trains or RotatedAdam rotates; None
-            for an optimizer that needs none.
+            for an optimizer that needs none, or only to check the options.
 
     Raises:
         OptionError: There is no such optimizer, or it refuses the options or the network.
-    """
-    return find_optimizer(config)(network)
-
-
-def find_optimizer(config: RunConfig) -> Callable[[nn.Module | None], OptimizerFactory]:
-    """Check the optimizer of a configuration; return its factory as a function of the network.
-
-    Raises:
-        OptionError: There is no such optimizer, or it refuses the options.
     """
     # Try the options on a single weight.
     named, found = _find_optimizer(config)
@@ -256,14 +218,11 @@ def find_optimizer(config: RunConfig) -> Callable[[nn.Module | None], OptimizerF
             f"weight_decay_on is {config.weight_decay_on!r}, and the optimizer {str(named)!r} "
             "has no weight_decay; give it one, or leave weight_decay_on out"
         )
-
-    def factory_for(network: nn.Module | None) -> OptimizerFactory:
-        if network is not None and found in (optim.Muon, RotatedAdam):
-            of_network = muon if found is optim.Muon else rotated_adam
-            return of_network(network, group, **named.options)
-        return lambda parameters: found(group(parameters), **named.options)
-
-    return factory_for
+    # Let optimizers of matrices find them in the network.
+    if network is not None and found in (optim.Muon, RotatedAdam):
+        of_network = muon if found is optim.Muon else rotated_adam
+        return of_network(network, group, **named.options)
+    return lambda parameters: found(group(parameters), **named.options)
 
 
 def _find_optimizer(config: RunConfig) -> tuple[Named, Callable[..., Any]]:

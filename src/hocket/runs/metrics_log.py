@@ -5,22 +5,21 @@ import os
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
-from importlib import import_module
 from io import FileIO
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from hocket.callbacks.tracking import Trackers
+from hocket.callbacks.trackers import Trackers
 from hocket.engine.event import Event
 from hocket.engine.gradient_error import GradientError
-from hocket.errors import RunFolderError, import_extra, warn
+from hocket.errors import RunFolderError, warn
 from hocket.files import open_to_append, read_lines
 from hocket.runs.config import plain_values
 from hocket.runs.run_dir import cannot_write
 from hocket.stage.stage import Stage
 from hocket.training.results.metrics import EpochResult, EvaluationResult
-from hocket.training.results.rows import axis, event_row, scalars
+from hocket.training.results.rows import axis, event_row, import_tensorboard, scalars
 
 
 class MetricsLog:
@@ -229,13 +228,3 @@ def _is_later(line: bytes, tick: int, epoch: int) -> bool:
         return bool(row.get("tick", -1) >= tick or row.get("number", -1) >= epoch)
     except (ValueError, TypeError, AttributeError, RecursionError):
         return True
-
-
-def import_tensorboard() -> Any:
-    """Import what writes event files for TensorBoard.
-
-    Raises:
-        OptionError: The package is not installed.
-    """
-    import_extra("tensorboard", "tensorboard", "the option tensorboard")
-    return import_module("torch.utils.tensorboard")

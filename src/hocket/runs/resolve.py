@@ -1,40 +1,40 @@
 """Everything that a configuration names, found and checked before data are read."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from torch import nn
 
-from hocket.callbacks.tracking import Tracker
+from hocket.callbacks.mlflow_tracker import MLflow
+from hocket.callbacks.wandb_tracker import WandB
 from hocket.codecs.registry import parse_codec
 from hocket.data import Data
 from hocket.distributed.folder.restart import environment_number
 from hocket.distributed.network.device import parse_device
-from hocket.errors import Problems
+from hocket.errors import OptionError, Problems, format_problems, import_extra
 from hocket.methods.method import Method
 from hocket.optim.factory import OptimizerFactory
 from hocket.options.common_options import CommonOptions
+from hocket.options.ranges import wrong_choice
 from hocket.partition import Plan
 from hocket.runs.build import (
+    build_optimizer_factory,
     build_plan,
     build_run_method,
     build_scheduler_factory,
-    find_optimizer,
     load_data,
     network_builder,
     parse_stage_speeds,
     require_data,
 )
 from hocket.runs.config import RunConfig
-from hocket.runs.metrics_log import import_tensorboard
-from hocket.runs.trackers import parse_trackers
 from hocket.signals.losses import Loss, cross_entropy
 from hocket.stage.training_options import TrainingOptions
 from hocket.stage.update.accumulate import as_clipping
 from hocket.training.budget import COUNTS_OWN_UPDATES, Budget
+from hocket.training.results.rows import import_tensorboard
 from hocket.training.weights_file import import_safetensors
 
 
@@ -49,8 +49,7 @@ class ResolvedRun:
         loss: The loss to train with.
         budget: Length of the training.
         options: All other options of the trainer, with scheduler, codec and speeds.
-        trackers: Services that get the metrics, to be built with the name of the run, the name
-            of the process (None for the main one) and the choices.
+        trackers: Services that get the metrics.
         data: Reads the data set.
         network: Builds the network for the data.
         optimizer: Returns what builds the optimizer of a stage, for the network.
@@ -62,7 +61,7 @@ class ResolvedRun:
     loss: Loss
     budget: Budget
     options: TrainingOptions
-    trackers: Sequence[Callable[[str, str | None, dict[str, Any]], Tracker]]
+    trackers: Sequence[type[WandB | MLflow]]
     data: Callable[[], Data]
     network: Callable[[Data], nn.Module]
     optimizer: Callable[[nn.Module], OptimizerFactory]
@@ -87,7 +86,7 @@ class ResolvedRun:
         network = problems.attempt(network_builder, config)
         problems.attempt(require_data, config)
         # Everything that a stage is built from.
-        optimizer = problems.attempt(find_optimizer, config)
+        problems.attempt(build_optimizer_factory, config)
         scheduler = problems.attempt(build_scheduler_factory, config)
         codec = problems.attempt(parse_codec, config.codec)
         stage_speeds = problems.attempt(parse_stage_speeds, config)
@@ -126,7 +125,7 @@ class ResolvedRun:
             trackers=trackers,
             data=partial(load_data, config),
             network=network,
-            optimizer=optimizer,
+            optimizer=partial(build_optimizer_factory, config),
         )
 
 
@@ -150,3 +149,32 @@ def _find_common_counts(config: RunConfig, method: Method) -> list[str]:
             "only; leave it out, or train in one process"
         )
     return problems
+
+
+TRACKERS: Mapping[str, type[WandB | MLflow]] = {"wandb": WandB, "mlflow": MLflow}
+"""Trackers by the names of their packages."""
+
+
+def parse_trackers(text: str) -> Sequence[type[WandB | MLflow]]:
+    """Return the trackers that a list of names means, whose packages are there.
+
+    Args:
+        text: Names, such as ``wandb,mlflow``; ``none`` for none.
+
+    Raises:
+        OptionError: A name is unknown or comes twice, or a package is not installed.
+
+    >>> parse_trackers("none")
+    []
+    """
+    names = [] if text == "none" else [name.strip() for name in text.split(",")]
+    problems = [each for name in names for each in wrong_choice("log_to", name, [*TRACKERS])]
+    if len(set(names)) < len(names):
+        problems.append(f"log_to is {text!r}; name each once")
+    if "tensorboard" in names:
+        problems.append("files for TensorBoard have their own option: --tensorboard")
+    if problems:
+        raise OptionError(format_problems("cannot send metrics to these trackers", problems))
+    for name in names:
+        import_extra(name, name, f"the tracker {name!r}", has=TRACKERS[name].needs)
+    return [TRACKERS[name] for name in names]

@@ -100,9 +100,7 @@ def require_no_links(run_dir: Path) -> None:
 
 
 @contextmanager
-def lock_run_dir(
-    run_dir: Path, noun: str = "run folder", *, shared: bool = False, waits: bool = False
-) -> Iterator[None]:
+def lock_run_dir(run_dir: Path, noun: str = "run folder") -> Iterator[None]:
     """Context manager that keeps other processes from training in the same folder.
 
     The system gives the lock back when this process ends, however it ends.
@@ -110,8 +108,6 @@ def lock_run_dir(
     Args:
         run_dir: The folder.
         noun: Noun for it in messages.
-        shared: Share the folder with processes that share it as well.
-        waits: Wait until the other process has left it.
 
     Raises:
         RunFolderError: Another process trains there, or the lock cannot be created.
@@ -125,8 +121,7 @@ def lock_run_dir(
     with os.fdopen(number, "r+") as lock:
         # Take the lock.
         try:
-            how = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
-            fcntl.flock(number, how if waits else how | fcntl.LOCK_NB)
+            fcntl.flock(number, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise RunFolderError(
                 f"the {noun} {str(run_dir)!r} is in use by {lock.read(LOCK_LENGTH)}; wait "
@@ -135,9 +130,7 @@ def lock_run_dir(
         # Leave a name for others' messages; on a full disk the lock holds without one.
         with suppress(OSError):
             lock.truncate()
-            # Of several that share it, the one that writes last may end first.
-            holder = "a process that shares it" if shared else f"process {os.getpid()}"
-            lock.write(f"{holder} on {platform.node()}")
+            lock.write(f"process {os.getpid()} on {platform.node()}")
             lock.flush()
         yield
 

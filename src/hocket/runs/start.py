@@ -1,7 +1,6 @@
 """Start of a training: new, resumed or restarted, in this process or in several."""
 
 import dataclasses
-import os
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -72,29 +71,20 @@ def start_training(
     if resume_from is not None:
         config = _resumed_config(config, resume_from)
     resume = resume_from is not None
-    # Leave restarts of all processes to torchrun, if it started this one.
-    budget = RestartBudget(max_restarts)
-    if "RANK" in os.environ and processes == 1:  # torchrun restarts all processes
+    # Train in this process, which torchrun may have started, and started again.
+    if processes == 1:
         return train_in_process(config, resume or _restarted_by_torchrun(config), report)
-    # Train, with one folder for all restarts.
+    budget = RestartBudget(max_restarts)
+    # Train in several processes, with one folder for all restarts.
     if not max_restarts or config.run_dir is not None:
-        return _start(config, report, resume, processes, budget)
+        return _launch_training(config, report, resume, processes, budget)
     run_dir = create_run_dir(config)
     config = dataclasses.replace(config, run_dir=run_dir)
     try:
-        return _start(config, report, resume, processes, budget)
+        return _launch_training(config, report, resume, processes, budget)
     finally:
         with suppress(OSError):  # it is not empty
             run_dir.rmdir()
-
-
-def _start(
-    config: RunConfig, report: ReportOfAll, resume: bool, processes: int, budget: RestartBudget
-) -> int:
-    """Train in this process or in several, and return the exit code."""
-    if processes > 1:
-        return _launch_training(config, report, resume, processes, budget)
-    return train_in_process(config, resume or _restarted_by_torchrun(config), report)
 
 
 def train_in_process(config: RunConfig, resume: bool, report: Report) -> int:

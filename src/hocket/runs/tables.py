@@ -1,10 +1,16 @@
-"""Tables for the command line: results of a training, methods and timelines."""
+"""Tables for the command line: results of a training, timelines, and all that has a name."""
 
+import inspect
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
+from typing import Any
 
+import torch
 from rich.table import Table
 from rich.text import Text
 
+from hocket import data, zoo
+from hocket.data.registry import DATA
 from hocket.errors import OptionError
 from hocket.methods import METHODS, build_method, method_options
 from hocket.methods.method import Method
@@ -15,140 +21,106 @@ from hocket.timeline import Timeline
 
 def summary_tables(summary: Summary) -> list[Table]:
     """Build the tables of a result; those that would be empty are left out."""
-    builders = (
-        _result_table,
-        _averaged_table,
-        _stage_table,
-        _time_table,
-        _exit_table,
-        _codec_table,
-        _receive_table,
-        _skipped_table,
-    )
-    return [table for build in builders if (table := build(summary)).row_count]
+    title = f"{summary.state}: {summary.folder}"
+    tables = [
+        _table(title, RESULT_COLUMNS, [_result_row(summary)]),
+        _table("", "weights, test loss, test error", _averaged_rows(summary)),
+        _table("", STAGE_COLUMNS, _stage_rows(summary)),
+        _table("", TIME_COLUMNS, _time_rows(summary)),
+        _table("", "exit, test error", _exit_rows(summary)),
+        _table("", "stage, compression, lost, codes in use", _codec_rows(summary)),
+        _table("", RECEIVE_COLUMNS, _receive_rows(summary)),
+        _table("", "stage, batches skipped", _skipped_rows(summary)),
+    ]
+    return [table for table in tables if table.row_count]
 
 
-def _result_table(summary: Summary) -> Table:
-    """Build the table of the result as a whole."""
-    table = Table(title=f"{summary.state}: {summary.folder}", title_justify="left")
-    for name in ("epochs", "training loss", "test loss", "test error", "time", "samples/s"):
+RESULT_COLUMNS = "epochs, training loss, test loss, test error, time, samples/s"
+STAGE_COLUMNS = "stage, layers, parameters, auxiliary, delay, staleness"
+TIME_COLUMNS = "stage, busy, waiting, sending, sent, peak memory"
+RECEIVE_COLUMNS = "stage, not sent, arrived, drawn, reused, dropped, lost, refused, buffer"
+
+
+def _table(title: str, columns: str, rows: Iterable[Sequence[str]]) -> Table:
+    """Build a table of numbers from the names of its columns and its rows."""
+    table = Table(title=title or None, title_justify="left")
+    for name in columns.split(", "):
         table.add_column(name, justify="right")
+    for row in rows:
+        table.add_row(*row)
+    return table
+
+
+def _format(value: float | None, form: str) -> str:
+    """Return a number in a form such as ".1%"; a dash for None."""
+    return "-" if value is None else format(value, form)
+
+
+def _result_row(summary: Summary) -> Sequence[str]:
     last = summary.epochs[-1] if summary.epochs else None
     evaluation = last.evaluation if last else None
-    table.add_row(
+    return (
         str(len(summary.epochs)),
-        f"{last.loss:.4f}" if last else "-",
-        f"{evaluation.loss:.4f}" if evaluation else "-",
-        f"{evaluation.error:.2%}" if evaluation and evaluation.error is not None else "-",
+        _format(last.loss if last else None, ".4f"),
+        _format(evaluation.loss if evaluation else None, ".4f"),
+        _format(evaluation.error if evaluation else None, ".2%"),
         f"{summary.seconds:.1f} s",
         f"{summary.samples_per_s:,.0f}",
     )
-    return table
 
 
-def _averaged_table(summary: Summary) -> Table:
-    """Build the table of the evaluation of the averaged weights."""
-    table = _empty_table("weights", "test loss", "test error")
+def _averaged_rows(summary: Summary) -> Iterator[Sequence[str]]:
     if (averaged := summary.averaged) is not None:
-        error = "-" if averaged.error is None else f"{averaged.error:.2%}"
-        table.add_row("averaged", f"{averaged.loss:.4f}", error)
-    return table
+        yield "averaged", f"{averaged.loss:.4f}", _format(averaged.error, ".2%")
 
 
-def _stage_table(summary: Summary) -> Table:
-    """Build the table of the size, delay and staleness of each stage."""
-    table = _empty_table("stage", "layers", "parameters", "auxiliary", "delay", "staleness")
+def _stage_rows(summary: Summary) -> Iterator[Sequence[str]]:
     for k, stage in enumerate(summary.stages):
-        table.add_row(
-            str(k),
-            str(stage.layers),
-            f"{stage.parameters:,}",
-            f"{stage.extra_parameters:,}",
-            f"{stage.delay} ticks",
-            "-" if stage.staleness is None else f"{stage.staleness:.2f} updates",
-        )
-    return table
+        sizes = f"{stage.parameters:,}", f"{stage.extra_parameters:,}"
+        staleness = "-" if stage.staleness is None else f"{stage.staleness:.2f} updates"
+        yield str(k), str(stage.layers), *sizes, f"{stage.delay} ticks", staleness
 
 
-def _time_table(summary: Summary) -> Table:
-    """Build the table of the time, sent data and memory of each stage."""
-    table = _empty_table("stage", "busy", "waiting", "sending", "sent", "peak memory")
+def _time_rows(summary: Summary) -> Iterator[Sequence[str]]:
     for k, stage in enumerate(summary.stages):
-        table.add_row(
-            str(k),
-            *(
-                "-" if part is None else f"{part:.1%}"
-                for part in (stage.busy, stage.waiting, stage.communication)
-            ),
-            f"{stage.sent_mib:,.1f} MiB",
-            f"{stage.peak_mib:,.0f} MiB",
-        )
-    return table
+        parts = (stage.busy, stage.waiting, stage.communication)
+        sizes = f"{stage.sent_mib:,.1f} MiB", f"{stage.peak_mib:,.0f} MiB"
+        yield str(k), *(_format(part, ".1%") for part in parts), *sizes
 
 
-def _codec_table(summary: Summary) -> Table:
-    """Build the table of the compression of each stage that has a codec."""
-    table = _empty_table("stage", "compression", "lost", "codes in use")
+def _codec_rows(summary: Summary) -> Iterator[Sequence[str]]:
     for k, stage in enumerate(summary.stages):
         if stage.compression is not None:
-            table.add_row(
-                str(k),
-                f"{stage.compression:.1f} times",
-                "-" if stage.lost is None else f"{stage.lost:.1%}",
-                "-" if stage.perplexity is None else f"{stage.perplexity:.0f}",
-            )
-    return table
+            lost, codes = _format(stage.lost, ".1%"), _format(stage.perplexity, ".0f")
+            yield str(k), f"{stage.compression:.1f} times", lost, codes
 
 
-def _exit_table(summary: Summary) -> Table:
-    """Build the table of the test errors of each head, and of their ensemble."""
-    table = _empty_table("exit", "test error")
+def _exit_rows(summary: Summary) -> Iterator[Sequence[str]]:
+    """Yield the test errors of each head, of the network and of their ensemble."""
     evaluation = summary.epochs[-1].evaluation if summary.epochs else None
     if evaluation is None or evaluation.ensemble is None:
-        return table
+        return
     *heads, network = evaluation.exits
     for k, error in enumerate(heads):
-        table.add_row(f"head of stage {k}", f"{error:.2%}")
-    table.add_row("network", f"{network:.2%}")
-    table.add_row("ensemble", f"{evaluation.ensemble:.2%}")
-    return table
+        yield f"head of stage {k}", f"{error:.2%}"
+    yield "network", f"{network:.2%}"
+    yield "ensemble", f"{evaluation.ensemble:.2%}"
 
 
-def _receive_table(summary: Summary) -> Table:
-    """Build the table of the packets of each stage that draws from a replay buffer."""
-    names = ("not sent", "arrived", "drawn", "reused", "dropped", "lost", "refused", "buffer")
-    table = _empty_table("stage", *names)
+def _receive_rows(summary: Summary) -> Iterator[Sequence[str]]:
+    """Yield the packets of each stage that draws from a replay buffer."""
     for k, (previous, stage) in enumerate(pairwise(summary.stages), 1):
         if (stats := stage.receive_stats) is not None:
-            counts = (
-                previous.unsent,
-                stats.arrived,
-                stats.drawn,
-                stats.reused,
-                stats.dropped,
-                stats.lost,
-                stats.refused,
-            )
+            names = ("arrived", "drawn", "reused", "dropped", "lost", "refused")
+            counts = (previous.unsent, *(getattr(stats, name) for name in names))
             buffer = f"{stats.buffer_bytes / 2**20:,.1f} MiB"
-            table.add_row(str(k), *(f"{count:,}" for count in counts), buffer)
-    return table
+            yield str(k), *(f"{count:,}" for count in counts), buffer
 
 
-def _skipped_table(summary: Summary) -> Table:
-    """Build the table of the batches that each stage skipped, if there are any."""
-    table = _empty_table("stage", "batches skipped")
+def _skipped_rows(summary: Summary) -> Iterator[Sequence[str]]:
     if any(stage.skipped for stage in summary.stages):
         for k, stage in enumerate(summary.stages):
-            table.add_row(str(k), f"{stage.skipped:,}")
-    return table
-
-
-def _empty_table(*names: str) -> Table:
-    """Build a table without rows."""
-    table = Table(title_justify="left")
-    for name in names:
-        table.add_column(name, justify="right")
-    return table
+            yield str(k), f"{stage.skipped:,}"
 
 
 METHOD_COLUMNS = (
@@ -256,8 +228,7 @@ def option_table() -> Table:
     table.add_column("method")
     table.add_column("options", overflow="fold")
     for name in METHODS:
-        given = ", ".join(f"{key}={value}" for key, value in method_options(name).items())
-        table.add_row(name, given)
+        table.add_row(name, _listed(method_options(name)))
     return table
 
 
@@ -270,20 +241,67 @@ def remedy_table() -> Table:
     table.add_column("options", overflow="fold")
     table.add_column("paper")
     for name, remedy in REMEDIES.items():
-        given = ", ".join(f"{key}={value}" for key, value in remedy_options(name).items())
         effect = (remedy.__doc__ or "").partition("\n")[0]
+        given = _listed(remedy_options(name))
         table.add_row(name, effect, f"{remedy().copies}", given, remedy.paper)
     return table
 
 
+def _listed(defaults: Mapping[str, Any]) -> str:
+    """Return options with their defaults; those that must be given have none."""
+    return ", ".join(
+        name if default is inspect.Parameter.empty else f"{name}={default}"
+        for name, default in defaults.items()
+    )
+
+
+def network_table(names: Sequence[str]) -> Table:
+    """Build the table of some networks: parameters, layers, summary and options."""
+    table = _described_table("networks (network:option=value,...)", "parameters", "layers")
+    for name in names:
+        builder = zoo.NETWORKS[name]
+        with torch.device("meta"):  # counts without memory
+            network = builder()
+        count = sum(weight.numel() for weight in network.parameters())
+        options = {p.name: p.default for p in inspect.signature(builder).parameters.values()}
+        sizes = (f"{count:,}", f"{len(network)}")
+        table.add_row(name, *sizes, _summary(builder), _listed(options))
+    return table
+
+
+def data_table() -> Table:
+    """Build the table of the data sets: whether they read files, summary and options."""
+    table = _described_table("data sets (data:option=value,...)", "--data-dir")
+    for name, loader in DATA.items():
+        reads_files = "data_dir" in inspect.signature(loader).parameters
+        known = data.options(name)
+        table.add_row(name, "needed" if reads_files else "", _summary(loader), _listed(known))
+    return table
+
+
+def _described_table(title: str, *columns: str) -> Table:
+    table = Table(title=title, title_justify="left")
+    table.add_column("name", no_wrap=True)
+    for column in columns:
+        table.add_column(column, justify="right", no_wrap=True)
+    table.add_column("summary", overflow="fold")
+    table.add_column("options", overflow="fold")
+    return table
+
+
+def _summary(function: Callable[..., Any]) -> str:
+    """Return the first line of a docstring without its verb."""
+    line = (function.__doc__ or "").partition("\n")[0].removesuffix(".")
+    return line.partition("; see")[0].split(" ", 1)[1]
+
+
 def timeline_table(timeline: Timeline) -> Table:
     """Build the table of the fractions of time of each stage."""
-    table = Table(title=f"{timeline.length_s:.4g} s", title_justify="left")
-    for name in ("stage", "busy", "communication", "waiting", "unrecorded"):
-        table.add_column(name, justify="right")
+    rows = []
     for stage, parts in timeline.fractions().items():
         recorded = (parts.busy, parts.communication, parts.waiting)
         # The sum may exceed 1 by a rounding error.
         unrecorded = max(1 - sum(recorded), 0.0)
-        table.add_row(str(stage), *(f"{part:.1%}" for part in (*recorded, unrecorded)))
-    return table
+        rows.append((str(stage), *(f"{part:.1%}" for part in (*recorded, unrecorded))))
+    columns = "stage, busy, communication, waiting, unrecorded"
+    return _table(f"{timeline.length_s:.4g} s", columns, rows)

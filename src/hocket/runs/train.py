@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from hocket.callbacks.tracking import Trackers
+from hocket.callbacks.trackers import Trackers
 from hocket.data import Data
 from hocket.distributed.folder import identity
 from hocket.distributed.folder.restart import environment_number

@@ -14,14 +14,13 @@ from typing import Any
 from torch import nn
 
 from hocket.callbacks.averaged_weights import AveragedWeights
-from hocket.callbacks.best_weights import BestWeights
-from hocket.callbacks.early_stopping import EarlyStopping
+from hocket.callbacks.best_epoch import BestWeights, EarlyStopping
 from hocket.checkpoint import Checkpoints
 from hocket.data import Data
 from hocket.errors import OptionError, warn
 from hocket.runs.config import write_json
+from hocket.runs.environment import peak_mib
 from hocket.runs.metrics_log import MetricsLog
-from hocket.runs.peak_memory import peak_mib
 from hocket.runs.resolve import ResolvedRun
 from hocket.runs.run_dir import TIMELINE, cannot_write, checkpoint_dir
 from hocket.runs.summary import SUMMARY, StageSummary, Summary, parse_stage_summary

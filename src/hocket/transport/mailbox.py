@@ -24,9 +24,6 @@ class Mailbox(Generic[Sent]):
         self._packet_type: type[Sent] = packet_type
         self._packets: dict[int, Sent] = {}
 
-    def __len__(self) -> int:
-        return len(self._packets)
-
     def put(self, packet: Sent) -> None:
         """Add a packet.
 

@@ -4,9 +4,8 @@ A packet without values belongs to a skipped batch: it crosses every edge like a
 that each packet is answered, and no stage learns from it.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from torch import Tensor
 
@@ -32,7 +31,7 @@ class Activation:
     """
 
     kind: ClassVar[str] = "activation"
-    tree_names: ClassVar[tuple[str, ...]] = ("values", "targets")
+    sent: ClassVar[tuple[str, ...]] = ("epoch", "values", "differentiable", "targets", "share")
 
     batch: int
     epoch: int
@@ -55,40 +54,16 @@ class Activation:
         """Return the packet with other values, as a codec encodes or decodes them."""
         return replace(self, values=values, exact=())
 
-    def header(self) -> dict[str, Any]:
-        """Return what a message says of the packet, without its number and its tensors."""
-        return {
-            "epoch": self.epoch,
-            "differentiable": self.differentiable,
-            "share": self.share,
-        }
-
-    def trees(self) -> dict[str, Tree]:
-        """Return the nested tensors by their names in a message."""
-        return {"values": self.values, "targets": self.targets}
-
-    @staticmethod
-    def from_message(header: dict[str, Any], trees: Mapping[str, Tree]) -> "Activation":
-        """Build the packet of a message.
-
-        Args:
-            header: Its header, with the batch as its number.
-            trees: Its nested tensors by name.
+    def check(self) -> None:
+        """Refuse what a message may hold, and no sender has sent.
 
         Raises:
-            PacketError: A value is missing or malformed.
+            PacketError: A value is of another type.
         """
-        differentiable = header_value(header, "differentiable", list)
-        if any(type(flag) is not bool for flag in differentiable):
-            raise PacketError(f"'differentiable' is {differentiable!r:.60}, wanted booleans")
-        return Activation(
-            batch=header_value(header, "number", int),
-            epoch=header_value(header, "epoch", int),
-            values=trees["values"],
-            differentiable=tuple(differentiable),
-            targets=trees["targets"],
-            share=header_value(header, "share", float),
-        )
+        for name, kind in (("epoch", int), ("share", float), ("differentiable", tuple)):
+            header_value(vars(self), name, kind)
+        if any(type(flag) is not bool for flag in self.differentiable):
+            raise PacketError(f"the flags are {self.differentiable!r:.60}, wanted booleans")
 
 
 @dataclass(frozen=True)
@@ -102,7 +77,7 @@ class Gradient:
     """
 
     kind: ClassVar[str] = "gradient"
-    tree_names: ClassVar[tuple[str, ...]] = ("values",)
+    sent: ClassVar[tuple[str, ...]] = ("values",)
     exact: ClassVar[tuple[bool, ...]] = ()
 
     batch: int
@@ -117,26 +92,13 @@ class Gradient:
         """Return the packet with other values, as a codec encodes or decodes them."""
         return replace(self, values=values)
 
-    def header(self) -> dict[str, Any]:
-        """Return an empty header: the number of a message is the batch."""
-        return {}
-
-    def trees(self) -> dict[str, Tree]:
-        """Return the nested tensors by their names in a message."""
-        return {"values": self.values}
-
-    @staticmethod
-    def from_message(header: dict[str, Any], trees: Mapping[str, Tree]) -> "Gradient":
-        """Build the packet of a message.
-
-        Args:
-            header: Its header, with the batch as its number.
-            trees: Its nested tensors by name.
+    def check(self) -> None:
+        """Refuse what a message may hold, and no sender has sent.
 
         Raises:
-            PacketError: A value is missing or malformed.
+            PacketError: The gradients are no tuple.
         """
-        values = trees["values"]
-        if values is not None and not isinstance(values, tuple):
-            raise PacketError(f"the gradients are a {type(values).__name__}, wanted a tuple")
-        return Gradient(header_value(header, "number", int), values)
+        if self.values is not None and not isinstance(self.values, tuple):
+            raise PacketError(
+                f"the gradients are a {type(self.values).__name__}, wanted a tuple"
+            )

@@ -27,18 +27,17 @@ def conv(inputs: int, outputs: int, kernel: int, stride: int = 1) -> nn.Conv2d:
     return nn.Conv2d(inputs, outputs, kernel, stride, padding=kernel // 2, bias=False)
 
 
-def conv_norm_relu(inputs: int, outputs: int, kernel: int, stride: int = 1) -> nn.Sequential:
+def conv_norm_relu(inputs: int, outputs: int, kernel: int) -> nn.Sequential:
     """Build convolution, BatchNorm and ReLU, none of them in place.
 
     Args:
         inputs: Input channels.
         outputs: Output channels.
         kernel: Side of the kernel, odd.
-        stride: Stride of the convolution.
     """
     return Layer(
         OrderedDict(
-            conv=conv(inputs, outputs, kernel, stride),
+            conv=conv(inputs, outputs, kernel),
             norm=nn.BatchNorm2d(outputs),
             relu=nn.ReLU(),
         )

@@ -302,7 +302,7 @@ def _draw_program(forecast: "Forecast", picture: Path) -> None:
     from hocket.runs.plot import draw_panels, timeline_panel
     from hocket_lab.planner.simulate import simulate
 
-    method, stages = forecast.candidate.build_method(), len(forecast.times)
+    method, stages = forecast.build_method(), len(forecast.times)
     first = method.delay(0, stages) + stages
     timeline = simulate(method, forecast.times, 2 * first + 2 * BATCHES_SHOWN)
     title = f"{forecast.title}, predicted"

@@ -61,14 +61,11 @@ class StageProfiles:
     uncut: StageProfile
 
 
-@dataclass(frozen=True)
-class Forecast:
+@dataclass(frozen=True, kw_only=True)
+class Forecast(Candidate):
     """Predicted speed, memory and staleness of a method on a cut network.
 
     Attributes:
-        method: Name of the method, with options.
-        cuts: Names of the modules at which stages 1, 2, ... begin.
-        extra_delay: Additional ticks of the packets over each edge; empty for none.
         times: Durations of the actions and packets of each stage.
         packet_bytes: Size of a packet over each edge, each way.
         memory: Peak memory of each stage.
@@ -84,9 +81,6 @@ class Forecast:
             with the best number of micro-batches, each of one input or more.
     """
 
-    method: str
-    cuts: tuple[str, ...]
-    extra_delay: tuple[int, ...]
     times: tuple[StageTimes, ...]
     packet_bytes: tuple[int, ...]
     memory: tuple[StageMemory, ...]
@@ -97,11 +91,6 @@ class Forecast:
     bp_s: float
     ddp_s: float
     pipeline_s: float
-
-    @property
-    def candidate(self) -> Candidate:
-        """Method, cuts and extra delay of the forecast."""
-        return Candidate(self.method, self.cuts, self.extra_delay)
 
     @property
     def label(self) -> str:
@@ -157,9 +146,7 @@ def forecast(
     sent_bytes = [stage.sent_bytes for stage in profiles.method]
     batch_size = profiles.uncut.batch_size
     return Forecast(
-        method=candidate.method,
-        cuts=candidate.cuts,
-        extra_delay=candidate.extra_delay,
+        **vars(candidate),
         times=times,
         packet_bytes=tuple(sent_bytes[:-1]),
         memory=tuple(

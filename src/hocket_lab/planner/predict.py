@@ -108,7 +108,6 @@ def predict_all(
     *,
     link: Link = ONE_MACHINE,
     contended: bool = False,
-    repeat_reversed: bool = True,
     track: Track = iter,
 ) -> list[Forecast]:
     """Forecast some candidates, all with the same number of stages.
@@ -118,8 +117,6 @@ def predict_all(
         candidates: Methods and cuts.
         link: Link that packets go over.
         contended: The stages share this machine.
-        repeat_reversed: Rehearse all candidates a second time in reverse order, so that a
-            machine whose speed drifts affects all of them equally.
         track: Iterates over what is to be rehearsed.
 
     Raises:
@@ -130,9 +127,7 @@ def predict_all(
     baselines = [Candidate(BASELINE, candidate.cuts) for candidate in candidates]
     rehearsed = list(dict.fromkeys([Candidate(BASELINE, ()), *baselines, *candidates]))
     # With contention, stages of a method that waits are idle at times, and slower afterwards.
-    found = rehearse_candidates(
-        build, rehearsed, track, with_idle=contended, repeat_reversed=repeat_reversed
-    )
+    found = rehearse_candidates(build, rehearsed, track, with_idle=contended)
     profiles = _profiles_by_candidate(rehearsed, found)
     contended_profiles: Mapping[Candidate, StageProfiles] = {}
     if contended:
@@ -141,7 +136,6 @@ def predict_all(
             rehearsed,
             processes=len(candidates[0].cuts) + 1,
             threads=torch.get_num_threads(),
-            repeat_reversed=repeat_reversed,
         )
         contended_profiles = _profiles_by_candidate(rehearsed, found)
     return [
@@ -159,10 +153,10 @@ def hide_link(forecasts: Sequence[Forecast]) -> list[Candidate]:
     of FDG and ADL, the other order hides short waits by gradients that are less late. What is
     forecast already is left out.
     """
-    programs = {_spelling_key(forecast.candidate) for forecast in forecasts}
+    programs = set(map(_spelling_key, forecasts))
     hiding = []
     for waiting in filter(lambda forecast: forecast.hiding_delay, forecasts):
-        delayed = replace(waiting.candidate, extra_delay=waiting.hiding_delay)
+        delayed = Candidate(waiting.method, waiting.cuts, waiting.hiding_delay)
         for candidate in (*_in_other_order(waiting), delayed):
             if _spelling_key(candidate) not in programs:
                 programs.add(_spelling_key(candidate))

@@ -59,17 +59,17 @@ def rehearse_candidates(
     track: Track = iter,
     *,
     with_idle: bool = False,
-    repeat_reversed: bool = True,
 ) -> list[CandidateProfile]:
     """Measure the stages of each candidate in this process.
+
+    All candidates are rehearsed a second time in reverse order, so that a machine whose speed
+    drifts affects all of them equally.
 
     Args:
         build: Builds the network and a batch.
         candidates: Methods and cuts.
         track: Iterates over what is to be rehearsed.
         with_idle: Sleep before each action that needs a packet, as a stage that waits does.
-        repeat_reversed: Rehearse all candidates a second time in reverse order, so that a
-            machine whose speed drifts affects all of them equally.
 
     Raises:
         CutError: The network cannot be cut there.
@@ -78,8 +78,7 @@ def rehearse_candidates(
     network, inputs, targets = build()
     modules: dict[tuple[str, ...], list[nn.Module]] = {}
     profiles: dict[Candidate, list[CandidateProfile]] = {one: [] for one in candidates}
-    order = [*candidates, *(reversed(candidates) if repeat_reversed else ())]
-    for candidate in track(order):
+    for candidate in track([*candidates, *reversed(candidates)]):
         if candidate.cuts not in modules:
             _, modules[candidate.cuts] = divide(network, Plan(candidate.cuts), inputs)
         setup, stages = _build_setup(candidate, inputs), modules[candidate.cuts]
@@ -94,8 +93,6 @@ def rehearse_together(
     candidates: Sequence[Candidate],
     processes: int,
     threads: int,
-    *,
-    repeat_reversed: bool = True,
 ) -> list[CandidateProfile]:
     """Measure the stages of each candidate while other processes do the same.
 
@@ -104,13 +101,12 @@ def rehearse_together(
         candidates: Methods and cuts.
         processes: Number of processes of this machine.
         threads: Number of PyTorch's threads in each process.
-        repeat_reversed: Rehearse all candidates a second time in reverse order.
 
     Raises:
         HocketError: A process failed.
     """
     with TemporaryDirectory(prefix="hocket-") as folder:
-        arguments = folder, build, candidates, repeat_reversed
+        arguments = folder, build, candidates
         if launch(_rehearse_process, *arguments, processes=processes, threads=threads):
             raise HocketError("a process of the rehearsal failed; its error is printed above")
         files = [Path(folder, str(rank)) for rank in range(processes)]
@@ -125,10 +121,10 @@ def rehearse_together(
 
 
 def _rehearse_process(
-    folder: str, build: NetworkFactory, candidates: Sequence[Candidate], repeat_reversed: bool
+    folder: str, build: NetworkFactory, candidates: Sequence[Candidate]
 ) -> int:
     """Rehearse in one of several processes, and write the profiles to a file."""
-    profiles = rehearse_candidates(build, candidates, repeat_reversed=repeat_reversed)
+    profiles = rehearse_candidates(build, candidates)
     plain = [[asdict(stage) for stage in stages] for stages in profiles]
     Path(folder, str(distributed.get_rank())).write_text(json.dumps(plain))
     return 0

@@ -137,7 +137,17 @@ def rehearse(
     return tuple(profiles)
 
 
-class _PreviousStage:
+class _Stateless:
+    """Base of simulated neighbours, which have no state."""
+
+    def state_dict(self) -> Tree:
+        """Return None."""
+
+    def load_state_dict(self, state: Tree) -> None:
+        """Do nothing."""
+
+
+class _PreviousStage(_Stateless):
     """Simulated previous stage: sends the same activation for every batch."""
 
     def __init__(self, activation: Activation) -> None:
@@ -153,14 +163,8 @@ class _PreviousStage:
     def send(self, packet: Gradient) -> None:
         """Discard the gradient."""
 
-    def state_dict(self) -> Tree:
-        """Return None: there is no state."""
 
-    def load_state_dict(self, state: Tree) -> None:
-        """Do nothing: there is no state."""
-
-
-class _NextStage:
+class _NextStage(_Stateless):
     """Simulated next stage: sends random gradients of the first activation it received.
 
     Attributes:
@@ -194,12 +198,6 @@ class _NextStage:
         """Return a copy of the gradients for this batch."""
         gradients = self._gradients
         return Gradient(batch, tuple(g if g is None else g.clone() for g in gradients))
-
-    def state_dict(self) -> Tree:
-        """Return None: there is no state."""
-
-    def load_state_dict(self, state: Tree) -> None:
-        """Do nothing: there is no state."""
 
 
 def _fill(stage: Stage, schedule: Program) -> None:

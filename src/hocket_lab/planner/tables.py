@@ -10,18 +10,17 @@ from hocket_lab.planner.forecast import Forecast
 
 def forecast_table(forecasts: Sequence[Forecast]) -> Table:
     """Build a table with a row for each forecast; cells with lists are for stages 0, 1, ..."""
+    titles = (
+        "stages", "method", "cuts", "seconds", "imbalance", "packets, KiB", "memory, MiB",
+        "extra delay", "delay", "staleness", "tick, s", "x bp", "x ddp", "x pipeline",
+    )  # fmt: skip
     table = Table(
+        *titles,
         title="Forecasts",
         caption="Lists are for stages 0, 1, ...: seconds of computation for a batch with an "
         "update, and peak memory. Speed-ups are compared with back-propagation on one device, "
         "with data parallelism (DDP), and with a pipeline that is flushed at every update.",
     )
-    for title in ("stages", "method", "cuts", "seconds", "imbalance", "packets, KiB"):
-        table.add_column(title)
-    for title in ("memory, MiB", "extra delay", "delay", "staleness", "tick, s"):
-        table.add_column(title)
-    for title in ("x bp", "x ddp", "x pipeline"):
-        table.add_column(title)
     for forecast in forecasts:
         table.add_row(
             str(len(forecast.times)),
@@ -44,14 +43,11 @@ def forecast_table(forecasts: Sequence[Forecast]) -> Table:
 
 def forecast_stage_table(forecast: Forecast) -> Table:
     """Build a table with a row for each stage: its first module, times and memory."""
-    table = Table(title=f"{forecast.title}, by stage")
-    for title in ("stage", "first module"):
-        table.add_column(title)
-    for title in ("forward, s", "backward, s", "update, s", "learning, s"):
-        table.add_column(title)
-    for title in ("weights, MiB", "optimizer", "versions", "inputs", "graphs", "packets"):
-        table.add_column(title)
-    table.add_column("total")
+    titles = (
+        "stage", "first module", "forward, s", "backward, s", "update, s", "learning, s",
+        "weights, MiB", "optimizer", "versions", "inputs", "graphs", "packets", "total",
+    )  # fmt: skip
+    table = Table(*titles, title=f"{forecast.title}, by stage")
     rows = zip(("(start)", *forecast.cuts), forecast.times, forecast.memory, strict=True)
     for k, (first_module, times, memory) in enumerate(rows):
         seconds = (times.forward_s, times.backward_s, times.update_s, times.learn_s)

@@ -13,10 +13,9 @@ from hocket.runs.config import RunConfig, parse_config
 from hocket_lab.report.rates import ReportedStudy, read_study
 from hocket_lab.report.reported_run import DAMAGED, BatchMetrics, ReportedRun, read_run
 from hocket_lab.studies.curve import Point
-from hocket_lab.studies.record import FILE, SweepRecord
+from hocket_lab.studies.record import FILE, RUNS, SweepRecord
 from hocket_lab.studies.rows import DEFAULTS, with_learning_rate
 from hocket_lab.studies.selection import is_chosen
-from hocket_lab.studies.sweep import RUNS
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 import math
 import typing
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hocket.errors import Problems
@@ -155,11 +155,11 @@ def _rate_problems(key: str, rates: Any) -> list[str]:
 
 def _metric_problems(given: Mapping[str, Any]) -> list[str]:
     """Return the problems of the target and of the metric that selects."""
-    problems = []
+    problems = Problems()
     if (text := given.get("target")) is not None:
-        problems += _problems_of(lambda: Target.parse(text))
+        problems.attempt(Target.parse, text)
     if (name := given.get("select")) is not None:
-        problems += _problems_of(lambda: check_metric("select", name))
+        problems.attempt(check_metric, "select", name)
     return problems
 
 
@@ -239,16 +239,13 @@ def _run_problems(row: Row, rate: float | None, first: dict[str, Row]) -> list[s
         rate: The learning rate.
         first: The row of each run that was looked at before, by its name; the run is added.
     """
-    runs: list[Run] = []
-    problems = _problems_of(lambda: runs.append(row.run(rate, seed=0)))
-    if not runs:
-        method = row.options.get("method", RunConfig.method)
-        return [
-            *problems,
-            *(p for p in _problems_of(lambda: parse_method(method)) if p not in problems),
-        ]
-    problems += _config_problems(runs[0].config)
-    if (other := first.setdefault(runs[0].name, row)) is not row:
+    problems = Problems()
+    run: Run | None = problems.attempt(row.run, rate, seed=0)
+    if run is None:
+        problems.attempt(parse_method, row.options.get("method", RunConfig.method))
+        return problems
+    problems += _config_problems(run.config)
+    if (other := first.setdefault(run.name, row)) is not row:
         problems.append(f"it has the same runs as row {other.label!r}; list it once")
     return problems
 
@@ -263,11 +260,4 @@ def _config_problems(config: RunConfig) -> list[str]:
         problems.append(
             f"replicas is {config.replicas}, and each run of a study has one process; use 1"
         )
-    return problems
-
-
-def _problems_of(trial: Callable[[], object]) -> list[str]:
-    """Return the problems of a trial."""
-    problems = Problems()
-    problems.attempt(trial)
     return problems

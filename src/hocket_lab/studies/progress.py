@@ -6,7 +6,14 @@ from collections.abc import Hashable, Sequence
 from contextlib import suppress
 from typing import Self
 
-from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+from rich.progress import (
+    BarColumn,
+    Progress,
+    TaskID,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 
 from hocket.methods import parse_method
 from hocket.training.results.plain_console import plain_console
@@ -18,6 +25,8 @@ from hocket_lab.studies.run_folder import newest_batch
 
 INTERVAL_S = 1.0
 """Seconds between two looks at the runs."""
+PACE_S = 600.0
+"""Seconds of which the pace tells how long the rest will take."""
 
 
 class SweepProgress:
@@ -40,18 +49,19 @@ class SweepProgress:
             TextColumn("{task.percentage:>3.0f}%"),
             TextColumn("{task.fields[note]}"),
             TimeElapsedColumn(),
+            TimeRemainingColumn(),
         )
         self._bars = Progress(
-            *columns, console=console, disable=not (shown and console.is_terminal)
+            *columns,
+            console=console,
+            disable=not (shown and console.is_terminal),
+            speed_estimate_period=PACE_S,
         )
         self._tasks: dict[str, TaskID] = {}
         self._whole = self._bars.add_task("all runs", total=float(total), note="")
         self._done = 0  # runs that have ended
-        self._work = 0.0  # runs' worth of work done since the start, by runs that have ended
         self._shares: dict[str, float] = {}  # of each running run that is done
-        self._first: dict[str, float] = {}  # the same when it was started here
         self._lengths: dict[Hashable, int] = {}  # batches of an epoch
-        self._start_s = time.monotonic()
         self._next_s = 0.0
 
     def __enter__(self) -> Self:
@@ -86,14 +96,12 @@ class SweepProgress:
             self._print(f"stopped: {run.title}")
             return
         self._done += 1
-        self._work += 1.0 - self._first.pop(run.name, 0.0)
         if outcome.last is not None and math.isfinite(outcome.last):
             seconds = outcome.curve[-1].seconds
             end = f"{self._metric} {outcome.last:.4f} after {seconds:.1f} s"
         else:
             end = f"{outcome.result.state}: {outcome.result.message}".partition("\n")[0]
-        rest = self._remaining()
-        self._print(f"[{self._done}/{self._total}] {run.title}: {end}{rest and f'; {rest}'}")
+        self._print(f"[{self._done}/{self._total}] {run.title}: {end}")
 
     def update(self, running: Sequence[RunningRun]) -> None:
         """Record how far the running runs are, and show it; once in `INTERVAL_S`."""
@@ -104,7 +112,6 @@ class SweepProgress:
             share, loss = self._share(each)
             name = each.run.name
             self._shares[name] = share
-            self._first.setdefault(name, share)
             if name not in self._tasks:
                 self._tasks[name] = self._bars.add_task(each.run.title, total=1.0, note="")
             note = "" if loss is None else f"loss {loss:.3f}"
@@ -113,7 +120,7 @@ class SweepProgress:
             self._whole,
             total=float(self._total),
             completed=self._done + sum(self._shares.values()),
-            note=f"{self._done} of {self._total} {self._remaining()}",
+            note=f"{self._done} of {self._total}",
         )
         self._bars.refresh()
 
@@ -133,20 +140,6 @@ class SweepProgress:
         if (length := self._lengths.get(key)) is None:
             return 0.0, loss
         return min(1.0, (batch + 1) / (length * config.epochs)), loss
-
-    def _remaining(self) -> str:
-        """Return a text with the estimated time that is left; an empty one if it is not known.
-
-        A run that is continued has done a part of its work before.
-        """
-        done = sum(self._shares.values())
-        work = self._work + done - sum(self._first[name] for name in self._shares)
-        left = self._total - self._done - done
-        if work < 0.01 or left <= 0:
-            return ""
-        left_s = (time.monotonic() - self._start_s) / work * left
-        hours, minutes = divmod(math.ceil(left_s / 60), 60)
-        return f"about {hours}:{minutes:02d} h left" if hours else f"about {minutes} min left"
 
     def _print(self, line: str) -> None:
         if self._shown:

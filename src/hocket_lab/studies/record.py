@@ -24,6 +24,8 @@ from hocket_lab.studies.study import Study, own_choices
 from hocket_lab.studies.target import METRICS, Target
 
 FILE, REPORT, PICTURE = "record.json", "README.md", "curves.svg"
+RUNS = "runs"
+"""Folder of the run folders, in the study's folder."""
 NAME = "sweep"
 """Name of the records of all studies; what they studied is in their settings."""
 
@@ -132,9 +134,15 @@ def build_record(
         stopped_by: Number of the signal that stopped the study; 0 if none did.
     """
     configs = [each.run.config for row in rows for each in row.outcomes]
-    values = record_head(study, study_command(study), configs)
-    values["rows"] = [_row(study, row) for row in rows]
-    values["kept"] = list(kept)
+    values = {
+        "name": NAME,
+        "command": study_command(study),
+        **environment(max((config.threads for config in configs), default=1)),
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "settings": _settings(study),
+        "rows": [_row(study, row) for row in rows],
+        "kept": list(kept),
+    }
     return SweepRecord(folder, plain_values(values), tuple(orphans), stopped_by)
 
 
@@ -150,23 +158,6 @@ def study_command(study: Study) -> str:
     for option, text in own_choices(study.as_dict()):
         options += [f"--{option}", text]
     return shlex.join(["hocket", "sweep", study.file.name, *options])
-
-
-def record_head(study: Study, command: str, configs: Sequence[RunConfig]) -> dict[str, Any]:
-    """Return what records of a study begin with: command, code, machine and settings.
-
-    Args:
-        study: The study.
-        command: The command or call that repeats it.
-        configs: Configurations of its runs.
-    """
-    return {
-        "name": NAME,
-        "command": command,
-        **environment(max((config.threads for config in configs), default=1)),
-        "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "settings": _settings(study),
-    }
 
 
 def _settings(study: Study) -> dict[str, Any]:

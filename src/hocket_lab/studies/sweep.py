@@ -16,6 +16,7 @@ from hocket_lab.studies.progress import SweepProgress
 from hocket_lab.studies.record import (
     FILE,
     PICTURE,
+    RUNS,
     SweepRecord,
     build_record,
     cannot_write_study,
@@ -24,9 +25,6 @@ from hocket_lab.studies.results import RowResults, RunOutcome, read_outcome
 from hocket_lab.studies.rows import Run
 from hocket_lab.studies.run_folder import check_is_run
 from hocket_lab.studies.study import Study
-
-RUNS = "runs"
-"""Folder of the run folders, in the study's folder."""
 
 
 def sweep(

@@ -128,14 +128,6 @@ def test_indices_take_one_byte_up_to_256_codes():
         assert encoded["books"].shape == (groups, codes, 32 // groups)
 
 
-def test_an_index_of_two_bytes_can_name_every_code():
-    batch = vectors(500, 2)
-    codec = VQ(groups=1, codes=500, decay=1.0)
-    encoded = codec.encoder(0).encode(batch)
-    assert sorted(encoded["indices"][0].tolist()) == list(range(500))
-    assert torch.equal(codec.decoder().decode(encoded), batch)
-
-
 def test_a_group_has_eight_channels_by_default():
     assert VQ().group_count(64) == 8
     assert VQ().group_count(4) == 1

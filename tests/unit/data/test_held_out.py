@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from hocket.data import Batches, Data, InMemory, load
-from hocket.data.held_out import hold_out
+from hocket.data.dataset import hold_out
 from hocket.errors import DataError, OptionError
 
 SYNTHETIC = {"shape": [5], "classes": 3, "examples": 40, "test_examples": 8}

@@ -28,10 +28,6 @@ class PeerFailure(Exception):
     exit_code = worker_main.PEER_FAILED
 
 
-class Hung(Exception):
-    exit_code = 75
-
-
 def rank():
     return distributed.get_rank()
 
@@ -96,13 +92,6 @@ def exit_at_once(code):
 
 def raise_error(kind):
     raise kind("the reason")
-
-
-def raise_without_stderr(stream):
-    """Raise an error in a process whose standard error cannot be written."""
-    full = os.fdopen(os.open("/dev/full", os.O_WRONLY), "w", buffering=1)
-    sys.stderr = {"none": None, "full": full}[stream]
-    raise Hung("the reason")
 
 
 def die(number):

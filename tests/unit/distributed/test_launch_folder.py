@@ -5,7 +5,7 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from hocket.distributed.folder.launch_folder import LaunchFolder
+from hocket.distributed.folder.launch_folder import LaunchFolder, Note
 
 
 def test_what_two_processes_have_seen_at_the_same_time_is_not_mixed(tmp_path, monkeypatch):
@@ -24,5 +24,5 @@ def test_what_two_processes_have_seen_at_the_same_time_is_not_mixed(tmp_path, mo
     monkeypatch.setattr(Path, "write_text", write)
     monkeypatch.setattr(os, "getpid", threading.get_ident)  # a thread stands for a process
     with ThreadPoolExecutor(2) as pool:
-        list(pool.map(folder.report_symptom, texts))
-    assert folder.symptom in texts
+        list(pool.map(lambda text: folder.write(Note.SYMPTOM, text=text), texts))
+    assert folder.read(Note.SYMPTOM) in texts

@@ -5,29 +5,31 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
+from torch import nn
 from torch.distributed import HashStore, Store
 
 from hocket.distributed.failures.detector import FailureDetector
 from hocket.distributed.folder.identity import ProcessIdentity
-from hocket.distributed.folder.rejoin_files import RejoinMarkers
+from hocket.distributed.folder.launch_folder import LaunchFolder, Note
 from hocket.distributed.world import membership as module
 from hocket.distributed.world.membership import Membership
-from hocket.errors import PeerLostError
+from hocket.distributed.world.world import World
+from hocket.errors import PeerLostError, WorldError
 
 NAMES = ["stage 0", "stage 1"]
 
 
-def build_membership(store, rank, incarnation=0, markers=None):
+def build_membership(store, rank, incarnation=0, folder=None):
     """Build the membership of one of two processes.
 
     Args:
         store: Store of both.
         rank: Rank of the process.
         incarnation: Number of the restart that began it; 0 for none.
-        markers: Marker files of the launch.
+        folder: Folder of the launch.
     """
     detector = FailureDetector(store, NAMES, rank, timeout_s=20.0)
-    identity = ProcessIdentity(rank, 2, store, incarnation, markers)
+    identity = ProcessIdentity(rank, 2, store, incarnation, folder)
     try:
         return Membership(identity, store, detector)
     finally:
@@ -35,29 +37,29 @@ def build_membership(store, rank, incarnation=0, markers=None):
 
 
 def test_a_process_that_is_killed_while_all_are_detached_may_rejoin(tmp_path):
-    store, markers = HashStore(), RejoinMarkers(str(tmp_path), 2)
-    first, second = (build_membership(store, rank, 0, markers) for rank in (0, 1))
+    store, folder = HashStore(), LaunchFolder(tmp_path)
+    first, second = (build_membership(store, rank, 0, folder) for rank in (0, 1))
     assert not first.may_rejoin  # not detached yet
     first.detach(again=False)
-    assert not markers.all_detached
+    assert not folder.all_detached(2)
     second.detach(again=False)
     assert first.may_rejoin
-    assert markers.all_detached
-    build_membership(store, 1, 1, markers)
+    assert folder.all_detached(2)
+    build_membership(store, 1, 1, folder)
     assert first.incarnation(1) == 1
-    markers.mark_unrecoverable()
+    folder.write(Note.UNRECOVERABLE)
     assert not first.may_rejoin
 
 
 def test_processes_are_not_detached_any_more_after_they_have_reunited(tmp_path):
-    store, markers = HashStore(), RejoinMarkers(str(tmp_path), 2)
-    pair = [build_membership(store, rank, 0, markers) for rank in (0, 1)]
+    store, folder = HashStore(), LaunchFolder(tmp_path)
+    pair = [build_membership(store, rank, 0, folder) for rank in (0, 1)]
     for each in pair:
         each.detach(again=False)
     store.set("arrived/end of elastic phase 1/1", "yes")
-    assert markers.all_detached  # the first one has not arrived yet
+    assert folder.all_detached(2)  # the first one has not arrived yet
     assert pair[0].reunite(timeout_s=20.0) is None
-    assert not markers.all_detached
+    assert not folder.all_detached(2)
 
 
 def test_there_is_no_new_group_without_a_process_that_has_rejoined():
@@ -150,3 +152,32 @@ def test_a_process_that_rejoins_after_the_end_of_the_phase_is_too_late():
     with pytest.raises(PeerLostError, match="stage 1 was started again alone, but all stages"):
         build_membership(store, 1, incarnation=1)
     assert b"stage 1 failed" in store.get("failure")
+
+
+@pytest.fixture
+def world():
+    store = HashStore()
+    joined = World(2, 1, 20.0, store, ProcessIdentity(1, 2, store, incarnation=1))
+    yield joined
+    joined.close()
+
+
+def test_its_collectives_are_its_own_until_it_reunites(world):
+    assert world.rejoined
+    assert world.gather("mine") == ["mine"]
+    assert world.broadcast("mine") == "mine"
+    assert world.clock_offset() == 0.0
+    layer = nn.Linear(1, 1)
+    before = layer.weight.clone()
+    world.copy_weights(layer, source=0)
+    assert torch.equal(layer.weight, before)
+
+
+def test_it_has_no_process_groups(world):
+    with pytest.raises(WorldError, match=r"stage 1 has no process groups .* started again"):
+        _ = world.groups
+
+
+def test_it_does_not_begin_a_training_anew(world):
+    with pytest.raises(WorldError, match=r"stage 1 was started again alone.*call resume"):
+        world.membership.detach(again=False)

@@ -1,6 +1,5 @@
 """Processes use loopback on one machine, and an interface that all reach on several."""
 
-import os
 import socket
 import sys
 
@@ -65,22 +64,6 @@ def test_an_address_that_other_machines_cannot_reach_is_refused():
         network_interface.find_interface(TWO_MACHINES | {"MASTER_ADDR": "127.0.1.1"})
 
 
-def test_the_choice_of_the_user_stays(monkeypatch):
-    monkeypatch.setenv(network_interface.INTERFACE_VARIABLE, "eth7")
-    monkeypatch.setenv("MASTER_ADDR", "127.0.1.1")
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    monkeypatch.setenv("LOCAL_WORLD_SIZE", "1")
-    network_interface.choose_interface()
-    assert os.environ[network_interface.INTERFACE_VARIABLE] == "eth7"
-
-
-def test_the_interface_is_set_for_gloo(monkeypatch):
-    monkeypatch.delenv(network_interface.INTERFACE_VARIABLE, raising=False)
-    monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
-    for name, value in ONE_MACHINE.items():
-        monkeypatch.setenv(name, value)
-    network_interface.choose_interface()
-    assert (
-        os.environ.pop(network_interface.INTERFACE_VARIABLE)
-        == network_interface.loopback_interface()
-    )
+def test_the_choice_of_the_user_stays():
+    chosen = TWO_MACHINES | {"MASTER_ADDR": "127.0.1.1", "GLOO_SOCKET_IFNAME": "eth7"}
+    assert network_interface.find_interface(chosen) == "eth7"

@@ -6,7 +6,6 @@ import time
 import pytest
 
 from hocket.distributed.failures.phases import (
-    CurrentActivity,
     Phase,
     RunningClock,
     Status,
@@ -88,15 +87,3 @@ def test_the_clock_stands_still_while_the_process_is_suspended(monkeypatch):
     monkeypatch.setattr(time, "monotonic", lambda: next(times))
     clock = RunningClock(most_s=2.0)
     assert [clock.seconds for _ in range(4)] == [1.0, 2.0, 4.0, 5.0]
-
-
-def test_a_wait_that_is_over_counts_as_progress_of_the_phase_around_it(monkeypatch):
-    seconds = 0.0
-    monkeypatch.setattr(time, "monotonic", lambda: seconds)
-    activity = CurrentActivity(RunningClock(most_s=100.0), executing(0))
-    seconds = 5.0
-    assert activity.now == executing(5.0)
-    with activity.during(waiting(1)):
-        seconds = 12.0
-        assert activity.now == waiting(1, seconds=7.0)
-    assert activity.now == executing(0.0)

@@ -28,23 +28,15 @@ from hocket.methods import ADL, BP, DGL, FDG, METHODS, GPipe, OneFOneB
 from hocket.remedies import T3
 
 
-def compared(method, modules, batches, every=1, watch=None, loss=cross_entropy, **options):
+def compared(method, modules, batches, every=1, **options):
     """All comparisons of a training, by stage and batch."""
     found = {}
 
     def listen(comparison):
         found[comparison.stage, comparison.batch] = comparison
 
-    trainer = Trainer(
-        modules,
-        method=method,
-        optimizer=partial(sgd, **options),
-        loss=loss,
-        gradient_error_every=every,
-        on_gradient_error=listen,
-        watchers=[watch] if watch else [],
-    )
-    trainer.fit(batches, epochs=1, progress=False)
+    watched = {"gradient_error_every": every, "on_gradient_error": listen}
+    train(method, modules, batches, **watched, **options)
     return found
 
 

@@ -1,4 +1,4 @@
-"""Replicas take their parts of batches of any form, or refuse them."""
+"""Batches of any form that replicas share, and batches that are read ahead."""
 
 from collections import OrderedDict
 from types import SimpleNamespace
@@ -8,7 +8,9 @@ import pytest
 import torch
 
 from hocket.engine.distributed import DistributedEngine
+from hocket.engine.lookahead import BatchAnnouncer
 from hocket.errors import DataError
+from hocket.transport.processes.connection_ports import Lookahead
 from hocket.tree import flatten, tensors
 
 X = torch.arange(4.0).reshape(4, 1)
@@ -76,3 +78,19 @@ def test_structures_stay_what_they_are():
 class Named(NamedTuple):
     x: torch.Tensor
     name: str
+
+
+def reusing(count):
+    """Yield batches, all in the same memory."""
+    inputs, targets = {"x": torch.zeros(2)}, torch.zeros(2, dtype=torch.int64)
+    for number in range(count):
+        inputs["x"].fill_(number)
+        targets.fill_(number)
+        yield inputs, targets
+
+
+@pytest.mark.parametrize("ahead", [1, 2, 5, 20])
+def test_a_loader_that_fills_the_same_memory_again_gives_every_batch(ahead):
+    announced = BatchAnnouncer(None, None)(reusing(8), Lookahead(), 0, ahead)
+    numbers = [(inputs["x"].tolist(), targets.tolist()) for inputs, targets in announced]
+    assert numbers == [([n, n], [n, n]) for n in range(8)]

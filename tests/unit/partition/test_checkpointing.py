@@ -214,36 +214,6 @@ class Scale(torch.autograd.Function):
         return gradient * scale, None
 
 
-class Square(torch.autograd.Function):
-    """Square whose backward is written by hand."""
-
-    @staticmethod
-    def forward(ctx, x):
-        ctx.save_for_backward(x)
-        return x * x
-
-    @staticmethod
-    def backward(ctx, gradient):
-        (x,) = ctx.saved_tensors
-        return 2 * x * gradient
-
-
-@pytest.mark.parametrize("layer", ["b", "c", "d"])
-def test_custom_functions_of_autograd_may_be_called_between_modules(layer):
-    class Squared(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.a, self.b, self.c, self.d = (nn.Linear(4, 4) for _ in range(4))
-
-        def forward(self, x):
-            squares = Square.apply(self.a(x))
-            return self.d(squares + self.c(self.b(squares)))
-
-    network = Squared()
-    stages = cut(network, stages=Plan((layer,)), sample=INPUTS)  # compares all gradients
-    assert torch.equal(run_stages(stages, INPUTS), network(INPUTS))
-
-
 @pytest.mark.parametrize("part", ["", "blocks.1"])
 def test_compiled_modules_are_refused_by_name(part):
     network = Checkpointed()

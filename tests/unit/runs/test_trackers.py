@@ -6,9 +6,8 @@ from types import ModuleType
 import pytest
 
 from hocket.errors import OptionError
-from hocket.runs import trackers
 from hocket.runs.config import RunConfig
-from hocket.runs.trackers import parse_trackers
+from hocket.runs.resolve import TRACKERS, parse_trackers
 from hocket.runs.train import train
 
 
@@ -26,7 +25,7 @@ def test_other_names_are_refused(text, said):
     assert said in str(caught.value)
 
 
-@pytest.mark.parametrize("name", trackers.TRACKERS)
+@pytest.mark.parametrize("name", TRACKERS)
 def test_without_its_package_a_tracker_is_refused_before_anything_is_made(
     name, tmp_path, monkeypatch
 ):

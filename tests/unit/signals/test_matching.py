@@ -36,21 +36,6 @@ def test_channels_without_spread_leave_every_gradient_finite():
     assert torch.isfinite(x.grad).all()
 
 
-def test_a_single_sample_has_nothing_to_match():
-    matching = build_matching((6,), 3)
-    assert matching(torch.randn(1, 6), torch.tensor([2])).item() == pytest.approx(0, abs=1e-12)
-
-
-@pytest.mark.parametrize(
-    ("shape", "kind"), [((4, 6, 6), nn.Conv2d), ((2, 6, 6), nn.Conv2d), ((6,), nn.Linear)]
-)
-def test_the_output_goes_through_one_layer_that_changes_no_shape(shape, kind):
-    layer = build_matching(shape, 3).layer
-    assert isinstance(layer, kind)
-    assert layer.bias is None
-    assert layer(torch.zeros(2, *shape)).shape == (2, *shape)
-
-
 def test_cosines_keep_their_digits_under_autocast():
     matching, x, labels = build_matching((16,), 3), torch.randn(4, 16), torch.tensor([0] * 4)
     with torch.autocast("cpu", torch.bfloat16):

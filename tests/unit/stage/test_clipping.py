@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.nn.utils import clip_grad_norm_
 
-from contract.small import copied, data, different, mlp, sgd
+from contract.small import copied, data, different, mlp, sgd, train
 from hocket import Trainer, cross_entropy
 from hocket.errors import CheckpointError, OptionError
 from hocket.methods import ADL, BP, METHODS
@@ -19,11 +19,7 @@ BATCHES = data(mlp, 6)
 
 def fitted(modules, method, **options):
     """Events of a training of one epoch."""
-    events = []
-    watchers = [lambda event, _: events.append(event)]
-    trainer = Trainer(modules, method=method, optimizer=sgd, watchers=watchers, **options)
-    trainer.fit(BATCHES, epochs=1, progress=False)
-    return events
+    return train(method, modules, BATCHES, **options).events
 
 
 def clipped_loop(modules, accumulate, clip, each):

@@ -33,17 +33,6 @@ def test_a_layer_that_was_replaced_has_the_name_of_its_place():
     assert [name for name, _ in names.of_layers(stage)] == ["", "1", "1.0", "1.1"]
 
 
-def test_without_a_network_names_are_those_of_the_module():
-    module = nn.Sequential(nn.BatchNorm1d(2))
-    names = NetworkNames()
-    assert [name for name, _ in names.of_layers(module)] == ["", "0"]
-    assert list(names.of_parameters(module)) == list(module.named_parameters())
-    assert list(names.of_buffers(module)) == list(module.named_buffers())
-    assert [name for name, _ in names.of_buffers(module[0])] == [
-        name for name, _ in module[0].named_buffers()
-    ]
-
-
 @pytest.mark.parametrize("check_every", [1, 2])
 def test_a_fault_behind_a_cut_of_a_sequence_names_the_weight_of_the_network(check_every):
     network = nn.Sequential(nn.Linear(2, 2), nn.Tanh(), nn.Linear(2, 2), nn.BatchNorm1d(2))

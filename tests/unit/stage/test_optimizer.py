@@ -2,7 +2,6 @@
 
 import copy
 import inspect
-import warnings
 from functools import partial
 
 import pytest
@@ -339,37 +338,6 @@ def test_a_first_rate_scales_the_rates_of_every_scheduler(scheduler, unit):
     assert used == [[rate * 3.0 for rate in plain], plain]
 
 
-@pytest.mark.parametrize("scheduler", ["one cycle", "cosine", "chained", "sequential"])
-def test_a_first_rate_goes_on_after_a_checkpoint(scheduler, tmp_path):
-    """Bit-equal to a training without a stop."""
-    batches, weights = data(mlp, 3), []
-
-    def build(modules):
-        return Trainer(
-            modules,
-            method=FR(first_stage_rate=2.0),
-            optimizer=sgd,
-            scheduler=SCHEDULERS[scheduler],
-            resumable=True,
-        )
-
-    for resumed in (False, True):
-        modules = mlp(2)
-        trainer = build(modules)
-        for epoch in range(5):
-            if resumed and epoch == 2:
-                trainer.save(tmp_path)
-                modules = mlp(2, seed=1)
-                trainer = build(modules)
-                trainer.resume(tmp_path)
-            for batch in batches:
-                trainer.step(*batch)
-            trainer.end_epoch()
-        trainer.finish()
-        weights.append([p for module in modules for p in module.parameters()])
-    assert not different(*weights)
-
-
 @pytest.mark.parametrize("name", ["cosine", "steps", "one cycle"])
 def test_a_scheduler_that_counts_updates_begins_after_a_warm_up_in_updates(name):
     """Bit-equal to its own rates from then on, at every stage and for every delay."""
@@ -385,41 +353,48 @@ def test_a_warm_up_in_updates_scales_the_rates_of_epochs():
         assert used == [rate * factor for rate, factor in zip(plain, factors, strict=True)]
 
 
-@pytest.mark.parametrize("at", [1, 3, 6])
-@pytest.mark.parametrize("stages", [2, 3])
-def test_a_warm_up_in_updates_goes_on_after_a_checkpoint(at, stages, tmp_path):
+FIRST = {"method": FR(first_stage_rate=2.0)}
+WARM = {"method": BP(), "scheduler_unit": "update", "warmup_updates": 4}
+
+
+@pytest.mark.parametrize(
+    ("options", "scheduler", "at", "stages"),
+    [
+        *((FIRST, name, 4, 2) for name in ("one cycle", "cosine", "chained", "sequential")),
+        *((WARM, "cosine", at, stages) for at in (1, 3, 6) for stages in (2, 3)),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:the 2 stages of the checkpoint")
+def test_rates_go_on_after_a_checkpoint(options, scheduler, at, stages, tmp_path):
     """Of the same stages bit by bit, and of others at the same rate."""
-    batches = data(mlp, 8)
 
     def build(stages):
         return Trainer(
             nn.Sequential(*mlp(3)),
             stages=stages,
-            method=BP(),
             optimizer=sgd,
-            scheduler=SCHEDULERS["cosine"],
-            scheduler_unit="update",
-            warmup_updates=4,
+            scheduler=SCHEDULERS[scheduler],
             resumable=True,
+            **options,
         )
 
     rates, weights = [], []
     for resumed in (False, True):
         trainer = build(2)
-        for number, batch in enumerate(batches):
+        for number, batch in enumerate(data(mlp, 8)):
             if resumed and number == at:
                 trainer.save(tmp_path)
                 trainer = build(stages)
-                with warnings.catch_warnings():
-                    warnings.simplefilter("ignore")  # of other stages
-                    trainer.resume(tmp_path)
+                trainer.resume(tmp_path)
             trainer.step(*batch)
+            trainer.end_epoch()
+        trainer.finish()
         rates.append(
-            [stage.updater.optimizer.param_groups[0]["lr"] for stage in trainer.stages]
+            {stage.updater.optimizer.param_groups[0]["lr"] for stage in trainer.stages}
         )
         weights.append(list(trainer.network.parameters()))
     assert not different(*weights)
-    assert set(rates[0]) == set(rates[1])
+    assert rates[0] == rates[1]
 
 
 def test_groups_keep_their_rates_between_updates():

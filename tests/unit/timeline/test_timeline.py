@@ -114,10 +114,7 @@ def test_a_window_begins_with_an_existing_batch(first):
         (span("F", 0, 1, stage=-1), "forward 0 of stage -1, .* counted from 0"),
         (span("F", 0, 1, batch=-1), "one of them is negative"),
         (span("F", 0, 1, tick=-1), "one of them is negative"),
-        (
-            span("B", 0.5, 3),
-            "backward 0 of stage 0, 0.5 s to 3 s: overlaps forward 0 of stage 0",
-        ),
+        (span("B", 0.5, 3), "backward 0 of stage 0, 0.5 s to 3 s: overlaps forward 0"),
     ],
 )
 def test_an_invalid_span_is_refused(invalid, message):

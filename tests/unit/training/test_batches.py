@@ -23,7 +23,7 @@ from hocket.errors import CutError, DataError
 from hocket.methods import BP, FDG
 from hocket.training.session.batches import (
     BatchSplitter,
-    first_samples,
+    Upload,
     length_of,
     require_batches,
 )
@@ -193,14 +193,6 @@ def test_a_sample_of_other_arguments_is_refused_with_how_it_is_passed(inputs, sa
         Trainer(Graph(), optimizer=sgd).step(inputs, Y)
 
 
-def test_a_sample_has_the_first_rows_of_what_has_a_row_for_each_sample():
-    inputs = {"x": X, "scale": torch.tensor(2.0), "table": torch.zeros(7, 3), "n": 4}
-    sample = first_samples(inputs, 2)
-    assert [tuple(sample[k].shape) for k in ("x", "scale", "table")] == [(2, 5), (), (7, 3)]
-    assert sample["n"] == 4
-    assert sample["x"].untyped_storage().nbytes() == 2 * 5 * 4  # the batch is not kept
-
-
 def test_a_network_that_does_not_take_two_samples_in_training_is_cut_by_the_batch():
     class Queue(nn.Module):
         def __init__(self):
@@ -277,3 +269,17 @@ def test_a_data_set_where_a_loader_belongs_is_refused():
     for use in (partial(trainer.fit, epochs=1), trainer.evaluate, trainer.predict):
         with pytest.raises(DataError, match=r"a data set, TensorData.*DataLoader\(dataset, b"):
             use(ROWS)
+
+
+CPU = torch.device("cpu")
+
+
+def test_a_batch_that_is_in_place_is_not_copied():
+    values = torch.ones(2, 3, 4, 4)
+    assert Upload(CPU, channels_last=False)(values) is values
+
+
+def test_images_get_the_memory_format():
+    images, targets = Upload(CPU, channels_last=True)((torch.ones(2, 3, 4, 4), torch.ones(2)))
+    assert images.is_contiguous(memory_format=torch.channels_last)
+    assert targets.is_contiguous()

@@ -10,7 +10,7 @@ from hocket.errors import OptionError
 from hocket.methods import FDG
 from hocket.runs.build import build_optimizer_factory
 from hocket.runs.config import RunConfig
-from hocket.runs.trackers import parse_trackers
+from hocket.runs.resolve import parse_trackers
 from hocket.training.callback import Callback
 
 
@@ -43,7 +43,7 @@ REFUSALS = {
     "inference": (lambda: prepared(of_inference()), "built in inference_mode"),
     "callback": (
         lambda: Trainer(mlp(2), optimizer=sgd).fit([], epochs=1, callbacks=[Callback]),
-        "a callback is the class Callback; give an object",
+        "Callback'>; give an object of a class",
     ),
     "tensorboard": (lambda: parse_trackers("tensorboard"), "--tensorboard"),
     "SGD": (lambda: build_optimizer_factory(RunConfig(optimizer="SGD")), "SGD:lr=0.05"),

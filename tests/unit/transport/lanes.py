@@ -17,6 +17,10 @@ class Lanes:
         self.sent = {lane: deque() for lane in Lane}
         self.posted = {lane: 0 for lane in Lane}
 
+    @property
+    def headers(self):
+        return self
+
     def send(self, tensor, lane):
         self.sent[lane].append(tensor)
 

@@ -32,7 +32,7 @@ def test_tensors_go_directly_only_if_every_process_has_a_gpu_of_its_own(
     monkeypatch.setattr(backends, "find_shared", lambda world: {})
     monkeypatch.setattr(backends.platform, "node", lambda: "here")
     formed = []
-    groups = SimpleNamespace(direct=lambda name: formed.append(name) or ({}, None))
+    groups = SimpleNamespace(form_direct=lambda name: formed.append(name) or ({}, None))
     world = SimpleNamespace(
         replica_group=None, size=2, groups=groups, gather=lambda mine: [mine, *others]
     )

@@ -34,6 +34,10 @@ class Pipe:
         self.sent = []
         self.arriving = queue.Queue()
 
+    @property
+    def headers(self):
+        return self
+
     def send(self, tensor, lane):
         self.sent.append(wire.tensor_bytes(tensor).clone())
 
@@ -55,13 +59,12 @@ class Pipe:
 def connect(pipe):
     wait = SimpleNamespace(until=lambda attempt: attempt(60.0))
     failures = SimpleNamespace(
-        add_listener=lambda listen: None,
         waiting_for=lambda activity, ranks, awaited: nullcontext(wait),
         peer_lost=lambda rank, text: AssertionError(f"the connection is gone: {text}"),
     )
     names = ["stage 0", "stage 1"]
     world = SimpleNamespace(name=names[1], names=names, failures=failures)
-    return Connection(world, 0, 4, torch.device("cpu"), pipe, pipe)
+    return Connection(world, 0, 4, torch.device("cpu"), pipe)
 
 
 def forged(parts, change):
@@ -114,8 +117,11 @@ def with_tensor(*spec):
     return lambda header: header | {"tensors": [list(spec), *header["tensors"][1:]]}
 
 
-def with_values(structure):
-    return lambda header: header | {"trees": header["trees"] | {"values": structure}}
+def with_tree(name, structure):
+    return lambda header: header | {"trees": header["trees"] | {name: structure}}
+
+
+with_values = partial(with_tree, "values")
 
 
 def without_tree(name):
@@ -153,10 +159,7 @@ UNREADABLE = {
     "an unknown type": (with_tensor("float33", [2], [1]), "of the unknown type 'float33'"),
     "a type that is a module": (with_tensor("nn", [2], [1]), "of the unknown type 'nn'"),
     "a type that is a number": (with_tensor(7, [2], [1]), "is not the type, shape and strides"),
-    "a size beyond memory": (
-        with_tensor("uint8", [MEMORY], [1]),
-        f"whose tensors have {MEMORY + 24} bytes, more than the memory of this machine",
-    ),
+    "a size beyond memory": (with_tensor("uint8", [MEMORY], [1]), f"have {MEMORY + 24} bytes"),
     "a long header": (
         replacing(more="x" * wire.MAX_HEADER_BYTES),
         f"and may have {wire.MAX_HEADER_BYTES}; let the stage return fewer values",
@@ -164,17 +167,17 @@ UNREADABLE = {
     "a deep header": (lambda _: "[" * 100_000, "whose header is not JSON"),
     "a header that is a list": (lambda _: "[1]", "whose header is not a JSON object"),
     "many digits": (lambda _: '{"kind": ' + "1" * 9999 + "}", "whose header is not JSON"),
-    "no epoch": (without("epoch"), f"{CONTENTS}a packet arrived with a malformed header: 'ep"),
-    "an epoch of text": (replacing(epoch="0"), "'epoch' is '0', wanted int"),
-    "no share": (without("share"), "'share' is None, wanted float"),
-    "no end": (without("end_batch"), "'end_batch' is None, wanted int"),
+    "no epoch": (without_tree("epoch"), f"{CONTENTS}its header has no 'epoch'; resume"),
+    "an epoch of text": (with_tree("epoch", "0"), "'epoch' is '0', wanted int"),
+    "no share": (with_tree("share", None), "'share' is None, wanted float"),
+    "no end": (without_tree("end_batch"), "'end_batch' is None, wanted int"),
     "no trees": (without("trees"), "'trees' is None, wanted dict"),
-    "no values": (without_tree("values"), "it has no 'values'"),
-    "no targets": (without_tree("targets"), "it has no 'targets'"),
-    "no flags": (without("differentiable"), "'differentiable' is None, wanted list"),
+    "no values": (without_tree("values"), "has no 'values'"),
+    "no targets": (without_tree("targets"), "has no 'targets'"),
+    "no flags": (with_tree("differentiable", None), "'differentiable' is None, wanted tuple"),
     "flags that are numbers": (
-        replacing(differentiable=[1, 0]),
-        "'differentiable' is [1, 0], wanted booleans",
+        with_tree("differentiable", {"tuple": [1, 0]}),
+        "the flags are (1, 0), wanted booleans",
     ),
     "a tensor that is not there": (with_values({"tensor": 3}), "structure {'tensor': 3}"),
     "a tensor before the first": (with_values({"tensor": -1}), "structure {'tensor': -1}"),
@@ -214,7 +217,7 @@ def test_a_structure_that_is_deep_is_refused_in_words(request):
     def change(header):
         return json.dumps(with_values("deep")(header)).replace('"deep"', deep)
 
-    with pytest.raises(TransitError, match=r"header is not JSON|structure that is too deep"):
+    with pytest.raises(TransitError, match=r"header is not JSON|structure is too deep"):
         exchange(ACTIVATION, change)
 
 

@@ -27,15 +27,6 @@ def start_thread(do, *arguments):
     return thread
 
 
-def test_a_packet_that_has_arrived_is_taken_once_without_a_wait(inbox):
-    assert inbox.take_arrived(("thing", 0)) is None
-    put(inbox, 0, 1)
-    inbox.fail(ConnectionError("closed"))
-    assert inbox.take_arrived(("thing", 0)) == "packet 0"
-    assert inbox.take_arrived(("thing", 0)) is None
-    put(inbox, 2)  # there is room again
-
-
 def test_put_waits_for_room(inbox):
     put(inbox, 0, 1)
     filler = start_thread(put, inbox, 2)

@@ -13,8 +13,7 @@ def build_link(kind=ReconnectingLink, connection=None):
         names=["stage 0", "stage 1"],
         membership=SimpleNamespace(detached=False, may_rejoin=True),
     )
-    first = Mock(), Mock()
-    return kind(world, 1, lambda lost_error, headers, backend: connection or Mock(), first)
+    return kind(world, 1, lambda lost_error, backend: connection or Mock(), Mock())
 
 
 class CutLink(ReconnectingLink):
@@ -74,7 +73,7 @@ def test_a_link_that_is_closed_while_it_connects_closes_the_connection():
     made, connecting, closed = Mock(), threading.Event(), threading.Event()
     made.finish_close.return_value = True
 
-    def connect(lost_error, headers, backend):
+    def connect(lost_error, backend):
         connecting.set()
         assert closed.wait(20.0)
         return made
@@ -93,7 +92,7 @@ def test_a_link_that_is_closed_while_it_connects_closes_the_connection():
 
 def test_a_connection_that_is_lost_while_the_link_is_closed_is_closed_once():
     connection = Mock()
-    link = build_detached_link(lambda lost_error, headers, backend: connection)
+    link = build_detached_link(lambda lost_error, backend: connection)
 
     class Membership:
         """Membership of a process that closes the link when it learns of the loss."""

@@ -5,7 +5,6 @@ import torch
 
 from hocket import zoo
 from hocket.errors import DataError, OptionError
-from hocket.zoo.cifar_resnet import make_builder
 from hocket.zoo.residual import PadShortcut
 
 # Shape of the input, shape of the output; other networks take 32x32 images to 10 classes.
@@ -139,19 +138,6 @@ def test_gpt_refuses_sequences_longer_than_its_context():
 def test_options_out_of_range_are_refused(name, options, message):
     with torch.device("meta"), pytest.raises(OptionError, match=message):
         zoo.create(name, **options)
-
-
-def test_builders_refuse_options_without_the_registry():
-    with pytest.raises(OptionError) as caught:
-        make_builder(21, "odd")(pooling="max", init="zero")
-    assert str(caught.value).splitlines() == [
-        "cannot build this CIFAR ResNet:",
-        "  - depth 21 is not 6n+2; ask for 8, 14, 20, ...",
-        "  - pooling is 'max'; use 'global' or 'corner6'",
-        "  - init is 'zero'; use 'pytorch' or 'he'",
-    ]
-    with pytest.raises(OptionError, match="dgl6: pooling is 'max'; use 'aux' or 'buffer'"):
-        zoo.dgl6(pooling="max")
 
 
 def test_an_unknown_network_names_its_likes():

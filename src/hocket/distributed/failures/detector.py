@@ -23,7 +23,6 @@ from torch.distributed.distributed_c10d import Store
 
 from hocket.distributed.failures.first_failure import FAILURE_KEY, FailureRecord
 from hocket.distributed.failures.phases import (
-    CurrentActivity,
     LimitName,
     Phase,
     RunningClock,
@@ -97,15 +96,12 @@ class FailureDetector:
         self._poll_s = min(1.0, timeout_s / 16)
         self.slice_s = self._poll_s / 2
         self._clock = RunningClock(2 * self._poll_s)
-        self._activity = CurrentActivity(
-            self._clock, Status(Phase.STARTING, limit="slow_timeout_s", idle=True)
-        )
+        self._begin(Status(Phase.STARTING, limit="slow_timeout_s", idle=True))
         self.operations = 0
 
-        # A thread answers requests and passes failures on.
+        # A thread answers requests and looks for failures.
         self._closed = threading.Event()
         self._silent_since_s: float | None = None  # when the store did not answer
-        self._listeners: list[Callable[[HocketError], None]] = []
         self._answered = 0
         self.store.set(f"present/{rank}", "yes")
         self._thread = StoreThread(self._poll, "hocket-failure-detector")
@@ -135,11 +131,32 @@ class FailureDetector:
             idle: True for the code of the caller.
         """
         limit: LimitName = "slow_timeout_s" if slow else "timeout_s"
-        self._activity.begin(Status(activity, limit=limit, idle=idle))
+        self._begin(Status(activity, limit=limit, idle=idle))
 
     def in_phase(self, phase: Phase) -> AbstractContextManager[None]:
         """Return a context manager for a phase that is no training step."""
-        return self._activity.during(Status(phase, limit="slow_timeout_s"))
+        return self._during(Status(phase, limit="slow_timeout_s"))
+
+    def _begin(self, status: Status) -> None:
+        """Begin another activity, which is progress."""
+        self._begun = status, self._clock.seconds
+
+    @contextmanager
+    def _during(self, status: Status) -> Iterator[None]:
+        """Context manager for an activity within another one, which begins again after it.
+
+        After an error it stays the activity, so that the error message can name it.
+        """
+        before, _ = self._begun
+        self._begin(status)
+        yield
+        self._begin(before)
+
+    @property
+    def activity(self) -> Status:
+        """Activity of this process, with the seconds without progress."""
+        status, since_s = self._begun
+        return status._replace(seconds=self._clock.seconds - since_s)
 
     @contextmanager
     def waiting_for(
@@ -153,7 +170,7 @@ class FailureDetector:
             awaited: Text for the error, such as ``gradient 3 from stage 1``.
         """
         status = Status(activity, tuple(ranks))
-        with self._activity.during(status):
+        with self._during(status):
             yield Wait(self, status, awaited)
 
     @contextmanager
@@ -173,7 +190,7 @@ class FailureDetector:
         self.operations += (common := len(ranks) == len(self._names))
         status = Status(activity, others(ranks, self._rank))
         try:
-            with self._activity.during(status):
+            with self._during(status):
                 wait = Wait(self, status, awaited, self.operations if common else 0)
                 yield partial(finish_operation, wait)
         except HocketError:
@@ -192,16 +209,12 @@ class FailureDetector:
             wait = Wait(self, Status(Phase.CONNECTING, everyone), "all processes to connect")
             return finish_call(wait, form)
 
-    def add_listener(self, listener: Callable[[HocketError], None]) -> None:
-        """Call a function, in another thread, once any process has recorded a failure."""
-        self._listeners.append(listener)
-
     def announce_exit(self) -> None:
         """Record that this process has left the training."""
         self.store.set(f"exited/{self._rank}", str(self.operations))
 
     def close(self) -> None:
-        """Stop the thread that answers status requests and passes failures on."""
+        """Stop the thread that answers status requests and looks for failures."""
         self._closed.set()
         self._thread.join(STORE_TIMEOUT_S)
 
@@ -224,7 +237,7 @@ class FailureDetector:
                 peer, why = self._names[candidate], EXITED
         message = (
             f"the connection to {peer} is gone, and {why} ({self.name} was "
-            f"{self._activity.now.activity})"
+            f"{self.activity.activity})"
         )
         error = self.record.error(PeerLostError, message)
         if isinstance(error, PeerLostError):
@@ -358,7 +371,7 @@ class FailureDetector:
         return self.running_s - self._silent_since_s
 
     def _poll(self) -> None:
-        """Answer requests for the status of this process, and pass on the first failure."""
+        """Answer requests for the status of this process, and look for the first failure."""
         while not self._closed.wait(self._poll_s):
             try:
                 # In this thread, without a limit of time: nothing waits for it.
@@ -366,15 +379,13 @@ class FailureDetector:
                 first = read_key(self._own_store, FAILURE_KEY)
             except RuntimeError:
                 return
-            status = self._activity.now  # which reads the clock
+            status = self.activity  # which reads the clock
             if requested > self._answered:
                 answer = json.dumps([requested, status._asdict()])
                 if self.store.set(f"status/{self._rank}", answer):
                     self._answered = requested
             if first is not None:
                 self.record.known = first
-                for listener in self._listeners:
-                    listener(PeerFailedError(first))
 
 
 class Wait:

@@ -7,8 +7,7 @@ one at the end of the chain is within the limit of its phase.
 
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Literal, NamedTuple, TypeAlias
@@ -139,40 +138,6 @@ class RunningClock:
             self._seconds += min(now - self._read_s, self._most_s)
             self._read_s = now
             return self._seconds
-
-
-class CurrentActivity:
-    """Activity of this process, and the time since its last progress.
-
-    Args:
-        clock: Clock of this process.
-        status: The first activity.
-    """
-
-    def __init__(self, clock: RunningClock, status: Status) -> None:
-        self._clock = clock
-        self._begun = status, clock.seconds
-
-    def begin(self, status: Status) -> None:
-        """Begin another activity, which is progress."""
-        self._begun = status, self._clock.seconds
-
-    @contextmanager
-    def during(self, status: Status) -> Iterator[None]:
-        """Context manager for an activity within another one, which begins again after it.
-
-        After an error it stays the activity, so that the error message can name it.
-        """
-        before, _ = self._begun
-        self.begin(status)
-        yield
-        self.begin(before)
-
-    @property
-    def now(self) -> Status:
-        """The activity, with the seconds without progress."""
-        status, since_s = self._begun
-        return status._replace(seconds=self._clock.seconds - since_s)
 
 
 def others(ranks: Iterable[int], rank: int) -> tuple[int, ...]:

@@ -6,9 +6,8 @@ from datetime import timedelta
 from torch import distributed
 from torch.distributed.distributed_c10d import PrefixStore, Store, _get_default_store
 
-from hocket.distributed.folder.launch_folder import LaunchFolder
+from hocket.distributed.folder.launch_folder import LaunchFolder, Note
 from hocket.distributed.folder.process_state import is_at_work
-from hocket.distributed.folder.rejoin_files import RejoinMarkers
 
 KEY_TIMEOUT_S = 10.0
 """Seconds to wait for a key of the store that another process is about to write."""
@@ -24,7 +23,6 @@ class ProcessIdentity:
         store: Store that all processes read and write.
         incarnation: Number of the restart that began this process, counted from 1; 0 for a
             process that was there from the beginning.
-        rejoin_markers: Marker files of the launch; None where a killed process does not rejoin.
         launch_folder: Folder of the launch; None for processes that Hocket has not launched.
     """
 
@@ -32,21 +30,16 @@ class ProcessIdentity:
     size: int
     store: Store
     incarnation: int = 0
-    rejoin_markers: RejoinMarkers | None = None
     launch_folder: LaunchFolder | None = None
 
     def is_silent(self, rank: int) -> bool:
         """Return False if a process that does not answer is at work; else tell the launcher."""
         if self.launch_folder is None:
             return True
-        pid = self.launch_folder.pid(rank)
-        if silent := pid is None or not is_at_work(pid):
-            self.launch_folder.mark_silent(rank)
+        pid = self.launch_folder.read(Note.STARTED, rank)
+        if silent := pid is None or not is_at_work(int(pid)):
+            self.launch_folder.write(Note.SILENT, rank)
         return silent
-
-    def find_lost(self) -> str | None:
-        """Return the launcher's message about a process that has died; None if none has."""
-        return None if self.launch_folder is None else self.launch_folder.lost
 
 
 def open_store(folder: LaunchFolder) -> Store:

@@ -15,17 +15,13 @@ def write_last_words(text: str) -> None:
     StandardStream("stderr").write(escape_controls(text))
 
 
-def flush_streams() -> None:
-    """Write what standard output and error have buffered."""
+def flush_files() -> None:
+    """Write what streams and files have buffered, which Python does for those it can free.
+
+    Of other files only those on a disk: the other end of a pipe may have no reader.
+    """
     StandardStream("stdout").flush()
     StandardStream("stderr").flush()
-
-
-def flush_files() -> None:
-    """Write what open files have buffered, which Python does for files that it can free.
-
-    Files on a disk only: the other end of a pipe may have no reader.
-    """
     for each in gc.get_objects():
         # By its type: others may answer a question about their class with a warning.
         if type(each) in (io.TextIOWrapper, io.BufferedWriter):

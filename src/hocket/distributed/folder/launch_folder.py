@@ -6,10 +6,36 @@ store blocks all readers, and the launcher must never block.
 
 import os
 from contextlib import suppress
+from enum import StrEnum
 from pathlib import Path
 
 _ROOM = 4096
 """Bytes that must fit on the disk for the store to be of use."""
+
+
+class Note(StrEnum):
+    """Notes of a launch, the first four of each process."""
+
+    STARTED = "started"
+    """The number of a process that has started, and is about to connect to the others."""
+    JOINED = "joined"
+    """The process is connected to all others, and all others to each other."""
+    SILENT = "silent"
+    """The process does not answer: it is stopped, or blocks its interpreter."""
+    DETACHED = "detached"
+    """The process needs no process group from now on."""
+    REUNITED = "reunited"
+    """All processes have joined again, for good."""
+    UNRECOVERABLE = "unrecoverable"
+    """No process replaces one that was killed."""
+    LOST = "lost"
+    """A message about a process that has died and could not say so itself."""
+    SYMPTOM = "symptom"
+    """What a process has seen of a failure that is hardly its own.
+
+    The launcher prints it, and only if no process reports a cause: the store in which a cause
+    is recorded may be slow.
+    """
 
 
 class LaunchFolder:
@@ -27,56 +53,43 @@ class LaunchFolder:
         self.path = Path(path)
         self.rendezvous = self.path / "rendezvous"
 
-    def mark_started(self, rank: int) -> None:
-        """Record that this process has started, and is about to connect to the others."""
-        self._write(f"started-{rank}", str(os.getpid()))
+    def write(self, note: Note, rank: int | None = None, text: str = "") -> None:
+        """Write a note, unless the folder is gone or its disk full, which the launcher notices.
 
-    def has_started(self, rank: int) -> bool:
-        """Return True if a process has started."""
-        return self.pid(rank) is not None
-
-    def pid(self, rank: int) -> int | None:
-        """Return the number of a process that has started; None for others."""
-        number = self._read(f"started-{rank}")
-        return int(number) if number else None
-
-    def mark_joined(self, rank: int) -> None:
-        """Record that a process is connected to all others, and all others to each other."""
-        self._mark(f"joined-{rank}")
-
-    def has_joined(self, rank: int) -> bool:
-        """Return True if a process is connected to all others."""
-        return (self.path / f"joined-{rank}").exists()
-
-    def mark_silent(self, rank: int) -> None:
-        """Record that a process does not answer: it is stopped, or blocks its interpreter."""
-        self._mark(f"silent-{rank}")
-
-    def is_silent(self, rank: int) -> bool:
-        """Return True if a process does not answer."""
-        return (self.path / f"silent-{rank}").exists()
-
-    def report_lost(self, message: str) -> None:
-        """Tell the processes that one of them has died and could not say so itself."""
-        self._write("lost", message)
-
-    @property
-    def lost(self) -> str | None:
-        """Message about a process that has died; None if none has."""
-        return self._read("lost")
-
-    def report_symptom(self, message: str) -> None:
-        """Keep what a process has seen of a failure that is hardly its own.
-
-        It is printed by the launcher, and only if no process reports a cause: the store in
-        which a cause is recorded may be slow.
+        Args:
+            note: The note.
+            rank: The process that it is about; None for a note about the launch.
+            text: Its text.
         """
-        self._write("symptom", message)
+        with suppress(OSError):
+            # Others may write at the same time.
+            whole = self.path / f"{note}.{os.getpid()}.part"
+            whole.write_text(text)
+            whole.rename(self._file(note, rank))
+
+    def read(self, note: Note, rank: int | None = None) -> str | None:
+        """Return the text of a note; None if there is no such note."""
+        try:
+            return self._file(note, rank).read_text()
+        except OSError:
+            return None
+
+    def has(self, note: Note, rank: int | None = None) -> bool:
+        """Return True if there is a note."""
+        return self._file(note, rank).exists()
+
+    def _file(self, note: Note, rank: int | None) -> Path:
+        return self.path / (note if rank is None else f"{note}-{rank}")
 
     @property
-    def symptom(self) -> str | None:
-        """Message of a process that saw a failure; None if none has."""
-        return self._read("symptom")
+    def can_recover(self) -> bool:
+        """True if a process may replace one that was killed."""
+        return self.path.exists() and not self.has(Note.UNRECOVERABLE)
+
+    def all_detached(self, size: int) -> bool:
+        """Return True while every process is detached, so that one may be replaced alone."""
+        detached = all(self.has(Note.DETACHED, rank) for rank in range(size))
+        return detached and not self.has(Note.REUNITED)
 
     def find_problem(self) -> OSError | None:
         """Return the reason why nothing can be written here; None if it can."""
@@ -89,20 +102,3 @@ class LaunchFolder:
             with suppress(OSError):
                 probe.unlink()
         return None
-
-    def _mark(self, name: str) -> None:
-        with suppress(OSError):  # the launcher notices a full disk, or a folder that is gone
-            (self.path / name).touch()
-
-    def _write(self, name: str, text: str) -> None:
-        with suppress(OSError):
-            # Others may write at the same time.
-            whole = self.path / f"{name}.{os.getpid()}.part"
-            whole.write_text(text)
-            whole.rename(self.path / name)
-
-    def _read(self, name: str) -> str | None:
-        try:
-            return (self.path / name).read_text()
-        except OSError:
-            return None

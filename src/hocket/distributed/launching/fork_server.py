@@ -10,19 +10,17 @@ The kernel kills the processes if the server itself is killed.
 import atexit
 import ctypes
 import os
-import pickle
 import shutil
 import signal
-import socket
-import struct
 import subprocess
 import sys
 import traceback
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from importlib import import_module
-from multiprocessing import connection
-from typing import NoReturn
+from multiprocessing import Pipe, connection, reduction
+from multiprocessing.connection import Connection
+from typing import Any, NoReturn
 
 from hocket.distributed.launching.deferred_compiler import defer_compiler
 from hocket.distributed.launching.worker_main import STOP_SIGNALS, WorkerSpec, worker_main
@@ -33,7 +31,6 @@ IMPORT_TIMEOUT_S = 300.0
 """Seconds in which the server must have imported its modules."""
 FORK_TIMEOUT_S = 60.0
 """Seconds in which the server must have forked a process."""
-_NUMBER = struct.Struct("q")
 _PR_SET_PDEATHSIG = 1  # of prctl(2)
 
 
@@ -49,7 +46,7 @@ class ForkServer:
         fill_standard_streams()
         self._launcher = os.getpid()
         self._is_ready = False
-        self._control, theirs = socket.socketpair()
+        self._control, theirs = Pipe()
         path = [folder or os.getcwd() for folder in sys.path]
         program = (
             f"import sys; sys.path[:] = {path!r}; from {__name__} import serve; "
@@ -102,7 +99,7 @@ class ForkServer:
                 if (number := os.read(signal_pipe, 1)[0]) in STOP_SIGNALS:
                     self.stop()
                     return number
-            elif self._control in ready and _receive(self._control, 1):
+            elif self._control in ready and _receive(self._control) is not None:
                 self._is_ready = True
             else:
                 raise self._lost("was importing PyTorch")
@@ -117,20 +114,17 @@ class ForkServer:
         Raises:
             PeerLostError: The server has ended, or does not answer.
         """
-        request = pickle.dumps(spec)
-        status, theirs = os.pipe()
-        try:
-            size = _NUMBER.pack(len(request))
+        status, theirs = Pipe(duplex=False)
+        pid = None
+        with suppress(OSError), theirs:
             fill_standard_streams()
-            socket.send_fds(self._control, [size], [theirs, 1, 2])
-            self._control.sendall(request)
-            os.close(theirs)
-            answered = connection.wait([status], FORK_TIMEOUT_S)
-            pid = _read_number(status) if answered else None
-        except OSError:
-            pid = None
+            self._control.send(spec)
+            for descriptor in (theirs.fileno(), 1, 2):
+                reduction.send_handle(self._control, descriptor, self._process.pid)
+            theirs.close()
+            pid = _receive(status) if status.poll(FORK_TIMEOUT_S) else None
         if pid is None:
-            os.close(status)
+            status.close()
             raise self._lost(f"was to fork process {spec.rank}")
         return ForkedProcess(self, pid, status)
 
@@ -148,7 +142,7 @@ class ForkedProcess:
     Args:
         server: The server.
         pid: Number of the process, and of its process group.
-        status: File descriptor to which the server writes the exit code.
+        status: Connection over which the server sends the exit code.
 
     Attributes:
         pid: Number of the process.
@@ -156,9 +150,10 @@ class ForkedProcess:
         has_ended: True once its end has been noticed.
     """
 
-    def __init__(self, server: ForkServer, pid: int, status: int) -> None:
+    def __init__(self, server: ForkServer, pid: int, status: Connection) -> None:
         self.pid = pid
-        self.sentinel = status
+        self.sentinel = status.fileno()
+        self._status = status
         self.has_ended = False
         self._server = server
 
@@ -169,7 +164,7 @@ class ForkedProcess:
             The exit code, -n for a death by signal n, or None if the server was killed, so that
             it is not known and the process perhaps still runs.
         """
-        code = _read_number(self.sentinel)
+        code: int | None = _receive(self._status)
         if code is None:
             self.send(signal.SIGKILL)
             self._server.stop()
@@ -187,11 +182,11 @@ class ForkedProcess:
             os.kill(self.pid, number)
 
     def close(self) -> None:
-        """Kill what still runs, and give the file descriptor back."""
+        """Kill what still runs, and close the connection."""
         if not self.has_ended:
             self.send(signal.SIGKILL)
             self.wait()
-        os.close(self.sentinel)
+        self._status.close()
 
 
 def serve(control: int, modules: Sequence[str]) -> NoReturn:
@@ -205,7 +200,7 @@ def serve(control: int, modules: Sequence[str]) -> NoReturn:
     for name in modules:
         with suppress(ImportError):
             import_module(name)
-    _Server(socket.socket(fileno=control)).run()
+    _Server(Connection(control)).run()
 
 
 class _Server:
@@ -215,9 +210,9 @@ class _Server:
         control: Connection to the launcher.
     """
 
-    def __init__(self, control: socket.socket) -> None:
+    def __init__(self, control: Connection) -> None:
         self._control = control
-        self._statuses: dict[int, int] = {}  # pipes for exit codes by the number of a process
+        self._statuses: dict[int, Connection] = {}  # for exit codes, by number of a process
         self._folder = ""
         self._wake, self._wake_end = os.pipe()
         for end in (self._wake, self._wake_end):
@@ -229,10 +224,11 @@ class _Server:
     def run(self) -> NoReturn:
         """Answer requests until the launcher ends; kill what it has left."""
         try:
-            with suppress(OSError):  # the launcher was killed before it read what was sent
-                self._control.sendall(b"!")
-                while self._answer():
-                    pass
+            # The launcher has ended, perhaps before it read what was sent.
+            with suppress(OSError, EOFError):
+                self._control.send("ready")
+                while True:
+                    self._answer()
         except Exception:  # no request may leave processes behind
             traceback.print_exc()
         for pid in self._statuses:
@@ -242,30 +238,29 @@ class _Server:
         shutil.rmtree(self._folder, ignore_errors=True)
         os._exit(0)
 
-    def _answer(self) -> bool:
-        """Handle a request or the end of a process; return False at the end of the launcher."""
+    def _answer(self) -> None:
+        """Handle a request or the end of a process.
+
+        Raises:
+            OSError: The launcher has ended.
+            EOFError: The same, between two requests.
+        """
         ready = connection.wait([self._control, self._wake])
         if self._wake in ready:
             os.read(self._wake, 4096)
             self._report_ends()
         if self._control not in ready:
-            return True
-        size, streams, _, _ = socket.recv_fds(self._control, _NUMBER.size, 3)
-        length = _NUMBER.unpack(size)[0] if size else 0
-        request = _receive(self._control, length)
-        if not length or len(request) < length:
-            return False
-        spec: WorkerSpec = pickle.loads(request)
+            return
+        spec: WorkerSpec = self._control.recv()
         self._folder = spec.folder
-        status, *output = streams
-        server = os.getpid()
+        number, *output = (reduction.recv_handle(self._control) for _ in range(3))
+        status, server = Connection(number, readable=False), os.getpid()
         if not (pid := os.fork()):
-            self._become_worker(spec, [status, *output], server)
+            self._become_worker(spec, status, output, server)
         for stream in output:
             os.close(stream)
         self._statuses[pid] = status
-        _write_number(status, pid)
-        return True
+        _send_number(status, pid)
 
     def _report_ends(self) -> None:
         """Report the exit codes of processes that have ended, and kill what they have left."""
@@ -276,11 +271,12 @@ class _Server:
             # The number of a group is not given away while one of its processes runs.
             with suppress(ProcessLookupError, PermissionError):
                 os.killpg(pid, signal.SIGKILL)
-            pipe = self._statuses.pop(pid)
-            _write_number(pipe, os.waitstatus_to_exitcode(status))
-            os.close(pipe)
+            with self._statuses.pop(pid) as launcher:
+                _send_number(launcher, os.waitstatus_to_exitcode(status))
 
-    def _become_worker(self, spec: WorkerSpec, streams: Sequence[int], server: int) -> NoReturn:
+    def _become_worker(
+        self, spec: WorkerSpec, status: Connection, output: Sequence[int], server: int
+    ) -> NoReturn:
         """Leave nothing of the server in this process, which was just forked, and run it."""
         try:
             if sys.platform == "linux":  # the kernel kills this process with the server
@@ -291,10 +287,11 @@ class _Server:
             os.setsid()
             signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-            for number, stream in zip((1, 2), streams[1:], strict=True):
+            for number, stream in zip((1, 2), output, strict=True):
                 os.dup2(stream, number)
-            self._control.close()
-            for descriptor in (*streams, *self._statuses.values(), self._wake, self._wake_end):
+            for pipe in (self._control, status, *self._statuses.values()):
+                pipe.close()
+            for descriptor in (*output, self._wake, self._wake_end):
                 os.close(descriptor)
             worker_main(spec)
         except BaseException:
@@ -310,19 +307,14 @@ def _kill_group(pid: int) -> None:
             send(pid, signal.SIGKILL)
 
 
-def _receive(connected: socket.socket, size: int) -> bytes:
-    """Receive a number of bytes; fewer if the other side has ended."""
-    data = b""
-    while len(data) < size and (more := connected.recv(size - len(data))):
-        data += more
-    return data
+def _receive(sender: Connection) -> Any:
+    """Return what was sent; None if the other side has ended."""
+    try:
+        return sender.recv()
+    except (EOFError, OSError):
+        return None
 
 
-def _read_number(pipe: int) -> int | None:
-    data = os.read(pipe, _NUMBER.size)
-    return _NUMBER.unpack(data)[0] if data else None
-
-
-def _write_number(pipe: int, number: int) -> None:
+def _send_number(launcher: Connection, number: int) -> None:
     with suppress(OSError):  # the launcher has ended
-        os.write(pipe, _NUMBER.pack(number))
+        launcher.send(number)

@@ -19,11 +19,10 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from hocket.distributed.folder.launch_folder import LaunchFolder
-from hocket.distributed.folder.rejoin_files import RejoinMarkers
+from hocket.distributed.folder.launch_folder import LaunchFolder, Note
 from hocket.distributed.folder.restart import RestartBudget
 from hocket.distributed.launching.fork_server import ForkedProcess, ForkServer
-from hocket.distributed.launching.supervisor import RejoinPolicy, Supervisor, print_message
+from hocket.distributed.launching.supervisor import Supervisor, print_message
 from hocket.distributed.launching.worker_main import STOP_SIGNALS, WorkerSpec
 from hocket.distributed.network.network_interface import loopback_interface
 from hocket.errors import OptionError, PeerLostError, format_problems, warn
@@ -103,39 +102,40 @@ def launch(
                     module_path=sys.path,
                     arguments=sys.argv,
                     work=pickled,
-                    can_rejoin=rejoin_restarts is not None and rejoin_restarts.remaining > 0,
                 )
-                with _supervisor(server, spec, grace_s, rejoin_restarts) as supervisor:
-                    return supervisor.wait(signal_pipe)
+                return _supervise(server, spec, signal_pipe, grace_s, rejoin_restarts)
     except PeerLostError as error:
         print_message(str(error))
         return error.exit_code
 
 
-@contextmanager
-def _supervisor(
-    server: ForkServer, spec: WorkerSpec, grace_s: float, rejoin_restarts: RestartBudget | None
-) -> Iterator[Supervisor]:
-    """Context manager that starts all processes, and yields their supervisor.
+def _supervise(
+    server: ForkServer,
+    spec: WorkerSpec,
+    signal_pipe: int,
+    grace_s: float,
+    restarts: RestartBudget | None,
+) -> int:
+    """Start all processes, supervise them to their end, and return the exit code.
 
     Args:
         server: The server that forks them.
         spec: Settings of the first process.
+        signal_pipe: File descriptor from which the numbers of arriving signals are read.
         grace_s: Seconds that the others may take to end after one process has failed.
-        rejoin_restarts: Restarts for replacing a killed process alone, or None.
+        restarts: Restarts for replacing a killed process alone, or None.
     """
 
     def start_process(rank: int, incarnation: int) -> ForkedProcess:
         return server.fork(replace(spec, rank=rank, incarnation=incarnation))
 
-    rejoin = None
-    if rejoin_restarts is not None:
-        markers = RejoinMarkers(spec.folder, spec.processes)
-        rejoin = RejoinPolicy(rejoin_restarts, start_process, markers)
-    with Supervisor(grace_s, LaunchFolder(spec.folder), rejoin) as supervisor:
+    folder = LaunchFolder(spec.folder)
+    if restarts is None or not restarts.remaining:
+        folder.write(Note.UNRECOVERABLE)
+    with Supervisor(grace_s, folder, start_process, restarts) as supervisor:
         for rank in range(spec.processes):
             supervisor.add(start_process(rank, 0))
-        yield supervisor
+        return supervisor.wait(signal_pipe)
 
 
 def run_script(script: str, arguments: Sequence[str]) -> int:

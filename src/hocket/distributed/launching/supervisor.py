@@ -9,16 +9,14 @@ import math
 import os
 import signal
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from multiprocessing import connection
 from pathlib import Path
 from typing import Self
 
 from hocket.distributed.failures.phases import RunningClock
 from hocket.distributed.folder.last_words import write_last_words
-from hocket.distributed.folder.launch_folder import LaunchFolder
+from hocket.distributed.folder.launch_folder import LaunchFolder, Note
 from hocket.distributed.folder.process_state import process_state
-from hocket.distributed.folder.rejoin_files import RejoinMarkers
 from hocket.distributed.folder.restart import (
     RENDEZVOUS_LOST,
     RestartBudget,
@@ -43,32 +41,23 @@ SETTLE_S = 0.1
 """Seconds by which the end of a process may be noticed later than a failure that it caused."""
 
 
-@dataclass(frozen=True)
-class RejoinPolicy:
-    """Conditions under which a killed process is replaced alone.
-
-    Attributes:
-        budget: Restarts that are left.
-        start_process: Starts the new process; gets its rank and the number of the restart.
-        markers: Marker files of the processes.
-    """
-
-    budget: RestartBudget
-    start_process: Callable[[int, int], ForkedProcess]
-    markers: RejoinMarkers
-
-
 class Supervisor:
     """Processes by rank; none outlives the ``with`` block.
 
     Args:
         grace_s: Seconds that the others may take to end after one has failed.
         folder: The folder without which the processes cannot communicate.
-        rejoin: Conditions for replacing a killed process; None to replace none.
+        start_process: Starts a process in place of a killed one; gets its rank and the number
+            of the restart.
+        restarts: Restarts that are left for that; None to replace none.
     """
 
     def __init__(
-        self, grace_s: float, folder: LaunchFolder, rejoin: RejoinPolicy | None = None
+        self,
+        grace_s: float,
+        folder: LaunchFolder,
+        start_process: Callable[[int, int], ForkedProcess],
+        restarts: RestartBudget | None = None,
     ) -> None:
         self._workers: list[ForkedProcess] = []
         self._running: dict[int, int] = {}  # ranks by the sentinel that signals their end
@@ -84,7 +73,8 @@ class Supervisor:
         self._signal_code = 0  # exit code of the signal that stopped the launch
         self._interrupt_code = 0  # exit code of a Ctrl-C that was passed on
         self._folder = folder
-        self._rejoin = rejoin
+        self._start_process = start_process
+        self._restarts = restarts
 
     def __enter__(self) -> Self:
         return self
@@ -169,7 +159,7 @@ class Supervisor:
 
     def _has_begun(self) -> bool:
         """Return True if all processes were connected, so that there may be work to save."""
-        return any(map(self._folder.has_joined, range(len(self._workers))))
+        return any(self._folder.has(Note.JOINED, rank) for rank in range(len(self._workers)))
 
     def _handle_exit(self, rank: int, code: int) -> None:
         requested = (rank, -code) in self._sent
@@ -179,7 +169,8 @@ class Supervisor:
             if self._try_restart(rank, code):
                 return
             print_message(_describe_death(rank, code))
-            self._folder.report_lost(f"process {rank} was ended by {signal_name(-code)}")
+            message = f"process {rank} was ended by {signal_name(-code)}"
+            self._folder.write(Note.LOST, text=message)
         if _precedence(code) > _precedence(self._failure_code):
             self._failure_code = code if code > 0 else 128 - code
         self._has_cause |= code > 0 and code not in SYMPTOMS
@@ -187,15 +178,16 @@ class Supervisor:
         self._end_others(f"process {rank} ended with {cause}")
 
     def _try_restart(self, rank: int, code: int) -> bool:
-        """Replace a process that was killed, if the policy allows it."""
-        if (rejoin := self._rejoin) is None:
+        """Replace a process that was killed, if all are detached and a restart is left."""
+        if (restarts := self._restarts) is None:
             return False
         ending = self._signal_code or self._failure_code or self._deadline < math.inf
-        if ending or not rejoin.markers.all_detached or not rejoin.budget.take():
-            rejoin.markers.mark_unrecoverable()
+        detached = self._folder.all_detached(len(self._workers))
+        if ending or not detached or not restarts.take():
+            self._folder.write(Note.UNRECOVERABLE)
             return False
-        print_message(f"{_describe_death(rank, code)}; it alone is restarted, {rejoin.budget}")
-        worker = rejoin.start_process(rank, rejoin.budget.used)
+        print_message(f"{_describe_death(rank, code)}; it alone is restarted, {restarts}")
+        worker = self._start_process(rank, restarts.used)
         self._workers[rank].close()
         self._workers[rank] = worker
         self._running[worker.sentinel] = rank
@@ -214,13 +206,13 @@ class Supervisor:
         now_s = self._clock.seconds
         running = sorted(self._running.values())
         if self._start_deadline < math.inf:
-            joined = set(filter(self._folder.has_joined, running))
+            joined = {rank for rank in running if self._folder.has(Note.JOINED, rank)}
             if joined == set(running):
                 self._start_deadline = math.inf
             elif now_s >= self._start_deadline:
                 self._kill_unconnected([rank for rank in running if rank not in joined])
         if self._deadline < math.inf:
-            silent = list(filter(self._folder.is_silent, running))
+            silent = [rank for rank in running if self._folder.has(Note.SILENT, rank)]
             self._kill_hung(silent, "it did not answer the others")
         if now_s >= self._deadline:
             self._kill_hung(running, f"it still ran {self._grace_s:g} s after {self._reason}")
@@ -228,7 +220,7 @@ class Supervisor:
 
     def _kill_unconnected(self, ranks: Sequence[int]) -> None:
         """Kill all processes after a start that took too long, and name those at fault."""
-        missing = [rank for rank in ranks if not self._folder.has_started(rank)]
+        missing = [rank for rank in ranks if not self._folder.has(Note.STARTED, rank)]
         folders = {rank: Path("/proc", str(self._workers[rank].pid)) for rank in ranks}
         stopped = [rank for rank in ranks if process_state(folders[rank]) == "T"]
         self._kill_hung(
@@ -269,7 +261,7 @@ class Supervisor:
 
     def _explain_failure(self) -> None:
         """Print the cause of a failure for which no process was to blame."""
-        symptom = self._folder.symptom
+        symptom = self._folder.read(Note.SYMPTOM)
         if self._failure_code in SYMPTOMS and (problem := self._folder.find_problem()):
             self._print_problem(problem)
             self._failure_code = RENDEZVOUS_LOST

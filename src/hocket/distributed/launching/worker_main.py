@@ -8,19 +8,16 @@ import sys
 import traceback
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
 from types import FrameType
 from typing import NoReturn
 
 import torch
 from torch import distributed
-from torch.distributed.distributed_c10d import PrefixStore
 
 from hocket.distributed.folder import identity
-from hocket.distributed.folder.last_words import flush_files, flush_streams, write_last_words
-from hocket.distributed.folder.launch_folder import LaunchFolder
-from hocket.distributed.folder.rejoin_files import RejoinMarkers
-from hocket.distributed.network.strangers import form_without_strangers
+from hocket.distributed.folder.last_words import flush_files, write_last_words
+from hocket.distributed.folder.launch_folder import LaunchFolder, Note
+from hocket.distributed.network.strangers import form_default_group
 from hocket.distributed.world import joined_worlds
 from hocket.errors import PeerFailedError, PeerLostError
 
@@ -47,7 +44,6 @@ class WorkerSpec:
         arguments: ``sys.argv``.
         work: The pickled function and its arguments.
         incarnation: Number of the restart that begins this process alone; 0 for none.
-        can_rejoin: Whether a killed process may be replaced.
     """
 
     rank: int
@@ -62,7 +58,6 @@ class WorkerSpec:
     arguments: Sequence[str]
     work: bytes
     incarnation: int = 0
-    can_rejoin: bool = False
 
 
 def worker_main(spec: WorkerSpec) -> NoReturn:
@@ -71,7 +66,6 @@ def worker_main(spec: WorkerSpec) -> NoReturn:
     if in_order:
         # As at the end of a Python program: it ends the workers of loaders, for example.
         atexit._run_exitfuncs()
-    flush_streams()
     flush_files()
     # Not sys.exit: a thread that is blocked in a receive would keep the process alive.
     os._exit(code & 0xFF)
@@ -92,18 +86,19 @@ def _run_work(spec: WorkerSpec) -> tuple[int, bool]:
         # Meet the other processes.
         _set_up(spec)
         folder = LaunchFolder(spec.folder)
-        folder.mark_started(spec.rank)
+        folder.write(Note.STARTED, spec.rank, str(os.getpid()))
         try:
             _join(spec, folder)
         except RuntimeError as error:
             # Another process may know better, and the launcher whether one has died.
-            if folder.symptom is None:
-                folder.report_symptom(
+            if not folder.has(Note.SYMPTOM):
+                text = (
                     f"hocket: process {spec.rank} of {spec.processes} could not connect to the "
                     f"others: {error}\n"
                 )
+                folder.write(Note.SYMPTOM, text=text)
             return PeerLostError.exit_code, False
-        folder.mark_joined(spec.rank)
+        folder.write(Note.JOINED, spec.rank)
 
         # Work, and leave in good order.
         work, arguments = pickle.loads(spec.work)
@@ -175,11 +170,8 @@ def _join(spec: WorkerSpec, folder: LaunchFolder) -> None:
     """
     # The identity, with which the process can also rejoin.
     shared = identity.open_store(folder)
-    markers = RejoinMarkers(spec.folder, spec.processes) if spec.can_rejoin else None
     identity.set_identity(
-        identity.ProcessIdentity(
-            spec.rank, spec.processes, shared, spec.incarnation, markers, folder
-        )
+        identity.ProcessIdentity(spec.rank, spec.processes, shared, spec.incarnation, folder)
     )
     if spec.incarnation:
         return  # a process group cannot take a process in
@@ -187,18 +179,6 @@ def _join(spec: WorkerSpec, folder: LaunchFolder) -> None:
     store = distributed.FileStore(  # type: ignore[attr-defined]  # exported conditionally
         str(folder.path / "store"), spec.processes
     )
-    form_without_strangers(
-        lambda: distributed.init_process_group(
-            "gloo",
-            store=store,
-            rank=spec.rank,
-            world_size=spec.processes,
-            timeout=timedelta(seconds=spec.timeout_s),
-        ),
-        PrefixStore("door", store),
-        rank=spec.rank,
-        size=spec.processes,
-        timeout_s=spec.timeout_s,
-    )
+    form_default_group(store, spec.rank, spec.processes, spec.timeout_s)
     # A process that ends at once would break connections that others still make to it.
     distributed.barrier()

@@ -1,7 +1,6 @@
 """Choice of the network interface: loopback on one machine, else one that others reach."""
 
 import fcntl
-import os
 import socket
 import struct
 import sys
@@ -17,8 +16,8 @@ _GET_FLAGS = 0x8913  # SIOCGIFFLAGS of Linux
 _IS_UP = 1  # IFF_UP
 
 
-def choose_interface() -> None:
-    """Set the interface that gloo uses for this training, unless the user has chosen one.
+def find_interface(environment: Mapping[str, str]) -> str | None:
+    """Return the interface for processes that torchrun has started; None if gloo is to choose.
 
     By default gloo uses the address of this machine's host name, which on many machines is one
     that no other machine reaches.
@@ -26,19 +25,8 @@ def choose_interface() -> None:
     Raises:
         WorldError: The other machines could not reach the address of the rendezvous.
     """
-    if (
-        INTERFACE_VARIABLE not in os.environ
-        and (name := find_interface(os.environ)) is not None
-    ):
-        os.environ[INTERFACE_VARIABLE] = name
-
-
-def find_interface(environment: Mapping[str, str]) -> str | None:
-    """Return the interface for processes that torchrun has started; None if gloo is to choose.
-
-    Raises:
-        WorldError: The other machines could not reach the address of the rendezvous.
-    """
+    if INTERFACE_VARIABLE in environment:
+        return environment[INTERFACE_VARIABLE]
     host, size = environment.get("MASTER_ADDR"), environment.get("WORLD_SIZE")
     if host is None or size is None:
         return None

@@ -5,7 +5,6 @@ import os
 import socket
 import struct
 import sys
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -58,15 +57,11 @@ class TcpSocket:
 
     def received_bytes(self) -> int:
         """Return the number of bytes that have arrived over a connection."""
-
-        def read(duplicate: socket.socket) -> None:
-            size = _RECEIVED_AT + 8
+        size = _RECEIVED_AT + 8
+        with suppress(OSError), self._duplicate() as duplicate:
             information = duplicate.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, size)
-            counts.append(int.from_bytes(information[_RECEIVED_AT:], sys.byteorder))
-
-        counts: list[int] = []
-        self._with_duplicate(read)
-        return sum(counts)
+            return int.from_bytes(information[_RECEIVED_AT:], sys.byteorder)
+        return 0
 
     def refuse_connections(self) -> None:
         """Let no further connection reach a listening socket; accepted ones stay.
@@ -76,20 +71,26 @@ class TcpSocket:
         """
         instructions = ctypes.create_string_buffer(_DROP_ALL)
         program = struct.pack("HL", 1, ctypes.addressof(instructions))
-        self._with_duplicate(
-            lambda each: each.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, program)
-        )
+        with suppress(OSError), self._duplicate() as duplicate:
+            duplicate.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, program)
 
     def shut_down(self) -> None:
         """End a connection in both directions; its owner finds it closed."""
-        self._with_duplicate(lambda each: each.shutdown(socket.SHUT_RDWR))
+        with suppress(OSError), self._duplicate() as duplicate:
+            duplicate.shutdown(socket.SHUT_RDWR)
 
-    def _with_duplicate(self, use: Callable[[socket.socket], None]) -> None:
-        """Call a function with another descriptor of the socket, unless it was closed."""
-        with suppress(OSError), socket.socket(fileno=os.dup(self.descriptor)) as duplicate:
-            # By now the number may belong to another socket.
-            if os.fstat(duplicate.fileno()).st_ino == self.inode:
-                use(duplicate)
+    def _duplicate(self) -> socket.socket:
+        """Return another descriptor of the socket.
+
+        Raises:
+            OSError: The socket was closed.
+        """
+        duplicate = socket.socket(fileno=os.dup(self.descriptor))
+        # By now the number may belong to another socket.
+        if os.fstat(duplicate.fileno()).st_ino != self.inode:
+            duplicate.close()
+            raise OSError("the socket was closed")
+        return duplicate
 
 
 def own_sockets() -> list[TcpSocket]:

@@ -15,7 +15,8 @@ from datetime import timedelta
 from itertools import chain
 from typing import Any, TypeVar
 
-from torch.distributed.distributed_c10d import Store
+from torch import distributed
+from torch.distributed.distributed_c10d import PrefixStore, Store
 
 from hocket.distributed.network.sockets import TcpSocket, own_sockets, owner_of, readable
 from hocket.errors import HangError, PeerLostError
@@ -68,6 +69,30 @@ def form_without_strangers(
             "training again, and find out who that was"
         )
     return groups
+
+
+def form_default_group(store: Store, rank: int, size: int, timeout_s: float) -> None:
+    """Initialize torch.distributed with gloo, without strangers.
+
+    Args:
+        store: Store for this group alone.
+        rank: Rank of this process.
+        size: Number of processes.
+        timeout_s: Seconds that an operation of the group, and its start, waits for a process.
+    """
+    form_without_strangers(
+        lambda: distributed.init_process_group(
+            "gloo",
+            store=store,
+            rank=rank,
+            world_size=size,
+            timeout=timedelta(seconds=timeout_s),
+        ),
+        PrefixStore("door", store),
+        rank=rank,
+        size=size,
+        timeout_s=timeout_s,
+    )
 
 
 def _opened_since(inodes: Collection[int]) -> list[TcpSocket]:

@@ -60,7 +60,7 @@ class GradientSync:
             for work, flat, bucket in self._pending:
                 # NCCL lets the stream wait, and no process.
                 finish(work) if self._group is self._world.replica_group else work.wait()
-                self._world.operations_done += 1
+                self._world.open_operations -= 1
                 *sums, used = flat.split([*(p.numel() for p in bucket), len(bucket)])
                 # Read only where they matter, as they have to be copied from a GPU.
                 here = [parameter.grad is not None for parameter in bucket]
@@ -100,7 +100,7 @@ class GradientSync:
             for p in bucket
         ]
         flat = torch.cat([*parts, used])
-        self._world.operations_begun += 1
+        self._world.open_operations += 1
         work = distributed.all_reduce(flat, group=self._group, async_op=True)
         self._pending.append((work, flat, bucket))
 

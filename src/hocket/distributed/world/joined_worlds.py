@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from weakref import WeakValueDictionary
 
-from torch import distributed
 from torch.distributed.distributed_c10d import PrefixStore, Store, default_pg_timeout
 from torch.distributed.rendezvous import rendezvous
 
@@ -21,11 +20,12 @@ from hocket.distributed.failures.first_failure import (
 )
 from hocket.distributed.failures.store_client import ask_store, connect_again, leave_store
 from hocket.distributed.folder.identity import ProcessIdentity, current_identity
-from hocket.distributed.folder.last_words import flush_files, flush_streams, write_last_words
+from hocket.distributed.folder.last_words import flush_files, write_last_words
+from hocket.distributed.folder.launch_folder import Note
 from hocket.distributed.folder.process_state import leave_gloo
 from hocket.distributed.folder.restart import environment_number, torchrun_restart_count
-from hocket.distributed.network import network_interface
-from hocket.distributed.network.strangers import form_without_strangers
+from hocket.distributed.network.network_interface import INTERFACE_VARIABLE, find_interface
+from hocket.distributed.network.strangers import form_default_group
 from hocket.distributed.world.solo_world import SoloWorld
 from hocket.distributed.world.world import World, close_abandoned_worlds
 from hocket.errors import HangError, PeerFailedError, PeerLostError, WorldError
@@ -75,22 +75,15 @@ def join_world(
     if current_identity() is None:
         if environment_number("WORLD_SIZE", 1) == 1:
             return SoloWorld()
-        network_interface.choose_interface()
+        if (interface := find_interface(os.environ)) is not None:
+            os.environ[INTERFACE_VARIABLE] = interface
         store, rank, size = _meet()
         # torchrun keeps its store when it restarts its processes, with the addresses of those
         # that are gone; and so it does when the caller has destroyed a group.
         fresh = PrefixStore(f"attempt {torchrun_restart_count()}/{_joined.groups}", store)
         _joined.groups += 1
         # With torch's own time-out: a process that takes long to start does not hang.
-        form_without_strangers(
-            lambda: distributed.init_process_group(
-                "gloo", store=fresh, rank=rank, world_size=size
-            ),
-            PrefixStore("door", fresh),
-            rank=rank,
-            size=size,
-            timeout_s=default_pg_timeout.total_seconds(),
-        )
+        form_default_group(fresh, rank, size, default_pg_timeout.total_seconds())
 
     # Prepare the way out, once.
     identity = current_identity()
@@ -108,25 +101,13 @@ def join_world(
     try:
         world = World(stages, replicas, timeout_s, store, identity, slow_timeout_s)
     except BaseException as error:
-        mark(error, _VERDICTS[_tell_those_that_join(store, identity, error)])
+        if not isinstance(error, PeerFailedError):
+            # A world has recorded its own errors: later ones would be a PeerFailedError.
+            recorded = isinstance(error, (HangError, PeerLostError))
+            mark(error, _VERDICTS[recorded or _is_first(store, identity, error)])
         raise
     _joined.worlds[_joined.count] = world
     return world
-
-
-def _tell_those_that_join(
-    store: Store, identity: ProcessIdentity, error: BaseException
-) -> bool:
-    """Tell the others in the store of a world why this process does not join it.
-
-    Returns:
-        True if it is the first that failed there.
-    """
-    if isinstance(error, PeerFailedError):
-        return False
-    if isinstance(error, (HangError, PeerLostError)):
-        return True  # the world has recorded it: a later one would be a PeerFailedError
-    return _is_first(store, identity, error)
 
 
 def _is_first(store: Store, identity: ProcessIdentity, error: BaseException) -> bool:
@@ -221,7 +202,7 @@ def report_symptom(error: BaseException, text: str) -> bool:
         return False
     if not isinstance(error, (PeerLostError, HangError)):
         return False
-    identity.launch_folder.report_symptom(text)
+    identity.launch_folder.write(Note.SYMPTOM, text=text)
     return True
 
 
@@ -238,7 +219,6 @@ def exit_process(code: int) -> None:
     """
     if not _joined.count:
         return
-    flush_streams()
     flush_files()
     os._exit(code)
 

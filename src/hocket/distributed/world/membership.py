@@ -17,6 +17,7 @@ from hocket.distributed.failures.detector import FailureDetector
 from hocket.distributed.failures.first_failure import FAILURE_KEY
 from hocket.distributed.failures.phases import others
 from hocket.distributed.folder.identity import KEY_TIMEOUT_S, ProcessIdentity
+from hocket.distributed.folder.launch_folder import Note
 from hocket.distributed.network.strangers import form_without_strangers
 from hocket.errors import PeerFailedError, PeerLostError, WorldError
 
@@ -85,8 +86,8 @@ class Membership:
             )
         self.phase += 1
         self.detached = True
-        if self._identity.rejoin_markers is not None:
-            self._identity.rejoin_markers.mark_detached(self._identity.rank)
+        if self._identity.launch_folder is not None:
+            self._identity.launch_folder.write(Note.DETACHED, self._identity.rank)
 
     def reunite(self, timeout_s: float) -> Group | None:
         """End the elastic phase when all processes do.
@@ -103,8 +104,8 @@ class Membership:
         """
         self.wait_for_all(_barrier(self.phase), "finish their last tick")
         self.detached = False
-        if self._identity.rejoin_markers is not None:
-            self._identity.rejoin_markers.mark_reunited()
+        if self._identity.launch_folder is not None:
+            self._identity.launch_folder.write(Note.REUNITED)
         latest = max(map(self.incarnation, range(self._identity.size)))
         if not latest or self.phase > 1:  # in which no process can rejoin
             return None
@@ -126,6 +127,7 @@ class Membership:
             HangError: One of them hangs.
         """
         arrived, store, rank = False, self._failures.store, self._identity.rank
+        folder = self._identity.launch_folder
         missing = keys = _arrival_keys(barrier, self._identity.size)
         awaited = f"all processes to {purpose}"
         activity, ranks = f"waiting for {awaited}", others(range(len(keys)), rank)
@@ -136,7 +138,7 @@ class Membership:
                 missing = [key for key in missing if store.get(key) is None]
 
                 # A process may die before any other has met it: no connection tells of that.
-                if (first := store.get(FAILURE_KEY) or self._identity.find_lost()) is not None:
+                if first := store.get(FAILURE_KEY) or (folder and folder.read(Note.LOST)):
                     raise PeerFailedError(first)
                 if not missing:
                     return
@@ -146,8 +148,8 @@ class Membership:
     @property
     def may_rejoin(self) -> bool:
         """True if a process that is gone may be replaced."""
-        markers = self._identity.rejoin_markers
-        return self.detached and markers is not None and not markers.unrecoverable
+        folder = self._identity.launch_folder
+        return self.detached and folder is not None and folder.can_recover
 
     def incarnation(self, rank: int) -> int:
         """Return the number of the restart that began the process of a rank; 0 for none."""

@@ -3,7 +3,6 @@
 All of `World` that is not specific to several processes is in `SoloWorld` too.
 """
 
-import json
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -16,14 +15,14 @@ from torch import distributed
 from torch.distributed.distributed_c10d import PrefixStore, Store
 
 from hocket.distributed.failures.detector import FailureDetector, Finish
-from hocket.distributed.failures.phases import Phase, others
+from hocket.distributed.failures.phases import Phase
 from hocket.distributed.failures.store_client import connect_again
 from hocket.distributed.folder.identity import ProcessIdentity
 from hocket.distributed.network.strangers import form_without_strangers
 from hocket.distributed.world.collectives import Collectives
 from hocket.distributed.world.flags import StoreFlags
 from hocket.distributed.world.membership import Group, Membership
-from hocket.distributed.world.process_groups import GroupPool, ProcessGroups, Shape
+from hocket.distributed.world.process_groups import ProcessGroups
 from hocket.errors import WorldError
 
 
@@ -67,8 +66,7 @@ class World(Collectives):
         flags: Flags that the processes set without waiting for each other.
         membership: Elastic phases, in which a killed process may rejoin.
         left: True once this process begins to leave the world.
-        operations_begun: Operations in process groups that this process has begun.
-        operations_done: Operations in process groups that it has completed.
+        open_operations: Operations in process groups that this process has not completed.
 
     Raises:
         WorldError: There are not K times R processes.
@@ -128,7 +126,7 @@ class World(Collectives):
         self.membership = Membership(identity, store, self.failures)
 
         # Operations in process groups, and connections to the neighbours.
-        self.operations_begun = self.operations_done = 0
+        self.open_operations = 0
         self._links: list[NeighbourLink] = []
         self._closing = threading.Lock()
         self._closed = self.left = False
@@ -138,32 +136,30 @@ class World(Collectives):
         if self.rejoined:
             return
         try:
-            self._groups = self._take_groups(Shape(stages, replicas, slow_timeout_s))
+            self._groups = self._form_groups(slow_timeout_s)
         except BaseException:
             self.failures.close()
             raise
         self._group = self._groups.collectives
-        self.operations_begun = self.operations_done = self._groups.collective_count
 
-    def _take_groups(self, shape: Shape) -> ProcessGroups:
-        """Take process groups, the same as all other processes.
+    def _form_groups(self, timeout_s: float) -> ProcessGroups:
+        """Form process groups together with all other processes.
+
+        Args:
+            timeout_s: Seconds that an operation of NCCL, and the start, waits for a process.
 
         Raises:
             HocketError: Another process has failed, or does not arrive.
         """
-        self.flags.set("groups", json.dumps(_pool.offer(shape)))
         # Forming a group would hang if another process did not arrive.
         self.membership.wait_for_all()
-        awaited, ranks = "what all processes offer", others(range(self.size), self.rank)
-        with self.failures.waiting_for(f"waiting for {awaited}", ranks, awaited) as wait:
-            while (offers := self.flags.values("groups")) is None:
-                wait.look()  # a store that was slow to take an offer has it in the end
-                time.sleep(0.01)
-        taken = partial(_pool.take, shape, [json.loads(offer) for offer in offers])
+        while _left_groups:  # by all processes, as they are here now
+            _left_groups.pop().destroy()
+        form = partial(ProcessGroups, self.stages, self.replicas, timeout_s)
         door = PrefixStore("door", connect_again(self._store))
         return self.failures.connect(
             lambda: form_without_strangers(
-                taken, door, rank=self.rank, size=self.size, timeout_s=shape.timeout_s
+                form, door, rank=self.rank, size=self.size, timeout_s=timeout_s
             )
         )
 
@@ -210,7 +206,7 @@ class World(Collectives):
     def close(self) -> None:
         """Leave the world, in good order if the neighbours do the same in time.
 
-        The next training takes the process groups if nothing is under way in them.
+        The next training ends the process groups if nothing is under way in them.
         """
         with self._closing:  # a second caller waits until the first has left
             if self._closed:
@@ -221,10 +217,8 @@ class World(Collectives):
                 link.begin_close()
             end_s = time.monotonic() + self.failures.timeout_s
             quiet = [link.finish_close(end_s - time.monotonic()) for link in self._links]
-            complete = self.operations_begun == self.operations_done
-            if all(quiet) and complete and self._groups is not None:
-                self._groups.collective_count = self.operations_done
-                _pool.give_back(self._groups)
+            if all(quiet) and not self.open_operations and self._groups is not None:
+                _left_groups.append(self._groups)
             self.failures.close()
             self._links.clear()
             self._closed = True
@@ -297,13 +291,14 @@ class World(Collectives):
 
     @contextmanager
     def _operations_among(self, ranks: Sequence[int], activity: str) -> Iterator[Finish]:
-        self.operations_begun += 1
+        self.open_operations += 1
         with self.failures.collective(activity, ranks) as finish:
             yield finish
-        self.operations_done += 1
+        self.open_operations -= 1
 
 
-_pool = GroupPool()
+_left_groups: list[ProcessGroups] = []
+"""Groups of trainings that this process has left in good order."""
 _abandoned: SimpleQueue[World] = SimpleQueue()
 
 

@@ -2,7 +2,8 @@
 
 import time
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
 from statistics import median
 
 import torch
@@ -57,10 +58,10 @@ def merge_costs(
     for name, cost in costs.items():
         if merged and name not in first_layers:
             before = merged[last]
-            merged[last] = LayerCost(
+            merged[last] = replace(
+                cost,
                 forward_s=before.forward_s + cost.forward_s,
                 backward_s=before.backward_s + cost.backward_s,
-                output_bytes=cost.output_bytes,
                 kept_bytes=before.kept_bytes + cost.kept_bytes,
                 weight_bytes=before.weight_bytes + cost.weight_bytes,
             )
@@ -68,16 +69,6 @@ def merge_costs(
             last = name
             merged[name] = cost
     return merged
-
-
-@dataclass
-class _Measurements:
-    """Measurements of one layer in all passes."""
-
-    forward_s: list[float] = field(default_factory=list)
-    backward_s: list[float] = field(default_factory=list)
-    output_bytes: int = 0
-    kept_bytes: int = 0
 
 
 def profile(
@@ -95,88 +86,78 @@ def profile(
         repetitions: Number of measurements, after two that are discarded.
     """
     copies = dict(zip(layers, copy_modules(list(layers.values())), strict=True))
-    measured = {name: _Measurements() for name in layers}
     used = [
         *tensors(sample),
         *(weight for layer in copies.values() for weight in layer.parameters()),
     ]
     with preserve_rng({tensor.device for tensor in used}):
-        for repetition in range(repetitions + 2):
-            _run_pass(copies, sample, measured, count_bytes=repetition == 0)
+        passes = [
+            _run_pass(copies, sample, count_bytes=repetition == 0)
+            for repetition in range(repetitions + 2)
+        ]
     return {
-        name: LayerCost(
-            forward_s=median(measured[name].forward_s[2:]),
-            backward_s=median(measured[name].backward_s[2:]),
-            output_bytes=measured[name].output_bytes,
-            kept_bytes=measured[name].kept_bytes,
-            weight_bytes=_count_bytes([*layer.parameters(), *layer.buffers()]),
+        name: replace(
+            cost,
+            forward_s=median(each[name].forward_s for each in passes[2:]),
+            backward_s=median(each[name].backward_s for each in passes[2:]),
         )
-        for name, layer in layers.items()
+        for name, cost in passes[0].items()
     }
 
 
 def _run_pass(
-    layers: Mapping[str, nn.Module],
-    sample: Tree,
-    measured: Mapping[str, _Measurements],
-    *,
-    count_bytes: bool,
-) -> None:
-    """Run forward and backward of all layers and append their measurements.
+    layers: Mapping[str, nn.Module], sample: Tree, *, count_bytes: bool
+) -> dict[str, LayerCost]:
+    """Run forward and backward of all layers, and return what they cost in this pass.
 
     Args:
         layers: Layers in order, by name.
         sample: A batch of inputs.
-        measured: Receives the measurements of each layer.
         count_bytes: Whether to measure sizes too, which makes the times longer.
     """
     now = synchronized_clock(sample)
-    passed: list[tuple[_Measurements, Tree, Tree]] = []
+    start_s = 0.0
+
+    def start() -> None:
+        nonlocal start_s
+        start_s = now()
 
     # Forward, layer by layer.
+    costs: dict[str, LayerCost] = {}
+    passed: list[tuple[str, Tree, Tree]] = []
     value = sample
     for name, layer in layers.items():
         inputs = map_tensors(as_leaf, value)
-        results = measured[name]
-        start = _StartTime(now)
         if isinstance(layer, PartialModule):
-            layer.on_begin = start
+            layer.on_begin = start  # once more, when its part begins
         saved = _SavedBytes(layer)
+        counted = torch.autograd.graph.saved_tensors_hooks(saved, _unpack)
         # Copies, because a layer may change its input in place.
         entered = copy_tensors(inputs)
         start()
-        if count_bytes:
-            with torch.autograd.graph.saved_tensors_hooks(saved, _unpack):
-                value = layer(entered)
-            results.kept_bytes = saved.total
-            results.output_bytes = _count_bytes(tensors(value))
-        else:
+        with counted if count_bytes else nullcontext():
             value = layer(entered)
-        results.forward_s.append(now() - start.at_s)
-        passed.append((results, inputs, value))
+        costs[name] = LayerCost(
+            forward_s=now() - start_s,
+            backward_s=0.0,
+            output_bytes=_count_bytes(tensors(value)),
+            kept_bytes=saved.total,
+            weight_bytes=_count_bytes([*layer.parameters(), *layer.buffers()]),
+        )
+        passed.append((name, inputs, value))
 
     # Backward, from the last layer to the first.
     gradients: list[Tensor | None] = [torch.ones_like(output) for output in tensors(value)]
     while passed:
         # Popped, so that a layer's graph is freed after its backward, as in training.
-        results, inputs, output = passed.pop()
-        start_s = now()
+        name, inputs, output = passed.pop()
+        start()
         _run_backward(tensors(output), gradients)
-        results.backward_s.append(now() - start_s)
+        costs[name] = replace(costs[name], backward_s=now() - start_s)
         gradients = [entry.grad for entry in tensors(inputs)]
     for layer in layers.values():
         layer.zero_grad(set_to_none=True)
-
-
-class _StartTime:
-    """Time at which a layer began; a `PartialModule` sets it again when its part begins."""
-
-    def __init__(self, now: Callable[[], float]) -> None:
-        self._now = now
-        self.at_s = 0.0
-
-    def __call__(self) -> None:
-        self.at_s = self._now()
+    return costs
 
 
 class _SavedBytes:

@@ -1,7 +1,6 @@
 """Warning of a cut whose longest stage has too much of the work, with the reasons for it."""
 
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
 from torch import nn
@@ -27,42 +26,35 @@ def warn_if_uneven(graph: CutGraph, work: Sequence[float], positions: Sequence[i
     # The longest stage, and the places in it at which no cut is possible.
     bounds = [0, *(position + 1 for position in positions), len(work)]
     longest, ratio = _find_longest(work, bounds)
-    excluded: Counter[str] = Counter()
-    first_names: dict[str, str] = {}
-    for name, reason in excluded_places(graph):
-        if bounds[longest] <= _find_layer(graph, name) < bounds[longest + 1]:
-            excluded[reason] += 1
-            first_names.setdefault(reason, name)
+    first, end = bounds[longest], bounds[longest + 1]
+    excluded = {
+        reason: inside
+        for reason, names in excluded_places(graph).items()
+        if (inside := [name for name in names if first <= _find_layer(graph, name) < end])
+    }
     # Otherwise packets are the reason: an even cut would cost more than it gains.
     even_bounds = [0, *balance(work, len(positions) + 1), len(work)]
     if min(ratio, _find_longest(work, even_bounds)[1]) <= TOLERATED or not excluded:
         return
 
     # Tell the most frequent reasons.
-    reasons = [
-        format_refusal(reason, first_names[reason], count)
-        for reason, count in excluded.most_common(LISTED)
-    ]
+    frequent = sorted(excluded, key=lambda reason: len(excluded[reason]), reverse=True)
+    reasons = [format_refusal(reason, excluded[reason]) for reason in frequent[:LISTED]]
     if len(excluded) > LISTED:
         reasons.append(f"and {len(excluded) - LISTED} more reasons")
     names = (*graph.layer_names, "(end)")
-    where = f"from {names[bounds[longest]]!r} to {names[bounds[longest + 1]]!r}"
-    _warn(longest, where, ratio, reasons)
+    _warn(longest, f"from {names[first]!r} to {names[end]!r}", ratio, reasons)
 
 
-def format_refusal(reason: str, first: str, count: int) -> str:
+def format_refusal(reason: str, names: Sequence[str]) -> str:
     """Return a reason against cuts before some modules, the first of which is named.
 
-    Args:
-        reason: The reason.
-        first: Name of the first of the modules.
-        count: Number of the modules.
-
-    >>> format_refusal("it is shared", "conv1", 3)
+    >>> format_refusal("it is shared", ["conv1", "conv2", "conv3"])
     "not before 'conv1' and 2 other modules: it is shared"
     """
-    others = {1: "", 2: " and 1 other module"}.get(count, f" and {count - 1} other modules")
-    return f"not before {first!r}{others}: {reason}"
+    first, *others = names
+    more = f" and {len(others)} other module{'s' if len(others) > 1 else ''}" if others else ""
+    return f"not before {first!r}{more}: {reason}"
 
 
 def warn_if_uneven_layers(
@@ -107,16 +99,18 @@ def _warn(stage: int, where: str, ratio: float, reasons: Sequence[str]) -> None:
     )
 
 
-def excluded_places(graph: CutGraph) -> Iterator[tuple[str, str]]:
-    """Yield each module before which the network cannot be cut, with each reason."""
+def excluded_places(graph: CutGraph) -> dict[str, list[str]]:
+    """Return the modules before which the network cannot be cut, by the reason."""
+    excluded: dict[str, list[str]] = {}
     for name, reasons in graph.refused.items():
         for reason in reasons:
-            yield name, reason
+            excluded.setdefault(reason, []).append(name)
     for name, reason in graph.skipped.items():
         # Others begin where an accepted place is, or have no work, such as dropout.
         weights = graph.network.get_submodule(name).parameters()
         if ("times" in reason or "in evaluation" in reason) and any(True for _ in weights):
-            yield name, reason
+            excluded.setdefault(reason, []).append(name)
+    return excluded
 
 
 def _find_layer(graph: CutGraph, name: str) -> int:

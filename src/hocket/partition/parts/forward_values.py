@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.utils.weak import WeakIdKeyDictionary
 
 from hocket.errors import CutError
-from hocket.partition.parts.stage_span import StageSpan
+from hocket.partition.cut_graph import StageSpan
 from hocket.partition.recording.recording import ForwardMode, ValueKey
 from hocket.partition.recording.torch_functions import is_discrete
 from hocket.tree import Tree, flatten, map_tensors, unflatten

@@ -24,10 +24,6 @@ _PLAIN = (
 )  # fmt: skip
 
 
-class _Unknown(Exception):
-    """An argument has properties that decide the result and are not compared."""
-
-
 class MetaFunctions:
     """Results of functions on the meta device, computed once for equal arguments.
 
@@ -64,7 +60,7 @@ class MetaFunctions:
             described = [_describe(leaf, sized) for leaf in leaves]
             signature = (function, torch.get_default_dtype(), spec, *described)
             known = self._known.get(signature)
-        except (_Unknown, TypeError):  # or something that has no hash
+        except TypeError:  # an argument is of another kind, or has no hash
             return run_on_meta(function, args, kwargs, operands)
 
         # Run an unknown function, and remember the shapes of new tensors.
@@ -170,18 +166,18 @@ def _describe(leaf: Any, sized: bool) -> Any:
         sized: True if scalars among the arguments are sizes.
 
     Raises:
-        _Unknown: It is of another kind than those that are compared.
+        TypeError: It has properties that decide the result and are not compared.
     """
     if type(leaf) in (Tensor, nn.Parameter):
         if leaf.layout is not torch.strided or (sized and not leaf.dim()):
-            raise _Unknown
+            raise TypeError("a sparse tensor, or a size")
         return leaf.dtype, leaf.shape, leaf.stride()
     if isinstance(leaf, slice):
         ends = (leaf.start, leaf.stop, leaf.step)
         return slice, *[_describe(end, sized) for end in ends]
     if type(leaf) in _PLAIN:
         return type(leaf), leaf  # for 1, 1.0 and True are equal
-    raise _Unknown
+    raise TypeError(f"an object of {type(leaf).__name__}")
 
 
 def _are_new(results: list[Any], operands: list[Tensor]) -> bool:

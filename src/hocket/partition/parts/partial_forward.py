@@ -15,9 +15,9 @@ import torch
 from torch import Tensor, nn
 
 from hocket.errors import CutError
+from hocket.partition.cut_graph import StageSpan
 from hocket.partition.parts.forward_values import ForwardValues
 from hocket.partition.parts.meta_tensors import MetaModules
-from hocket.partition.parts.stage_span import StageSpan
 from hocket.partition.recording.intercept import Function, call_intercepted, call_whole
 from hocket.partition.recording.recorder import user_line
 from hocket.partition.recording.recording import ForwardMode, Frame

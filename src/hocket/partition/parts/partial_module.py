@@ -12,16 +12,15 @@ from itertools import pairwise
 from torch import Tensor, nn
 
 from hocket.errors import CutError
-from hocket.partition.cut_graph import CutGraph, CutPoint, batch_size
-from hocket.partition.parts.assignment import Assignment
+from hocket.partition.cut_graph import CutGraph, CutPoint, StageSpan, batch_size
+from hocket.partition.parts.assignment import assign
 from hocket.partition.parts.forward_values import ForwardValues
 from hocket.partition.parts.meta_tensors import MetaModules, to_meta
 from hocket.partition.parts.partial_forward import PartialForward, StopForward
-from hocket.partition.parts.stage_span import StageSpan
 from hocket.partition.recording.intercept import intercept
 from hocket.partition.recording.recorder import call_network
 from hocket.partition.recording.recording import ForwardMode
-from hocket.tree import Tree, flatten, map_tensors, tensors
+from hocket.tree import Tree, flatten, map_leaves, map_tensors, tensors
 
 _PLAIN = (bool, int, float, complex, str, bytes, type(None))
 """Types of inputs that are compared by their values, and not as objects."""
@@ -162,9 +161,10 @@ class PartialModule(nn.Module):
         )
         if structure != known:
             raise CutError(
-                f"the inputs of the network {_describe_structure(inputs, self._sample)} the "
-                "sample it was cut with; give all batches the same form, also those to predict "
-                "(targets among inputs may be zeros there), or let split_batch do so"
+                f"the inputs of the network are {map_leaves(_describe, inputs)}, and were "
+                f"{map_leaves(_describe, self._sample)} in the sample it was cut with; give "
+                "all batches the same form, also those to predict (targets among inputs may be "
+                "zeros there), or let split_batch do so"
             )
         for value, sample in zip(now, then, strict=True):
             if not _is_same(value, sample):
@@ -298,28 +298,6 @@ def _in_order_of(sample: Tree, inputs: Tree) -> Tree:
     return {key: inputs[key] for key in sample if key in inputs} | inputs
 
 
-def _describe_structure(inputs: Tree, sample: Tree) -> str:
-    """Describe how inputs differ from a sample; what they differ from follows."""
-    if not isinstance(sample, dict) or not isinstance(inputs, dict):
-        now, then = _describe_form(inputs), _describe_form(sample)
-        if now == then:
-            return "have a member of another form than in"
-        return f"are {now}, and were {then} in"
-    lacking, new = sample.keys() - inputs.keys(), inputs.keys() - sample.keys()
-    words = [
-        f"{verb} {' and '.join(sorted(map(repr, keys)))}"
-        for verb, keys in (("lack", lacking), ("have", new))
-        if keys
-    ]
-    return f"{' and '.join(words) or 'have a member of another form'}, other than"
-
-
-def _describe_form(value: Tree) -> str:
-    if isinstance(value, tuple | list | dict):
-        return f"a {type(value).__name__} of {len(value)}"
-    return "a tensor" if isinstance(value, Tensor) else f"a {type(value).__name__}"
-
-
 def _is_same(value: object, sample: object) -> bool:
     """Return True for two tensors, for the same object, and for equal plain values."""
     if isinstance(value, Tensor) or isinstance(sample, Tensor):
@@ -360,15 +338,7 @@ def build_partial_modules(graph: CutGraph, positions: Sequence[int]) -> list[Par
     meta_modules = MetaModules()
     stages: list[PartialModule] = []
     for stage, (begin, end) in enumerate(pairwise(chosen)):
-        assignment = Assignment(graph, stage_of_layer, stage)
-        assignment.add(graph.network, "")
-        stages.append(
-            PartialModule(
-                graph,
-                StageSpan(begin, end),
-                assignment.modules,
-                assignment.weights,
-                meta_modules,
-            )
-        )
+        modules, weights = assign(graph, stage_of_layer, stage)
+        span = StageSpan(begin, end)
+        stages.append(PartialModule(graph, span, modules, weights, meta_modules))
     return stages

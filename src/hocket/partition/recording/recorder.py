@@ -5,6 +5,7 @@ import math
 import os
 import sys
 from collections.abc import Collection
+from contextlib import nullcontext
 from dataclasses import replace
 from numbers import Number
 from types import FrameType
@@ -14,9 +15,13 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from hocket.modes import evaluation_mode
 from hocket.partition.recording.intercept import Function, call_intercepted, intercept
 from hocket.partition.recording.recording import (
+    EVALUATION,
+    TRAINING,
     Call,
+    ForwardMode,
     Frame,
     Recording,
     TensorQuery,
@@ -70,6 +75,34 @@ def record_forward(network: nn.Module, sample: Tree, repeated: frozenset[str]) -
     ):
         output = call_network(network, sample)
     return recorder.finish(output)
+
+
+def record_modes(
+    network: nn.Module, samples: dict[ForwardMode, Tree], repeated: frozenset[str]
+) -> dict[ForwardMode, Recording]:
+    """Record the forward in all modes, as far as the network takes single inputs.
+
+    Args:
+        network: The network, which is set to training mode unless it is in it.
+        samples: Inputs for each mode. Those for evaluation become those for training if the
+            network takes no other number of rows, as with graphs and time steps.
+        repeated: Modules in which every stage repeats what depends on discrete inputs only.
+    """
+    recordings = {}
+    if not network.training:
+        network.train(True)
+    for mode in samples:
+        with nullcontext() if mode.training else evaluation_mode(network):
+            try:
+                recordings[mode] = record_forward(network, samples[mode], repeated)
+            except Exception:
+                if mode == TRAINING:
+                    raise
+                if mode == EVALUATION:
+                    samples[mode] = samples[TRAINING]
+                    recordings[mode] = record_forward(network, samples[mode], repeated)
+                # BatchNorm, for example, cannot train on a single element.
+    return recordings
 
 
 def devices_of(network: nn.Module) -> set[torch.device]:

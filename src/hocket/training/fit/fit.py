@@ -6,29 +6,87 @@ processes are detached: each counts its epochs for itself, and they meet at the 
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from itertools import islice, zip_longest
 from typing import Any
 
 import torch
+from torch.optim import lr_scheduler
 
+from hocket.checkpoint import Checkpoints
 from hocket.data.loader_state import preserve_loader
-from hocket.errors import DataError, OptionError
-from hocket.training.budget import COUNTS_OWN_UPDATES
+from hocket.errors import DataError, OptionError, warn
+from hocket.options.require import require_functions
+from hocket.stage.setup import Setup
+from hocket.stage.stage import Stage
+from hocket.training.budget import COUNTS_OWN_UPDATES, Budget
+from hocket.training.callback import Callback
 from hocket.training.checkpoints.save import SaveCheckpoint
-from hocket.training.fit.fit_request import FitRequest
 from hocket.training.fit.interrupt import Interrupt
-from hocket.training.fit.schedule_length import warn_of_slow_rates
 from hocket.training.fit_state import FitState
 from hocket.training.results.meters import TrainingMeter
 from hocket.training.results.metrics import EpochResult, EvaluationResult, read_metric
 from hocket.training.results.progress_bar import Progress
+from hocket.training.session.agreement import require_alike
+from hocket.training.session.batches import require_batches
 from hocket.training.session.evaluation import measure
 from hocket.training.session.session import Session
 from hocket.training.view import TrainerView
 from hocket.tree import count_samples
+
+
+@dataclass(frozen=True, kw_only=True)
+class FitRequest:
+    """Arguments of one ``fit``, checked; ``hocket.Trainer.fit`` describes the others.
+
+    Attributes:
+        budget: Length of the training, and where within epochs it is evaluated.
+        length: Batches in an epoch; None if unknown.
+        resumed: True if the training began before a restart, and continues its epochs.
+
+    Raises:
+        DataError: The data cannot be iterated.
+        OptionError: Another argument is of another kind.
+    """
+
+    train: Iterable[Any]
+    validation: Iterable[Any] | None
+    budget: Budget
+    length: int | None
+    resumed: bool
+    on_epoch: Callable[[EpochResult], None] | None
+    on_evaluation: Callable[[int, EvaluationResult], None] | None
+    callbacks: Sequence[Callback]
+    progress: bool
+    checkpoints: Checkpoints | None
+
+    def __post_init__(self) -> None:
+        require_batches("training data", self.train)
+        if self.validation is not None:
+            require_batches("validation data", self.validation)
+        require_functions(on_epoch=self.on_epoch, on_evaluation=self.on_evaluation)
+        if self.checkpoints is not None and not isinstance(self.checkpoints, Checkpoints):
+            raise OptionError(
+                f"checkpoints is {self.checkpoints!r}; give hocket.Checkpoints(folder)"
+            )
+
+    def require_same(self, session: Session) -> None:
+        """Refuse arguments that differ from what other processes were given.
+
+        Raises:
+            WorldError: They differ, so that processes would wait for each other.
+        """
+        if session.world.size == 1:
+            return
+        given = {
+            **asdict(self.budget),
+            "validation": "not there" if self.validation is None else "given",
+            "the interval of checkpoints": self.checkpoints and self.checkpoints.every,
+            "the number of batches": self.length if session.detached else "that of stage 0",
+        }
+        require_alike(session.world.gather(given, "calling fit"))
 
 
 @dataclass(eq=False)
@@ -270,7 +328,7 @@ class Fit(ABC):
             )
         batches = budget.batches(epochs, request.length, accumulate)
         if session.world.is_main and batches is not None:
-            warn_of_slow_rates(session.setup, session.engine.stages, epochs, batches)
+            _warn_of_slow_rates(session.setup, session.engine.stages, epochs, batches)
         # Leave a checkpoint for a process that is killed before the first one is due.
         if session.detached and not request.resumed:
             self.save(None)
@@ -371,3 +429,46 @@ class OwnEpochs(Fit):
         state.history = epochs
         for epoch in epochs:
             self.tell_of_epoch(epoch)
+
+
+def _warn_of_slow_rates(
+    setup: Setup, stages: Sequence[Stage], epochs: int, batches: int
+) -> None:
+    """Warn of a warm-up without an end, and of epochs counted by a schedule of updates.
+
+    Args:
+        setup: Options that all stages share.
+        stages: Stages of this process.
+        epochs: Epochs that come.
+        batches: Batches in them.
+    """
+    # Compare the warm-up with the updates that come.
+    updates = batches // setup.method.accumulate
+    end = stages[0].updater.version + updates
+    if 0 < end <= setup.warmup_updates:
+        warn(
+            f"warmup_updates is {setup.warmup_updates}, and this fit ends after {end} updates, "
+            "before the learning rate has risen; give fewer"
+        )
+    # Compare the schedule with them; many more steps are a training that is cut short.
+    steps = max(_count_steps(stage.updater.scheduler) for stage in stages)
+    unsuited = 2 * epochs < updates <= steps <= updates + max(1, updates // 10)
+    if setup.scheduler_unit == "epoch" and unsuited:
+        warn(
+            f"the scheduler counts epochs, of which there are {epochs}, and its schedule has "
+            f"{steps} steps, so the learning rate hardly changes; give "
+            "scheduler_unit='update', or a schedule of as many steps as epochs",
+        )
+
+
+def _count_steps(scheduler: object) -> int:
+    """Return the steps of one of PyTorch's schedules; 0 if it has no end that is known."""
+    parts: list[object] = getattr(scheduler, "_schedulers", [])
+    if isinstance(scheduler, lr_scheduler.SequentialLR):
+        return sum(scheduler._milestones[-1:]) + _count_steps(parts[-1])
+    numbers = [
+        getattr(scheduler, name, None) for name in ("total_steps", "T_max", "total_iters")
+    ]
+    milestones = getattr(scheduler, "milestones", ())
+    known: list[int] = [*(n for n in numbers if isinstance(n, int)), *milestones]
+    return max([0, *known, *map(_count_steps, parts)])

@@ -7,8 +7,7 @@ from pathlib import Path
 
 from hocket.stage.stage import Stage
 from hocket.training.checkpoints.save import saving
-from hocket.training.fit.fit import CommonEpochs, Fit, OwnEpochs
-from hocket.training.fit.fit_request import FitRequest
+from hocket.training.fit.fit import CommonEpochs, Fit, FitRequest, OwnEpochs
 from hocket.training.fit.interrupt import Interrupt, heard, stop_signals
 from hocket.training.fit_state import FitState
 from hocket.training.results.progress_bar import progress_bar

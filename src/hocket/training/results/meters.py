@@ -180,11 +180,9 @@ class EvaluationMeter:
         self._own.reset()
         self._own_values: dict[str, float] = {}
         self._loss = 0.0
-        self._weight = 0  # sum of the weights of the losses
-        self._samples = 0
         self._countable = True  # targets are class numbers
-        self._errors: Counter[str] = Counter()  # wrong predictions, by who made them
-        self._predictions: Counter[str] = Counter()  # all predictions
+        # Samples, weights of the losses, and by who made them wrong and all predictions.
+        self._counts: Counter[str] = Counter()
 
     def add(self, prediction: Prediction, loss: Loss) -> None:
         """Count a stage's prediction for one batch.
@@ -207,13 +205,13 @@ class EvaluationMeter:
                 "the inputs of its last stage, hold a tensor of shape (B, ...); give the "
                 "targets of each batch"
             )
-        self._samples += samples
+        self._counts["samples"] += samples
         counts = count_errors(output, targets, ignored)
         weight = samples if counts is None else counts[1]
         value = float(compute_loss(loss, output, targets))
         if weight:  # else it is a mean of nothing, which PyTorch takes for NaN
             self._loss += value * weight
-            self._weight += weight
+            self._counts["weight"] += weight
         self._count("ensemble", count_errors(prediction.ensemble, targets, ignored))
         self._count("network", counts)
         self._countable &= counts is not None
@@ -221,18 +219,14 @@ class EvaluationMeter:
 
     def values(self) -> list[Any]:
         """Return all counts as plain values."""
-        counts = [dict(self._errors), dict(self._predictions), self._own.compute()]
-        return [self._loss, self._weight, self._samples, self._countable, *counts]
+        return [self._loss, self._countable, dict(self._counts), self._own.compute()]
 
     def merge(self, values: Sequence[Any]) -> None:
         """Add the counts of another process."""
-        loss, weight, samples, countable, errors, predictions, own = values
+        loss, countable, counts, own = values
         self._loss += loss
-        self._weight += weight
-        self._samples += samples
         self._countable = self._countable and countable
-        self._errors.update(errors)
-        self._predictions.update(predictions)
+        self._counts.update(counts)
         self._own_values |= own
 
     def result(self) -> EvaluationResult:
@@ -241,21 +235,24 @@ class EvaluationMeter:
         Raises:
             DataError: Nothing was counted, or no target is one of the classes.
         """
-        if not self._samples:
+        counts = self._counts
+        if not counts["samples"]:
             raise DataError("there are no batches to evaluate on; an iterator can be used once")
-        if not self._weight:
+        if not counts["weight"]:
             raise DataError(
                 "there is nothing to evaluate on: no target of any batch is one of the classes"
             )
-        errors = {
-            who: self._errors[who] / made for who, made in self._predictions.items() if made
-        }
         exits = [*(f"stage {k}" for k in range(self._last)), "network"]
+        errors = {
+            who: counts[f"errors of {who}"] / made
+            for who in (*exits, "ensemble")
+            if (made := counts[f"predictions of {who}"])
+        }
         early = self._countable and errors.keys() >= {*exits, "ensemble"}
         return EvaluationResult(
-            loss=self._loss / self._weight,
+            loss=self._loss / counts["weight"],
             error=errors["network"] if self._countable else None,
-            samples=self._samples,
+            samples=counts["samples"],
             exits=tuple(errors[who] for who in exits) if early else (),
             ensemble=errors["ensemble"] if early else None,
             metrics=self._own_values,
@@ -264,5 +261,5 @@ class EvaluationMeter:
     def _count(self, who: str, counts: tuple[int, int] | None) -> None:
         """Add the numbers of wrong and of all predictions, if they are of classes."""
         if counts is not None:
-            self._errors[who] += counts[0]
-            self._predictions[who] += counts[1]
+            self._counts[f"errors of {who}"] += counts[0]
+            self._counts[f"predictions of {who}"] += counts[1]

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from hocket.engine.event import Event
+from hocket.errors import import_extra
 
 SCALARS = ("loss", "error", "gradient_norm", "staleness", "lr", "cosine", "ratio")
 """Values of rows that are drawn as curves."""
@@ -75,3 +76,13 @@ def scalars(kind: str, values: Mapping[str, Any]) -> Iterator[tuple[str, float]]
             yield f"epoch/exit_error/stage{k}", error
         if evaluation["ensemble"] is not None:
             yield "epoch/ensemble_error", evaluation["ensemble"]
+
+
+def import_tensorboard() -> Any:
+    """Import what writes event files for TensorBoard.
+
+    Raises:
+        OptionError: The package is not installed.
+    """
+    module, name = "torch.utils.tensorboard", "tensorboard"
+    return import_extra(module, name, "the option tensorboard", package=name)

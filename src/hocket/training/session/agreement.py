@@ -19,7 +19,12 @@ from hocket.errors import WorldError
 from hocket.optim.factory import build_optimizer, build_scheduler
 from hocket.stage.layers.module_tensors import NetworkNames
 from hocket.stage.setup import Setup
-from hocket.training.session.choices import as_text, describe_layer, loss_settings
+from hocket.training.session.choices import (
+    as_text,
+    describe_layer,
+    loss_settings,
+    method_choices,
+)
 from hocket.version import __version__
 
 Choices = Mapping[str, Any]
@@ -119,10 +124,7 @@ def _choices(setup: Setup, network: nn.Module) -> dict[str, str]:
         "the version of Hocket": __version__,
         "the version of PyTorch": torch.__version__.partition("+")[0],  # of any build
     }
-    choices |= {
-        f"{field.name} of the method": as_text(getattr(setup.method, field.name))
-        for field in fields(setup.method)
-    }
+    choices |= method_choices(setup.method)
     choices |= {
         field.name: as_text(getattr(setup, field.name))
         for field in fields(setup)

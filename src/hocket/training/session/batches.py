@@ -118,47 +118,6 @@ def read(batches: Iterable[Any], world: World | SoloWorld) -> Iterator[Any]:
         yield batch[0]
 
 
-def first_samples(inputs: Tree, count: int) -> Tree:
-    """Return the first samples of a batch.
-
-    Tensors whose length is not the batch size are returned as they are.
-
-    Args:
-        inputs: Inputs of the batch.
-        count: Number of samples.
-    """
-    size = count_samples(inputs)
-
-    def first(value: Tensor) -> Tensor:
-        if not value.dim() or len(value) != size:
-            return value
-        return value[:count].clone()  # a view would keep the memory of the whole batch
-
-    return map_tensors(first, inputs)
-
-
-class DetachOnce:
-    """Detaches tensors of batches from graphs of autograd, with one warning.
-
-    Losses of several stages cannot each go backward through it, and another process cannot at
-    all.
-    """
-
-    def __init__(self) -> None:
-        self._warned = False
-
-    def __call__(self, value: Tensor) -> Tensor:
-        """Return the same tensor (B, ...) without its graph."""
-        if not self._warned:
-            self._warned = True
-            warn(
-                "a batch has a tensor with a graph of autograd, through which no gradient "
-                "flows back; make what computes the tensor a part of the network if it is to "
-                "be trained, and call it under torch.no_grad() if it is not"
-            )
-        return value.detach()
-
-
 class Upload:
     """Copies batches to a device.
 
@@ -167,17 +126,17 @@ class Upload:
 
     Args:
         device: The device.
-        detach_once: Detaches tensors that have a graph.
         channels_last: Give 4-dimensional tensors that memory format.
+        warned: Warnings that were given, in common with other uploads.
     """
 
     def __init__(
-        self, device: torch.device, detach_once: DetachOnce, *, channels_last: bool
+        self, device: torch.device, *, channels_last: bool, warned: set[str] | None = None
     ) -> None:
         self._device = device
         self._channels_last = channels_last
         self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
-        self._detach_once = detach_once
+        self._warned: set[str] = set() if warned is None else warned
 
     def __call__(self, values: Tree) -> Tree:
         """Return values on the device, with tensors of shape (B, ...)."""
@@ -185,11 +144,26 @@ class Upload:
 
     def to(self, device: torch.device) -> "Upload":
         """Return an upload to another device, which shares the warning."""
-        return Upload(device, self._detach_once, channels_last=self._channels_last)
+        return Upload(device, channels_last=self._channels_last, warned=self._warned)
+
+    def _detach(self, value: Tensor) -> Tensor:
+        """Return the same tensor without its graph, with one warning.
+
+        Losses of several stages cannot each go backward through it, and another process cannot
+        at all.
+        """
+        if not self._warned:
+            self._warned.add("graph")
+            warn(
+                "a batch has a tensor with a graph of autograd, through which no gradient "
+                "flows back; make what computes the tensor a part of the network if it is to "
+                "be trained, and call it under torch.no_grad() if it is not"
+            )
+        return value.detach()
 
     def _move(self, value: Tensor) -> Tensor:
         if value.grad_fn is not None:
-            value = self._detach_once(value)
+            value = self._detach(value)
         images = self._channels_last and value.dim() == 4
         if value.device == self._device and not images:
             return value

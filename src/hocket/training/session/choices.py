@@ -7,6 +7,7 @@ losses are code, so only their settings are compared.
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import fields
 from functools import partial
 from typing import Any
 
@@ -14,7 +15,7 @@ from torch import nn
 
 from hocket.checkpoint.directory import Manifest
 from hocket.errors import CheckpointError, format_problems, warn
-from hocket.options.named import split_at_commas
+from hocket.methods.method import Method
 from hocket.stage.setup import Setup
 from hocket.stage.stage import Stage
 from hocket.tree import Tree
@@ -28,20 +29,24 @@ _OF_SCHEDULES = (
 
 def setup_choices(setup: Setup) -> dict[str, str]:
     """Return the options that the bits of a training depend on, as text."""
+    names = (
+        "codec",
+        "seed",
+        "precision",
+        "batchnorm",
+        "scheduler_unit",
+        "warmup_updates",
+        "clip",
+        "stage_speeds",
+    )
+    return method_choices(setup.method) | {n: as_text(getattr(setup, n)) for n in names}
+
+
+def method_choices(method: Method) -> dict[str, str]:
+    """Return what a method is made of, as text."""
     return {
-        name: as_text(getattr(setup, name))
-        for name in (
-            "method",
-            "codec",
-            "seed",
-            "precision",
-            "batchnorm",
-            "scheduler_unit",
-            "plateau_metric",
-            "warmup_updates",
-            "clip",
-            "stage_speeds",
-        )
+        f"{field.name} of the method": as_text(getattr(method, field.name))
+        for field in fields(method)
     }
 
 
@@ -61,40 +66,16 @@ def require_same_setup(manifest: Manifest, setup: Setup) -> None:
     """
     choices = setup_choices(setup)
     problems = [
-        _tell_change(name, choices.get(name, "unknown"), str(was))
+        f"{name} is {choices.get(name, 'unknown')}, and was {was}"
         for name, was in manifest.setup.items()
         if choices.get(name) != was
     ]
     if problems:
-        raise CheckpointError(
-            format_problems("the checkpoint is of another training", problems)
+        title = (
+            "the checkpoint is of another training (to begin with its weights, resume a "
+            "trainer with its choices and load its state_dict() into a new network)"
         )
-
-
-def _tell_change(name: str, now: str, was: str) -> str:
-    """Name an option that differs, and of a method only the entries that do.
-
-    Args:
-        name: Name of the option.
-        now: Its value as text.
-        was: Its value in the checkpoint.
-    """
-    if name != "method":
-        return f"{name} is {now}, and was {was}"
-    new, old = (
-        {entry.strip() for entry in split_at_commas(_without_paper(text)[len("Method(") : -1])}
-        for text in (now, was)
-    )
-    has, had = ", ".join(sorted(new - old)), ", ".join(sorted(old - new))
-    return (
-        f"the method has {has}, and had {had}; to begin with the weights of the checkpoint, "
-        "resume a trainer of its method and load its state_dict() into a new network"
-    )
-
-
-def _without_paper(method: str) -> str:
-    """Return the text of a method without its reference, which may have commas."""
-    return re.sub(r"paper=('[^']*'|\"[^\"]*\"), ", "", method)
+        raise CheckpointError(format_problems(title, problems))
 
 
 def describe_layer(layer: nn.Module) -> str:

@@ -6,12 +6,12 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 
-from hocket.checkpoint.claimed_folders import ClaimedFolders
 from hocket.distributed.failures.phases import Phase
 from hocket.distributed.replicas.sync_batchnorm import unshare_statistics
 from hocket.distributed.world.joined_worlds import join_world
@@ -39,15 +39,13 @@ from hocket.training.results.own_metrics import Metric, OwnMetrics
 from hocket.training.session.agreement import require_same_stages, require_same_training
 from hocket.training.session.batches import (
     BatchSplitter,
-    DetachOnce,
     SplitBatch,
     Upload,
-    first_samples,
     read,
 )
-from hocket.training.session.cut_network import CutNetwork, Stages
+from hocket.training.session.cut_network import CutNetwork, Stages, find_device
 from hocket.training.session.ticks import Ticks
-from hocket.tree import Tree
+from hocket.tree import Tree, copy_tensors, count_samples, take_samples
 
 
 class Session:
@@ -105,8 +103,8 @@ class Session:
         self.cut = CutNetwork(network, stages)
         self.training_mode = TrainingMode(network)
         self.splitter = BatchSplitter(network, split_batch)
-        self.upload = Upload(setup.device, DetachOnce(), channels_last=setup.channels_last)
-        self.checkpoint_folders = ClaimedFolders()
+        self.upload = Upload(setup.device, channels_last=setup.channels_last)
+        self.checkpoint_folders: set[Path] = set()
         self.prepared, self.closed, self.sample = False, False, None
         # Join the other processes, if there are any.
         self.world = world = join_world(
@@ -171,7 +169,7 @@ class Session:
         """
         setup, world, cut = self.setup, self.world, self.cut
         # Agree with the other processes on what to train, and on a sample.
-        to_cut = self.upload.to(cut.device)
+        to_cut = self.upload.to(find_device(cut.network))
         sample = self._choose_sample(inputs, to_cut, whole) if world.reads_data else inputs
         require_same_training(world, setup, cut.network, resumes=resumes)
         sample = world.broadcast(sample)
@@ -206,7 +204,8 @@ class Session:
         inputs = as_inputs(inputs, "the batch")
         if whole:
             return inputs
-        few = first_samples(inputs, 2)
+        few = take_samples(inputs, slice(2), count_samples(inputs))
+        few = copy_tensors(few)  # a view would keep the memory of the whole batch
         return few if self.cut.accepts(to_cut(few)) else inputs  # rows of graphs: no samples
 
     def _warn_of_effects(self, engine: Engine) -> None:

@@ -1,6 +1,7 @@
 """Ticks and epochs of an engine; the first tick that an error cuts short is remembered."""
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 from hocket.distributed.world.solo_world import SoloWorld
 from hocket.distributed.world.world import World
@@ -75,12 +76,8 @@ class Ticks:
         self._cut.collected = self._is_alone
         engine, every = self.engine, self._per_check
         ticks = engine.tick_count if every > 1 else 0
-        try:
+        with self._remembering_errors():
             events = engine.step(inputs, targets, epoch)
-        except BaseException as error:
-            self._end(error)
-            refuse_single_sample(error)
-            raise
         # Look for faults, if that is due.
         if every > 1 and engine.tick_count // every > ticks // every:
             self.look()
@@ -94,12 +91,8 @@ class Ticks:
             NonFiniteError: A value became NaN or infinite since the last look.
         """
         self._require_batches()
-        try:
+        with self._remembering_errors():
             events = self.engine.finish()
-        except BaseException as error:
-            self._end(error)
-            refuse_single_sample(error)
-            raise
         self.look()
         return events
 
@@ -139,12 +132,8 @@ class Ticks:
         Raises:
             NonFiniteError: There is one. The stages are in their states of the last look.
         """
-        try:
+        with self._remembering_errors():
             check_pending([stage.late_check for stage in self.engine.stages])
-        except NonFiniteError as error:
-            self._end(error)
-            refuse_single_sample(error)
-            raise
 
     def require_whole(self) -> None:
         """Refuse the state after a tick that was cut short.
@@ -170,8 +159,21 @@ class Ticks:
                 f"{self._advice}"
             )
 
+    @contextmanager
+    def _remembering_errors(self) -> Iterator[None]:
+        """Context manager that remembers the first error that has cut a tick short.
+
+        Raises:
+            DataError: A layer cannot train on a batch of one sample.
+        """
+        try:
+            yield
+        except BaseException as error:
+            self._end(error)
+            refuse_single_sample(error)
+            raise
+
     def _end(self, error: BaseException) -> None:
-        """Remember the first error that has cut a tick short."""
         if not self._holds_batches:  # so the tick's own batch is the only one
             for stage in self.engine.stages:
                 stage.in_flight.clear()

@@ -32,6 +32,11 @@ class Backend(Protocol):
     device: torch.device
     """Device on which tensors must be to be sent, and on which they arrive."""
 
+    @property
+    def headers(self) -> "Backend":
+        """Backend between the same processes for headers, which are in the host's memory."""
+        return self
+
     def send(self, tensor: Tensor, lane: Lane) -> SendHandle:
         """Start sending a non-empty tensor, which must stay unchanged until that is done."""
 

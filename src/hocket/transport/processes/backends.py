@@ -64,20 +64,32 @@ class DirectBackend(Backend):
     Args:
         device: GPU of this process, which no other process may use.
         rank: Rank of the neighbour.
+        host: Backend for headers.
         send_group: Group of the direction to the neighbour.
         receive_group: Group of the direction from the neighbour.
     """
 
     def __init__(
-        self, device: torch.device, rank: int, send_group: Group, receive_group: Group
+        self,
+        device: torch.device,
+        rank: int,
+        host: HostBackend,
+        send_group: Group,
+        receive_group: Group,
     ) -> None:
         self.device = device
+        self._host = host
         self._send_group, self._receive_group = send_group, receive_group
         self._peer = distributed.get_group_rank(send_group, rank)
         cuda = device.type == "cuda"
         # Separate streams: waiting for a transfer must not delay computations.
         self._send_stream = torch.cuda.Stream(device) if cuda else None
         self._receive_stream = torch.cuda.Stream(device) if cuda else None
+
+    @property
+    def headers(self) -> Backend:
+        """Backend for headers."""
+        return self._host
 
     def send(self, tensor: Tensor, lane: Lane) -> SendHandle:
         """Start sending a tensor, after the work that is queued on the current stream."""
@@ -151,23 +163,18 @@ class Backends:
         without_gpu = any(entry[0] is None for entry in devices)
         if name is None or without_gpu or len({tuple(entry) for entry in devices}) < world.size:
             return
-        self._edges, self.gradient_group = world.groups.direct(name)
-
-    def for_headers(self, rank: int) -> HostBackend:
-        """Build the backend for the headers of messages to a neighbour, and from it."""
-        return HostBackend(self._world.groups.packets, rank)
+        self._edges, self.gradient_group = world.groups.form_direct(name)
 
     def for_peer(self, rank: int) -> Backend:
-        """Build the backend for the tensors of a neighbour's messages.
+        """Build the backend for messages to a neighbour, and from it.
 
         It is direct if each has its own GPU, and through shared memory if both can.
         """
         here = self._world.rank
+        host = HostBackend(self._world.groups.packets, rank)
         if (here, rank) in self._edges:
-            return DirectBackend(
-                self._device, rank, self._edges[here, rank], self._edges[rank, here]
-            )
-        host = self.for_headers(rank)
+            groups = self._edges[here, rank], self._edges[rank, here]
+            return DirectBackend(self._device, rank, host, *groups)
         if rank in self._processes:
             return SharedMemoryBackend(host, self._processes[rank])
         return host

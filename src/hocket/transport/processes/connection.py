@@ -10,14 +10,13 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import Any
 
 import torch
 
 from hocket.distributed.failures.detector import Wait
 from hocket.distributed.world.world import World
 from hocket.errors import HocketError
-from hocket.transport.packet import Activation
+from hocket.transport.packet import Activation, Gradient
 from hocket.transport.processes.backend import Backend
 from hocket.transport.processes.inbox import Inbox
 from hocket.transport.processes.message import (
@@ -56,8 +55,7 @@ class Connection:
         rank: Rank of the neighbour.
         capacity: Number of packets that may arrive before they are needed.
         device: Device on which received tensors are put.
-        headers: Sends and receives headers.
-        backend: Sends and receives tensors.
+        backend: Sends and receives headers and tensors.
         on_activation: Called with every activation in the receiving thread; if not given,
             activations wait in the inbox.
         ahead: Number of messages whose receives are posted before they are sent; the same at
@@ -73,7 +71,6 @@ class Connection:
         rank: int,
         capacity: int,
         device: torch.device,
-        headers: Backend,
         backend: Backend,
         on_activation: Callable[[Activation], None] | None = None,
         *,
@@ -94,48 +91,45 @@ class Connection:
         # Messages are written and read through the backends.
         self._backend = backend
         route = f"{world.name}, from {self.peer_name}"
-        self._writer = MessageWriter(headers, backend, ahead, checksum=checksum)
-        self._reader = MessageReader(route, headers, backend)
+        self._writer = MessageWriter(backend, ahead, checksum=checksum)
+        self._reader = MessageReader(route, backend)
 
-        # A failure anywhere wakes up a thread that waits here.
+        # What arrives waits in an inbox; an outbox waits for what is sent.
         self._inbox: Inbox[Message] = Inbox(route, capacity)
         self._outbox = Outbox(f"hocket-to-{rank}", IN_FLIGHT)
-        world.failures.add_listener(self._inbox.fail)
-        world.failures.add_listener(self._outbox.fail)
         self._thread = threading.Thread(
             target=self._receive_loop, name=f"hocket-from-{rank}", daemon=True
         )
         self._thread.start()
 
-    def send(self, kind: str, number: int, header: dict[str, Any], **trees: Tree) -> None:
+    def send(self, kind: str, number: int, **trees: Tree) -> None:
         """Start sending a message; return before the neighbour has received it.
 
         Args:
             kind: Kind of the message.
             number: Its number among the messages of that kind.
-            header: Values that JSON can hold, by name.
-            **trees: Nested tensors by name.
+            **trees: Nested tensors, numbers and texts by name.
 
         Raises:
             PacketError: A tree holds a value that cannot be sent to another process.
             HocketError: The neighbour is lost or does not receive.
         """
-        message = self._writer.encode(kind, number, header, trees)
+        message = self._writer.encode(kind, number, trees)
         wanted = f"{self.peer_name} to take {kind} {number}"
         activity = f"sending {kind} {number} to {self.peer_name}"
         with self._waiting_for_peer(activity, wanted) as wait:
             wait.until(partial(self._outbox.add, message.begin))
         self._writer.count(message)
 
+    def send_packet(self, packet: Activation | Gradient, **trees: Tree) -> None:
+        """Start sending a packet, with further values by name; see `send`."""
+        values = {name: getattr(packet, name) for name in packet.sent}
+        self.send(packet.kind, packet.batch, **values, **trees)
+
     @property
     def sent_bytes(self) -> int:
         """Bytes that were sent."""
         return self._writer.sent_bytes
-
-    @property
-    def received_bytes(self) -> int:
-        """Bytes that have arrived."""
-        return self._reader.received_bytes
 
     @property
     def busy(self) -> bool:
@@ -149,9 +143,6 @@ class Connection:
             PacketError: Another message came in its place.
             HocketError: The neighbour is lost, or sends nothing.
         """
-        arrived = self._inbox.take_arrived((kind, number))
-        if arrived is not None:  # no wait to tell others of
-            return arrived
         wanted = f"{kind} {number} from {self.peer_name}"
         with self._waiting_for_peer(f"waiting for {wanted}", wanted) as wait:
             return wait.until(partial(self._inbox.take, (kind, number)))
@@ -173,10 +164,16 @@ class Connection:
         self._inbox.close()
         parts: list[Part] = []
         for _ in range(self._ahead):  # a posted receive cannot be taken back
-            message = self._writer.encode("end", 0, {}, {})
+            message = self._writer.encode("end", 0, {})
             self._writer.count(message)
             parts += message.parts
-        self._outbox.close(OutgoingMessage("end", 0, parts).begin)
+        last = OutgoingMessage("end", 0, parts)
+
+        def send_last() -> None:
+            wait = last.begin()
+            wait()
+
+        self._outbox.close(send_last)
 
     def finish_close(self, timeout_s: float) -> bool:
         """Wait until the neighbour says the same; return True if nothing is under way.

@@ -63,7 +63,7 @@ class ConnectionPort(Generic[Sent, Received]):
         lookahead = self._lookahead
         with self._recorder.span("wait", batch, lookahead.tick):
             message = self._connection.receive(self._received_type.kind, batch)
-        lookahead.end_batch = max(lookahead.end_batch, message.value("end_batch", int))
+        lookahead.end_batch = max(lookahead.end_batch, message.number("end_batch"))
         return message.packet(self._received_type, self._connection.device)
 
     def state_dict(self) -> Tree:
@@ -91,9 +91,8 @@ class ConnectionPort(Generic[Sent, Received]):
 
     def _write(self, packet: Sent) -> None:
         """Send a packet as a message, with news of the batches to come."""
-        header = packet.header() | {"end_batch": self._lookahead.end_batch}
         with self._recorder.span("send", packet.batch, self._lookahead.tick):
-            self._connection.send(packet.kind, packet.batch, header, **packet.trees())
+            self._connection.send_packet(packet, end_batch=self._lookahead.end_batch)
 
 
 class ConnectionToNext(ConnectionPort[Activation, Gradient]):

@@ -53,14 +53,6 @@ class Inbox(Generic[P]):
             self._error = error
             self._changed.notify_all()
 
-    def take_arrived(self, key: PacketKey) -> P | None:
-        """Remove the packet with this key and return it; None if it has not arrived yet."""
-        with self._changed:
-            packet = self._packets.pop(key, None)
-            if packet is not None:
-                self._changed.notify_all()
-            return packet
-
     def take(self, key: PacketKey, timeout_s: float) -> P:
         """Wait for the packet with this key, remove it and return it.
 

@@ -10,7 +10,8 @@ library or in Hocket, training must stop: it would silently learn from another b
 """
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -22,7 +23,7 @@ from hocket.errors import PacketError, TransitError
 from hocket.transport.packet import Activation, Gradient
 from hocket.transport.port import Received
 from hocket.transport.processes.backend import Arrival, Backend, Lane
-from hocket.tree import Tree, map_tensors
+from hocket.tree import Tree
 
 Layout: TypeAlias = list[list[Any]]
 """Type, shape and strides of each tensor of a message."""
@@ -50,33 +51,26 @@ class Message:
     header: dict[str, Any]
     tensors: list[Tensor]
 
-    def value(self, name: str, kind: type) -> Any:
-        """Return the value of this name and type.
+    def number(self, name: str) -> int:
+        """Return the whole number of this name.
 
         Raises:
             TransitError: There is none.
         """
-        try:
-            return wire.header_value(self.header, name, kind)
-        except PacketError as error:
-            raise self.error(str(error)) from None
+        with self._named_errors():
+            number: int = wire.header_value(self.header["trees"], name, int)
+            return number
 
-    def tree(self, name: str, device: torch.device) -> Tree:
-        """Return the nested tensors of this name, on a device.
+    def trees(self, names: Sequence[str], device: torch.device) -> list[Tree]:
+        """Return the nested values of these names, with their tensors on a device.
 
         Raises:
-            TransitError: There are none.
+            TransitError: One is missing or malformed.
         """
-        structures = self.value("trees", dict)
-        if name not in structures:
-            raise self.error(f"a packet arrived with a malformed header: it has no {name!r}")
-        try:
-            tree = wire.decode_tree(structures[name], self.tensors)
-        except PacketError as error:
-            raise self.error(str(error)) from None
-        except RecursionError:
-            raise self.error("a packet has a structure that is too deep") from None
-        return map_tensors(lambda t: t.to(device), tree)
+        structures = self.header["trees"]
+        tensors = [tensor.to(device) for tensor in self.tensors]
+        with self._named_errors():
+            return [wire.decode_tree(structures[name], tensors) for name in names]
 
     def packet(self, packet_type: type[Received], device: torch.device) -> Received:
         """Return the packet that the message holds, with its tensors on a device.
@@ -84,14 +78,30 @@ class Message:
         Raises:
             TransitError: It holds none of this type.
         """
-        trees = {name: self.tree(name, device) for name in packet_type.tree_names}
-        try:
-            return packet_type.from_message(self.header, trees)
-        except PacketError as error:
-            raise self.error(str(error)) from None
+        values = self.trees(packet_type.sent, device)
+        with self._named_errors():
+            sent = dict(zip(packet_type.sent, values, strict=True))
+            packet = packet_type(batch=self.header["number"], **sent)
+            packet.check()
+            return packet
 
-    def error(self, text: str) -> TransitError:
-        """Build the error for contents that do not fit such a message."""
+    @contextmanager
+    def _named_errors(self) -> Iterator[None]:
+        """Context manager that turns errors of the contents into errors of the message.
+
+        Raises:
+            TransitError: The contents do not fit such a message.
+        """
+        try:
+            yield
+        except KeyError as error:
+            raise self._error(f"its header has no {error}") from None
+        except RecursionError:
+            raise self._error("its structure is too deep") from None
+        except PacketError as error:
+            raise self._error(str(error)) from None
+
+    def _error(self, text: str) -> TransitError:
         return TransitError(
             f"{self.route}: {self.header['kind']} {self.header['number']}: {text}; {ADVICE}"
         )
@@ -138,8 +148,7 @@ class MessageWriter:
     """Builds the messages to one neighbour, and counts them.
 
     Args:
-        header_backend: Sends headers.
-        backend: Sends tensors.
+        backend: Sends to the neighbour.
         ahead: Number of messages whose receives the neighbour posts before they are sent.
         checksum: Whether tensors are sent with a checksum; headers always are.
 
@@ -147,27 +156,21 @@ class MessageWriter:
         sent_bytes: Size of all messages that were counted.
     """
 
-    def __init__(
-        self, header_backend: Backend, backend: Backend, ahead: int, *, checksum: bool
-    ) -> None:
+    def __init__(self, backend: Backend, ahead: int, *, checksum: bool) -> None:
         self.sent_bytes = 0
-        self._header_backend = header_backend
         self._backend = backend
         self._checksum = checksum
         self._sent_count = 0
         # Layouts that the receiver expects of the next messages.
         self._expected: deque[Layout] = deque([[]] * ahead, maxlen=ahead)
 
-    def encode(
-        self, kind: str, number: int, header: dict[str, Any], trees: dict[str, Tree]
-    ) -> OutgoingMessage:
+    def encode(self, kind: str, number: int, trees: Mapping[str, Tree]) -> OutgoingMessage:
         """Build the next message.
 
         Args:
             kind: Kind of the message.
             number: Its number among the messages of that kind.
-            header: Values that JSON can hold, by name.
-            trees: Nested tensors by name.
+            trees: Nested tensors, numbers and texts by name.
 
         Raises:
             PacketError: A tree holds a value that cannot be sent to another process.
@@ -180,8 +183,7 @@ class MessageWriter:
 
         # Write the header, which may be longer than its first part.
         first, rest = wire.encode_header(
-            header
-            | {
+            {
                 "trees": specs,
                 "kind": kind,
                 "number": number,
@@ -192,9 +194,9 @@ class MessageWriter:
                 ),
             }
         )
-        parts: list[Part] = [(self._header_backend, first, Lane.HEADER)]
+        parts: list[Part] = [(self._backend.headers, first, Lane.HEADER)]
         if rest is not None:
-            parts.append((self._header_backend, rest, Lane.LATE))
+            parts.append((self._backend.headers, rest, Lane.LATE))
 
         # Fill the receives that the neighbour has posted, and send what does not fit them.
         expected, lane = self._expected[0], Lane.EXPECTED
@@ -217,17 +219,12 @@ class MessageReader:
 
     Args:
         route: Receiver and sender, as error messages name them.
-        header_backend: Receives headers.
-        backend: Receives tensors.
-
-    Attributes:
-        received_bytes: Bytes that have arrived, with those that only filled receives.
+        backend: Receives from the neighbour.
     """
 
-    def __init__(self, route: str, header_backend: Backend, backend: Backend) -> None:
-        self.received_bytes = 0
+    def __init__(self, route: str, backend: Backend) -> None:
         self._route = route
-        self._header_backend, self._backend = header_backend, backend
+        self._backend = backend
         # Of each message the layout, and what waits for the header and for each tensor.
         self._posted: deque[tuple[Layout, Arrival, list[Arrival]]] = deque()
         self._next = 0
@@ -241,7 +238,7 @@ class MessageReader:
 
     def post(self, layout: Layout) -> None:
         """Post the receives of one more message, laid out like this one."""
-        header = self._header_backend.post(HEADER, Lane.HEADER)
+        header = self._backend.headers.post(HEADER, Lane.HEADER)
         arrivals = [self._backend.post(spec, Lane.EXPECTED) for spec in layout]
         self._posted.append((layout, header, arrivals))
 
@@ -256,9 +253,8 @@ class MessageReader:
         try:
             first, rest = arrive(), None
             length = wire.remaining_bytes(first)
-            self.received_bytes += first.nbytes + length
             if length:
-                rest = self._header_backend.post(["uint8", [length], [1]], Lane.LATE)()
+                rest = self._backend.headers.post(["uint8", [length], [1]], Lane.LATE)()
             header = wire.decode_header(first, rest)
             wire.check_header(header)
         except PacketError as error:
@@ -269,18 +265,12 @@ class MessageReader:
 
         # Wait for the tensors; where another layout was expected, zeros come before them.
         self._posted.popleft()
-        tensors = self._wait(arrivals)
+        tensors = [arrive() for arrive in arrivals]
         if header["tensors"] != expected:
-            tensors = self._wait(
-                [self._backend.post(spec, Lane.LATE) for spec in header["tensors"]]
-            )
+            arrivals = [self._backend.post(spec, Lane.LATE) for spec in header["tensors"]]
+            tensors = [arrive() for arrive in arrivals]
         self._check_tensors(header, tensors)
         return Message(self._route, header, tensors)
-
-    def _wait(self, arrivals: Sequence[Arrival]) -> list[Tensor]:
-        tensors = [arrive() for arrive in arrivals]
-        self.received_bytes += sum(tensor.nbytes for tensor in tensors)
-        return tensors
 
     def _check_order(self, kind: str, number: int, sequence: int) -> None:
         """Refuse a message that is not the next one.

@@ -1,15 +1,15 @@
 """Outbox: sends that have started and not finished, limited in number."""
 
 import threading
-from collections import deque
 from collections.abc import Callable
+from queue import SimpleQueue
 
 
 class Outbox:
     """Queue of a few sends, started by one thread and waited for by another.
 
     A send of torch cannot be cancelled. The thread that starts sends therefore never waits for
-    one itself, so that ``fail`` can wake it up.
+    one itself.
 
     Args:
         name: Name of the waiting thread.
@@ -17,12 +17,9 @@ class Outbox:
     """
 
     def __init__(self, name: str, capacity: int) -> None:
-        self._capacity = capacity
-        self._waits: deque[Callable[[], None]] = deque()
+        self._room = threading.Semaphore(capacity)
+        self._waits: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self._error: Exception | None = None
-        self._closed = False
-        self._last: Callable[[], Callable[[], None]] | None = None
-        self._changed = threading.Condition()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
@@ -35,62 +32,45 @@ class Outbox:
 
         Raises:
             TimeoutError: There was no room in time.
-            Exception: The error of an earlier send, or that given to ``fail``.
+            Exception: The error of an earlier send.
         """
-        with self._changed:
-            if not self._changed.wait_for(
-                lambda: self._error or len(self._waits) < self._capacity, timeout_s
-            ):
-                raise TimeoutError
+        if not self._room.acquire(timeout=timeout_s):
+            raise TimeoutError
+        try:
             if self._error is not None:
                 raise self._error
-        wait = begin()
-        with self._changed:
-            self._waits.append(wait)
-            self._changed.notify_all()
+            self._waits.put(begin())
+        except BaseException:
+            self._room.release()
+            raise
 
     @property
     def full(self) -> bool:
         """True if adding a send would block."""
-        with self._changed:
-            return len(self._waits) >= self._capacity
+        if self._room.acquire(blocking=False):
+            self._room.release()
+            return False
+        return True
 
-    def close(self, last: Callable[[], Callable[[], None]] | None = None) -> None:
+    def close(self, last: Callable[[], None] = lambda: None) -> None:
         """End the thread after the sends that have started and a last one.
 
         Args:
-            last: Starts the last send, also if ``fail`` was called, and returns a function that
-                waits until it is finished.
+            last: Starts the last send and waits until it is finished.
         """
-        with self._changed:
-            self._last, self._closed = last, True
-            self._changed.notify_all()
+        self._waits.put(last)
+        self._waits.put(None)
 
     def join(self, timeout_s: float) -> bool:
         """Wait for the end of the thread; return True if it came in time."""
         self._thread.join(max(timeout_s, 0))
         return not self._thread.is_alive()
 
-    def fail(self, error: Exception) -> None:
-        """Raise this error in all calls of ``add``, now and later."""
-        with self._changed:
-            self._error = error
-            self._changed.notify_all()
-
     def _run(self) -> None:
         try:
-            while (wait := self._next_wait()) is not None:
+            for wait in iter(self._waits.get, None):
                 wait()
-                with self._changed:
-                    self._waits.popleft()
-                    self._changed.notify_all()
-            if self._last is not None:
-                self._last()()
+                self._room.release()
         except Exception as error:
-            self.fail(error)
-
-    def _next_wait(self) -> Callable[[], None] | None:
-        """Wait for a send that has started and return its wait; None once there are no more."""
-        with self._changed:
-            self._changed.wait_for(lambda: self._waits or self._closed)
-            return self._waits[0] if self._waits else None
+            self._error = error
+            self._room.release()

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import TypeAlias
 
 from hocket.distributed.world.world import World
@@ -23,11 +24,8 @@ from hocket.transport.stats import SendStats
 
 POLL_S = 0.1
 """Seconds between two looks whether a neighbour is back."""
-ConnectionFactory: TypeAlias = Callable[
-    [Callable[[str], HocketError], Backend, Backend], Connection
-]
-"""Makes a connection. Args: the builder of the error that a lost neighbour raises, and the
-backends for headers and for tensors."""
+ConnectionFactory: TypeAlias = Callable[[Callable[[str], HocketError], Backend], Connection]
+"""Makes a connection from the builder of the error for a lost neighbour, and a backend."""
 
 
 class _ConnectionCutError(HocketError):
@@ -41,7 +39,7 @@ class ReconnectingLink:
         world: The processes of the training.
         rank: Rank of the neighbour.
         connect: Makes each connection.
-        first: Backends of the first connection; None if this process was started again alone,
+        first: Backend of the first connection; None if this process was started again alone,
             and connects later.
 
     Attributes:
@@ -54,11 +52,13 @@ class ReconnectingLink:
         world: World,
         rank: int,
         connect: ConnectionFactory,
-        first: tuple[Backend, Backend] | None,
+        first: Backend | None,
     ) -> None:
         self.rank = rank
         self.peer_name = world.names[rank]
-        self.connection = connect(self._lost_error, *first) if first is not None else None
+        # Not a method: link and connection would keep each other, and its group, alive.
+        self._lost_error = partial(_lost_error, world, rank)
+        self.connection = connect(self._lost_error, first) if first is not None else None
         self._world = world
         self._connect = connect
         self._closed_sent_bytes = 0  # sent over connections that were cut
@@ -82,7 +82,7 @@ class ReconnectingLink:
             return False
         # If the connection is cut just now, the receiver of the next packet counts a lost one.
         with suppress(_ConnectionCutError):
-            connection.send(packet.kind, packet.batch, packet.header(), **packet.trees())
+            connection.send_packet(packet)
         return True
 
     def start_reconnecting(self) -> None:
@@ -129,12 +129,6 @@ class ReconnectingLink:
         connection = self.connection
         return connection is not None and connection.finish_close(end_s - time.monotonic())
 
-    def _lost_error(self, text: str) -> HocketError:
-        """Build the error to raise when the connection fails with an error of this text."""
-        if self._world.membership.may_rejoin:
-            return _ConnectionCutError(text)
-        return self._world.failures.peer_lost(self.rank, text)
-
     @property
     def _detached(self) -> bool:
         """True while this process waits for a neighbour that is killed to come back."""
@@ -178,7 +172,7 @@ class ReconnectingLink:
                 group = membership.pair_group(self.rank)
             if group is not None:
                 backend = HostBackend(group, int(self.rank > self._world.rank))
-                made = self._connect(self._lost_error, backend, backend)
+                made = self._connect(self._lost_error, backend)
                 with self._changing:
                     self.connection = made
                     if self._closing:  # meanwhile: the neighbour waits to hear of the end
@@ -192,6 +186,13 @@ class ReconnectingLink:
             if waited_s >= failures.limits.slow_timeout_s:
                 raise failures.timed_out(waited_s, f"{self.peer_name} to come back")
             time.sleep(POLL_S)
+
+
+def _lost_error(world: World, rank: int, text: str) -> HocketError:
+    """Build the error of a connection to a rank from the text of its failure."""
+    if world.membership.may_rejoin:
+        return _ConnectionCutError(text)
+    return world.failures.peer_lost(rank, text)
 
 
 class DroppingPort(ForwardOnlyPort):

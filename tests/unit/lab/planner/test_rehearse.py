@@ -10,6 +10,7 @@ from torch import nn
 from hocket.methods import METHODS, build_method
 from hocket_lab.planner import rehearse
 from hocket_lab.planner.rehearsals import Candidate, rehearse_candidates, rehearse_together
+from hocket_lab.planner.tensor_memory import LiveTensorMemory
 from unit.lab.planner.workload import BATCH, FLOAT, NETWORK, WIDTH, build_workload
 
 
@@ -66,10 +67,8 @@ def test_with_idle_a_stage_sleeps_before_it_receives_a_packet(name, idles, monke
     candidates = [Candidate(name, ("1.0", "2")), Candidate(name, ())]
     slept = []
     monkeypatch.setattr(rehearse.time, "sleep", slept.append)
-    stages, (whole,) = rehearse_candidates(
-        build_workload, candidates, with_idle=True, repeat_reversed=False
-    )
-    ticks = rehearse.REPETITIONS
+    stages, (whole,) = rehearse_candidates(build_workload, candidates, with_idle=True)
+    ticks = 2 * rehearse.REPETITIONS  # each is rehearsed twice
     assert [len(one.seconds["F"]) for one in (*stages, whole)] == [ticks] * 4
     assert slept == [rehearse.IDLE_S] * (sum(idles) * ticks)
     slept.clear()
@@ -77,14 +76,10 @@ def test_with_idle_a_stage_sleeps_before_it_receives_a_packet(name, idles, monke
     assert not slept
 
 
-@pytest.mark.parametrize(("repeat_reversed", "visits"), [(True, 2), (False, 1)])
-def test_with_repeat_reversed_each_stage_is_timed_twice(repeat_reversed, visits):
-    """Of these times, jitter is relative to the mean."""
-    candidate = Candidate("bp", ("2",))
-    options = {"repeat_reversed": repeat_reversed}
-    (stages,) = rehearse_candidates(build_workload, [candidate], **options)
+def test_each_stage_is_timed_twice_and_jitter_is_relative_to_the_mean():
+    (stages,) = rehearse_candidates(build_workload, [Candidate("bp", ("2",))])
     for stage in stages:
-        assert len(stage.seconds["F"]) == visits * rehearse.REPETITIONS
+        assert len(stage.seconds["F"]) == 2 * rehearse.REPETITIONS
         assert stage.jitter["T"] == ()
         for kind in "FBU":
             seconds = stage.seconds[kind]
@@ -101,3 +96,27 @@ def test_several_processes_rehearse_the_same():
             assert stage.peak_bytes == same.peak_bytes
             assert stage.seconds.keys() == same.seconds.keys()
             assert min(stage.seconds["B"]) > 0
+
+
+def test_memory_counts_once_and_until_it_is_freed():
+    excluded = torch.ones(100)
+    with LiveTensorMemory(excluded) as memory:
+        a = torch.ones(8)
+        view = a[:4]
+        assert memory.live_bytes == 32
+        del a
+        assert memory.live_bytes == 32
+        del view
+        assert memory.live_bytes == 0
+        excluded.add_(1)
+        assert (memory.live_bytes, memory.peak_bytes) == (0, 32)
+        copy = excluded.untyped_storage().clone()
+        assert memory.live_bytes == 400
+        del copy
+        assert memory.live_bytes == 0
+
+
+def test_meta_tensors_take_no_memory():
+    with LiveTensorMemory() as memory:
+        kept = torch.empty(5, device="meta")
+        assert (kept.shape, memory.live_bytes) == ((5,), 0)
