@@ -20,10 +20,8 @@ def parse_program(text: str) -> list[Tick]:
     return [tuple(parse_action(word) for word in line.split()) for line in text.splitlines()]
 
 
-def parse_action(text: str) -> Action:
-    match = re.fullmatch(r"([FBUT])(\d+)\.(\d+)(?:@(\d+))?", text)
-    if match is None:
-        raise ProgramError(f"cannot read the action {text!r}")
+def parse_action(word: str) -> Action:
+    match = re.fullmatch(r"([FBUT])(\d+)\.(\d+)(?:@(\d+))?", word)
     version = None if match[4] is None else int(match[4])
     return Action(match[1], int(match[2]), int(match[3]), version)
 

@@ -24,7 +24,7 @@ def test_a_stage_holds_as_many_versions_as_the_table_says(method, stages):
 
     def watch(event, stage):
         graphs = {batch.version for batch in stage.in_flight}
-        versions = {*stage.core.weights.kept, *graphs, stage.updater.version}
+        versions = {*stage.core.weights._kept, *graphs, stage.updater.version}
         most[stage.index] = max(most[stage.index], len(versions))
 
     train(method, mlp(stages), data(mlp, 26), watch=watch, lr=1e-3)
@@ -121,8 +121,8 @@ def test_only_versions_of_batches_in_flight_are_kept(linearize):
     def watch(event, stage):
         versions = {batch.version for batch in stage.in_flight}
         if event.action.kind == "U" and stage.index < 2:
-            assert set(stage.core.weights.kept) <= versions
-            most[stage.index] = max(most[stage.index], len(stage.core.weights.kept))
+            assert set(stage.core.weights._kept) <= versions
+            most[stage.index] = max(most[stage.index], len(stage.core.weights._kept))
 
     train(method, mlp(3), data(mlp, 26), watch=watch)
     assert most == [method.staleness(k, stages=3) for k in range(3)]

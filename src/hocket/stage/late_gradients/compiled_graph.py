@@ -47,12 +47,10 @@ class CompiledGraph(Linearizer):
         """
         # Forward with copies of the weights, or with their present memory.
         weights = self._weights_of(module)
-        given = {
-            name: self.copies.whole(weight) if self._stash else weight.data
-            for name, weight in weights.items()
-        }
+        given = {}
         for name, weight in weights.items():
-            given[name].requires_grad_(weight.requires_grad)
+            copy = self.copies.whole(weight) if self._stash else weight.data
+            given[name] = copy.requires_grad_(weight.requires_grad)
         output = self._layers(module, self._editable(leaves), given)
 
         # Check the first graph.

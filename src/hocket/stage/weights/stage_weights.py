@@ -123,11 +123,6 @@ class HeldWeights(NewestWeights):
         """Number of updates that the weights in place have seen."""
         return self._updater.version if self._swapped is None else self._swapped
 
-    @property
-    def kept(self) -> list[int]:
-        """Versions that are kept, without the newest one and those in graphs in flight."""
-        return list(self._kept)
-
     def at(self, action: Action) -> AbstractContextManager[None]:
         """Return a context in which the weights of an action are in place; see the base.
 
@@ -257,11 +252,6 @@ class PastWeights(NewestWeights):
         self._memory = WeightMemory(updater.parameters)
         self._shared = linearizer.copies
         self._kept: dict[int, Copies] = {}
-
-    @property
-    def kept(self) -> list[int]:
-        """Versions that are kept, without the newest one."""
-        return list(self._kept)
 
     def before_update(self) -> None:
         """Keep the weights that are about to change, if a batch in flight used them."""
