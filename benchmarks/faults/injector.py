@@ -263,10 +263,6 @@ def _hang() -> None:
     threading.Event().wait()
 
 
-def _terminate() -> None:
-    os.kill(os.getpid(), signal.SIGTERM)
-
-
 def _terminate_job() -> None:
     for pid in children_of(os.getppid()):
         os.kill(pid, signal.SIGTERM)
@@ -335,7 +331,7 @@ _IN_PROCESS: dict[str, Callable[[], None]] = {
     "suspend job of": _suspend_job,
     "hold interpreter of": _hold_interpreter,
     "hang": _hang,
-    "terminate": _terminate,
+    "terminate": lambda: signal.raise_signal(signal.SIGTERM),
     "terminate job of": _terminate_job,
     "lose rendezvous of": _lose_rendezvous,
     "fill rendezvous of": _fill_rendezvous,

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hocket.errors import OptionError
+from hocket.errors import OptionError, ProgramError
 from hocket.methods import ADL, DDG, FDG, METHODS, GPipe, OneFOneB, PipeDream, PipeDream2BW
 from hocket.methods.method import Method
 from hocket.methods.simulated.delays import with_staleness
@@ -15,14 +15,15 @@ from hocket.program import (
     Action,
     Program,
     Tick,
+    check_program,
     drain,
     enter,
     format_program,
+    parse_program,
     unroll,
 )
 from hocket.remedies import T3
 from hocket.signals import Delayed, Local, Synthetic
-from properties.program_rules import ProgramError, check_program, parse_program
 from reference.pipedream import one_f_one_b
 
 plain = st.builds(
@@ -81,10 +82,6 @@ synchronous = st.builds(
 any_methods = st.one_of(methods, synchronous)
 stage_counts = st.integers(1, 5)
 epochs = st.lists(st.integers(0, 12), min_size=1, max_size=3)
-
-
-def name_of(action: Action) -> str:
-    return f"{action.kind}{action.stage}.{action.batch}"
 
 
 def flat(ticks: list[Tick]) -> list[Action]:
@@ -385,7 +382,7 @@ def test_a_lost_action_is_named(name, stages, data):
     if lost.kind == "U":  # the next update takes too many gradients, or none takes them
         assert f"U{lost.stage}." in text or f"stage {lost.stage} ends with" in text
     else:
-        assert f"{name_of(lost)} never happens" in text
+        assert f"{lost.name} never happens" in text
 
 
 @given(names, st.integers(1, 4), st.data())
@@ -419,7 +416,7 @@ def test_an_action_before_what_it_needs_is_named(name, stages, data):
     if early.kind == "U":
         assert f"U{early.stage}." in text or f"stage {early.stage} ends with" in text
     else:
-        assert f"{name_of(early)} comes too early; {need} is in tick" in text
+        assert f"{early.name} comes too early; {need} is in tick" in text
 
 
 @given(names, st.integers(2, 4), st.data())
@@ -435,7 +432,7 @@ def test_an_action_before_its_packet_can_have_come_is_named(name, stages, data):
     ticks[t] = tuple(a for a in ticks[t] if a != early)
     ticks[t - 1] += (early,)
     need = f"F{early.stage - 1}.{early.batch}"
-    assert f"{name_of(early)} comes too early; {need} is in tick" in check_error(
+    assert f"{early.name} comes too early; {need} is in tick" in check_error(
         ticks, name, stages
     )
 

@@ -53,7 +53,7 @@ def draw_command(
         )
     from hocket.methods import parse_method
     from hocket.methods.simulated.delays import parse_staleness, with_staleness
-    from hocket.program.program import format_program, unroll
+    from hocket.program import format_program, unroll
 
     # Unroll the program of the method.
     parsed = parse_method(method := method or "fdg")

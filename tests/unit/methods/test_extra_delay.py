@@ -8,10 +8,9 @@ from hocket import Trainer
 from hocket.errors import OptionError
 from hocket.methods import ADL, BP, DDG, DGL, FDG, METHODS, PipeDream2BW
 from hocket.methods.simulated.delays import parse_extra_delay, with_extra_delay, with_staleness
-from hocket.program import unroll
+from hocket.program import check_program, unroll
 from hocket.runs.build import build_run_method
 from hocket.runs.config import RunConfig
-from properties.program_rules import check_program
 from tests.contract.small import mlp, sgd
 
 

@@ -12,10 +12,9 @@ from hocket import Trainer
 from hocket.errors import OptionError
 from hocket.methods import ADL, BP, DDG, DGL, FDG, METHODS, PipeDream
 from hocket.methods.simulated.delays import with_staleness
-from hocket.program import unroll
+from hocket.program import check_program, unroll
 from hocket.runs.build import build_run_method
 from hocket.runs.config import RunConfig
-from properties.program_rules import check_program
 
 PROFILES = [(0, 0, 0), (2, 1, 0), (1, 1, 0), (5, 0, 0), (7, 2, 0)]
 

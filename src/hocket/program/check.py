@@ -1,33 +1,29 @@
-"""Programs written as text, and checked against the rules of their methods."""
+"""Check of a program against the rules of its method."""
 
-import re
 from collections.abc import Iterator, Sequence
 from itertools import chain
+from typing import TypeAlias
 
-from hocket.errors import format_problems
+from hocket.errors import ProgramError, format_problems
 from hocket.methods.method import Method
 from hocket.program.action import Action, Tick, dependency
 
-TimedActions = Sequence[tuple[int, Action]]
-
-
-class ProgramError(AssertionError):
-    """A program is invalid."""
-
-
-def parse_program(text: str) -> list[Tick]:
-    """Return the ticks of a program written one per line, actions separated by spaces."""
-    return [tuple(parse_action(word) for word in line.split()) for line in text.splitlines()]
-
-
-def parse_action(word: str) -> Action:
-    match = re.fullmatch(r"([FBUT])(\d+)\.(\d+)(?:@(\d+))?", word)
-    version = None if match[4] is None else int(match[4])
-    return Action(match[1], int(match[2]), int(match[3]), version)
+TimedActions: TypeAlias = Sequence[tuple[int, Action]]
+"""Actions of a program with their ticks."""
 
 
 def check_program(ticks: Sequence[Tick], method: Method, stages: int) -> None:
-    """Refuse a program with actions that are missing, doubled or too early; list them all."""
+    """Refuse a program with actions that are missing, doubled or too early.
+
+    Args:
+        ticks: Ticks of the program.
+        method: Method that the program is to be one of.
+        stages: Number of stages (K).
+
+    Raises:
+        ProgramError: A rule is broken; the message lists all of them.
+        OptionError: The method is impossible on so many stages.
+    """
     method.require_stages(stages)
     problems: list[str] = []
     position: dict[Action, tuple[int, int]] = {}  # tick, place in the tick
