@@ -30,7 +30,6 @@ TESTS = (
     "tests/unit/distributed/test_deferred_compiler.py",
     "tests/unit/partition/test_partial_module.py",
     "tests/unit/stage/test_linearize.py",
-    "tests/unit/test_tree.py",
 )
 """Methods and their references, cut networks, the command line, in one process and in two."""
 PROBE = """

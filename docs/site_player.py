@@ -1,10 +1,11 @@
 """Programs of the player on the front page: what the engines execute, and when it repeats."""
 
+from collections.abc import Iterator
 from itertools import product
 
 from pictures.programs import in_units
 
-from hocket import Method, unroll
+from hocket import Method
 from hocket.errors import OptionError
 from hocket.methods.registry import method_options, parse_method
 
@@ -33,7 +34,7 @@ def programs() -> dict[str, dict]:
     }
 
 
-def programs_of(name: str):
+def programs_of(name: str) -> Iterator[tuple[str, dict]]:
     """Yield each program of a method that is allowed, as ``K,M`` and a table."""
     for stages, accumulate in product(STAGES, ACCUMULATE):
         if accumulate > 1 and "accumulate" not in method_options(name):
@@ -60,20 +61,17 @@ def table(method: Method, stages: int) -> dict:
     batch n. ``versions`` are the updates that the weights of a forward have seen, where these
     are not the newest. ``gradients`` says whether gradients cross the edges.
     """
-    repeats = method.accumulate
-    spans = in_units(method, stages, BATCHES)
-    starts = {
-        kind: [
-            [int(s.start_s) for s in spans if (s.kind, s.stage) == (kind, stage)]
-            for stage in range(stages)
-        ]
-        for kind in "FB"
+    # The starts of each row of a longer training.
+    repeats, spans = method.accumulate, in_units(method, stages, BATCHES)
+    rows = {
+        (kind, stage): [int(s.start_s) for s in spans if (s.kind, s.stage) == (kind, stage)]
+        for kind, stage in product("FB", range(stages))
     }
-    period = starts["F"][0][-1] - starts["F"][0][-1 - repeats]
-    # The first batch of each row from which starts and staleness repeat.
+    period = rows["F", 0][-1] - rows["F", 0][-1 - repeats]
+
+    # The first batch from which starts and staleness repeat in all rows, and its time.
     first, full = 0, 0
-    for kind, stage in product("FB", range(stages)):
-        row = starts[kind][stage]
+    for (_, stage), row in rows.items():
         stale = [method.staleness(stage, stages, n) for n in range(BATCHES)]
         odd = [
             n
@@ -82,15 +80,13 @@ def table(method: Method, stages: int) -> dict:
         ]
         begin = max(odd, default=-1) + 1
         first, full = max(first, begin), max(full, row[begin])
-    made = {kind: [row[: first + repeats] for row in starts[kind]] for kind in "FB"}
+
+    # What is needed up to there, and once more.
+    shown = range(first + repeats)
+    made = {kind: [[rows[kind, k][n] for n in shown] for k in range(stages)] for kind in "FB"}
     made |= {"repeats": repeats, "period": period, "full": full}
     made["gradients"] = method.signal.needs_gradient
     if method.holds(stages):
-        seen = {
-            a.batch: a.version
-            for tick in unroll(method, stages, BATCHES)
-            for a in tick
-            if a.kind == "F"
-        }
-        made["versions"] = [seen[n] for n in range(first + repeats)]
+        version = method.forward_versions(0, stages)
+        made["versions"] = [version(n) for n in shown]
     return made

@@ -6,11 +6,12 @@ import os
 import pickle
 import random
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -20,7 +21,6 @@ from hocket.checkpoint.directory import FORMAT, MANIFEST, newest_first, read_man
 from hocket.distributed import wire
 from hocket.errors import CheckpointError, TransitError
 from hocket.training.checkpoints.find_and_load import open_checkpoint
-from hocket.transport.processes.backend import Arrival, Lane
 from hocket.transport.processes.backends import HostBackend
 from hocket.transport.processes.message import MessageReader
 
@@ -142,24 +142,15 @@ def corrupt_packets(count: int, seed: int) -> list[Row]:
         }
         first, _ = wire.encode_header(header)
         _flip_bit(wire.tensor_bytes(rng.choice([first, tensor])), rng)
-        arrived = _ArrivedParts(first, tensor)
-        reader = MessageReader("stage 1, from stage 0", arrived)
+        parts = iter((first, tensor))
+        arrived = SimpleNamespace(post=lambda *_, parts=parts: partial(next, parts))
+        reader = MessageReader("stage 1, from stage 0", cast(HostBackend, arrived))
         reader.post([])
         try:
             reader.receive()
         except TransitError:
             refused += 1
     return [{"row": PACKET, "tried": count, "refused": refused}]
-
-
-class _ArrivedParts(HostBackend):
-    """Backend through which the parts of one message have arrived."""
-
-    def __init__(self, *parts: Tensor) -> None:
-        self._parts = iter(parts)
-
-    def post(self, spec: Sequence[Any], lane: Lane) -> Arrival:
-        return partial(next, self._parts)
 
 
 def _flip_bit(bits: bytearray | Tensor, rng: random.Random) -> None:

@@ -25,7 +25,7 @@ from hocket.runs.build import (
 )
 from hocket.runs.config import RunConfig
 from hocket.signals.losses import cross_entropy
-from hocket.stage.update.clipping import as_clipping
+from hocket.stage.update.accumulate import as_clipping
 from hocket_lab.studies.rows import choices
 
 OF_ROW = {"method", "stages", "plan", "extra_delay", "codec"}

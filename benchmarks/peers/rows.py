@@ -20,7 +20,7 @@ from hocket.codecs import Codec, parse_codec
 from hocket.errors import OptionError, format_problems, unknown_name
 from hocket.methods import METHODS, build_method
 from hocket.methods.method import Method
-from hocket.methods.simulated.extra_delay import with_extra_delay
+from hocket.methods.simulated.delays import with_extra_delay
 from hocket.options import Named, Range, argument_hints, wrong_options
 from hocket.partition import Plan
 from hocket.remedies.registry import parse_remedies

@@ -1,7 +1,6 @@
 """The frame that all drawn pictures share; they are legible on a screen of 400 pixels."""
 
-WIDTH = 400  # pixels
-SMALL = 12
+WIDTH, LETTERS = 390, 13  # pixels
 COLOURS = {"F": "#7fb2dd", "B": "#f4a259", "U": "#3f8f3f", "idle": "#f1f1f1"}
 BLUE, ORANGE = "#2b6ca3", "#c8641b"
 
@@ -11,7 +10,7 @@ def svg(height: float, *lines: str) -> str:
     head = (
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{height:g}" '
         f'viewBox="0 0 {WIDTH} {height:g}" font-family="system-ui, sans-serif" '
-        f'font-size="{SMALL}" fill="#222">'
+        f'font-size="{LETTERS}" fill="#222">'
     )
     background = '<rect width="100%" height="100%" rx="6" fill="#fff"/>'
     return "\n".join([head, background, *lines, "</svg>"]) + "\n"

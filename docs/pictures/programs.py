@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Iterable
 from dataclasses import replace
+from functools import partial
 
 from pictures.frame import COLOURS, WIDTH, box, svg, text
 
@@ -13,7 +14,7 @@ from hocket_lab.planner.simulate import StageTimes, simulate
 # An update takes so little that it does not show, but has its place between the others.
 TIMES = StageTimes(forward_s=1.0, backward_s=2.0, update_s=2.0**-10, packet_s=0.0)
 STAGES, BATCHES, LENGTH = 3, 30, 20.0  # of a picture, in forwards
-LEFT, HEAD, UNIT, ROW = 60, 44, 16.6, 26  # pixels
+LEFT, HEAD, UNIT, ROW = 62, 44, 16.0, 26  # pixels
 # Methods that the documents show.
 SHOWN = [
     "bp", "gpipe", "1f1b", "fdg", "adl:accumulate=2", "ddg", "pipedream", "fr", "dsp",
@@ -129,7 +130,7 @@ def panel(
 
 def legend(y: float) -> list[str]:
     """Return the meaning of the colours, and the direction of time."""
-    lines, x = [], LEFT
+    lines, x = [], 8
     for kind, name in {"F": "forward", "B": "backward", "U": "update", "idle": "idle"}.items():
         lines += [box(x, y - 10, 12, 12, COLOURS[kind]), text(x + 16, y, name)]
         x += 30 + 7 * len(name)
@@ -137,22 +138,19 @@ def legend(y: float) -> list[str]:
 
 
 PICTURES = {
-    "why.svg": lambda: compare_picture(
-        ("Back-propagation: each stage waits for all the others", BP()),
+    "why.svg": partial(
+        compare_picture,
+        ("Back-propagation: each stage waits for the others", BP()),
         ("FDG: no stage waits", FDG()),
     ),
-    "pipelines.svg": lambda: compare_picture(
+    "pipelines.svg": partial(
+        compare_picture,
         ("1F1B waits at the end of each group", parse_method("1f1b:accumulate=4")),
         ("FDG: no stage waits", FDG()),
     ),
     "stale.svg": stale_picture,
+    "program-two-stages.svg": partial(method_picture, "fdg", stages=2),
 }
-
-
-def named(name: str):
-    """Return the function that draws the program of a method."""
-    return lambda: method_picture(name)
-
-
-PICTURES["program-two-stages.svg"] = lambda: method_picture("fdg", 2)
-PICTURES |= {f"program-{name.partition(':')[0]}.svg": named(name) for name in SHOWN}
+PICTURES |= {
+    f"program-{name.partition(':')[0]}.svg": partial(method_picture, name) for name in SHOWN
+}

@@ -12,11 +12,11 @@ RECORDS = Path(__file__).parents[2] / "records"
 # Rows of expect.svg: labels, where they begin or end, and their anchor.
 STALE = {
     ("bp", 1): ("back-propagation", 0.75, 1.725, "start"),
-    ("paci:accumulate=4+predict", 2): ("PACI, prediction, 2 stages", 0.75, 1.775, "start"),
-    ("adl:accumulate=12+predict", 4): ("ADL, prediction, 4 stages", 0.75, 1.825, "start"),
+    ("paci:accumulate=4+predict", 2): ("PACI+predict, 2 stages", 0.75, 1.775, "start"),
+    ("adl:accumulate=12+predict", 4): ("ADL+predict, 4 stages", 0.75, 1.825, "start"),
     ("paci:accumulate=2+predict", 2): ("PACI, fewer batches an update", 0.75, 1.875, "start"),
-    ("ddg+predict", 4): ("DDG, prediction, 4 stages", 2.85, 1.99, "end"),
-    ("fdg+predict", 4): ("FDG, prediction, 4 stages", 4.85, 2.15, "end"),
+    ("ddg+predict", 4): ("DDG+predict, 4 stages", 2.85, 1.99, "end"),
+    ("fdg+predict", 4): ("FDG+predict, 4 stages", 4.85, 2.15, "end"),
 }
 LEFT, TOP, BOTTOM, HEIGHT = 44, 36, 42, 250  # pixels
 MOST_STALE, LOSSES = 5.1, (1.70, 2.20)
@@ -43,7 +43,7 @@ FAST = {
     "bp, both cores": "bp-all",
     "1F1B of PyTorch": "1f1b microbatches=8",
 }
-NAMES, ROW = 126, 26  # pixels
+NAMES, ROW = 130, 26  # pixels
 
 
 def expect_picture() -> str:
@@ -106,14 +106,14 @@ def dots_picture(
     x = 8
     for name, colour in series:
         lines += [circle(x + 5, 37, colour), text(x + 15, 41, name)]
-        x += 34 + 6.4 * len(name)
+        x += 34 + 7 * len(name)
     # A line from end to end for each method; the larger value is written at the right.
     for place, (name, values) in enumerate(rows.items()):
         y = 66 + place * ROW
-        lines += [text(8, y + 4, name), line(NAMES, y, WIDTH - 74, y, "#e4e4e4")]
+        lines += [text(8, y + 4, name), line(NAMES, y, WIDTH - 80, y, "#e4e4e4")]
         for value, (_, colour) in zip(values, series, strict=True):
             share = (value - ends[0]) / (ends[1] - ends[0])
-            lines.append(circle(NAMES + 6 + share * (WIDTH - NAMES - 86), y, colour))
+            lines.append(circle(NAMES + 6 + share * (WIDTH - NAMES - 92), y, colour))
         written = dict.fromkeys(map(form, values))
         lines.append(text(WIDTH - 8, y + 4, ", ".join(written), anchor="end"))
     return svg(60 + len(rows) * ROW, *lines)

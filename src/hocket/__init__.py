@@ -39,8 +39,8 @@ if TYPE_CHECKING:
     from hocket.partition import Plan as Plan
     from hocket.partition import cut as cut
     from hocket.partition import untie as untie
+    from hocket.program.program import format_program as format_program
     from hocket.program.program import unroll as unroll
-    from hocket.program.text import format_program as format_program
     from hocket.runs.plot import draw_program as draw_program
     from hocket.signals.losses import cross_entropy as cross_entropy
     from hocket.stage.training_options import TrainingOptions as TrainingOptions

@@ -33,7 +33,6 @@ LIMITS = {
 }
 # Most of each per 1,000 words of documents. A gradient for older weights is stale, not late.
 LIMITS_OF_DOCUMENTS = LIMITS | {
-    r"(that|those) of": 0.6,
     r"(go|goes|going|went) on": 0.05,
     r"foreseen": NEVER,
     r"but for": NEVER,

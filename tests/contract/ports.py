@@ -16,7 +16,7 @@ from benchmarks.faults.packets import damage_packet, relabel_packet
 from contract.crossing import TENSORS, TREES
 from hocket.distributed.world.world import World
 from hocket.errors import HangError, PacketError
-from hocket.stage.passes.outgoing import to_outgoing
+from hocket.stage.passes.edges import to_outgoing
 from hocket.timeline import Recorder
 from hocket.transport.mailbox import Edge
 from hocket.transport.packet import Activation, Gradient

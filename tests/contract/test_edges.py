@@ -23,7 +23,7 @@ from hocket import Trainer
 from hocket.codecs import VQ, Cast, Exact, Integers
 from hocket.errors import NonFiniteError, OptionError, PacketError
 from hocket.methods import BP, METHODS
-from hocket.stage.passes.outgoing import to_outgoing
+from hocket.stage.passes.edges import to_outgoing
 from hocket.transport.encoded import EncodedPort
 from hocket.transport.mailbox import Edge
 from hocket.transport.packet import Activation, Gradient

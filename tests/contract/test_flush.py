@@ -16,8 +16,7 @@ from hocket.checkpoint.directory import newest_first
 from hocket.errors import OptionError
 from hocket.methods import ADL, BP, DGL, METHODS, GPipe, OneFOneB, build_method
 from hocket.methods.method import Method
-from hocket.methods.simulated.extra_delay import with_extra_delay
-from hocket.methods.simulated.staleness_profile import with_staleness
+from hocket.methods.simulated.delays import with_extra_delay, with_staleness
 from hocket.remedies import T1
 from hocket_lab.planner.simulate import StageTimes, simulate, tick_s
 from hocket_lab.planner.window import bound_s, least_extra_delay

@@ -9,7 +9,7 @@ from contract.small import SGD, conv, copied, data, different, far, mlp, sgd, tr
 from hocket import Checkpoints, Trainer, cross_entropy
 from hocket.checkpoint.directory import newest_first
 from hocket.codecs import VQ
-from hocket.engine.async_clock import EventClock
+from hocket.engine.async_simulated import EventClock
 from hocket.errors import OptionError
 from hocket.methods import DGL, DGLAsync
 from hocket.methods.simulated.stage_speeds import StageSpeeds

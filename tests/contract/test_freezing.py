@@ -15,7 +15,7 @@ from torch.nn import functional as F
 from contract.small import LINEARIZE, different
 from hocket import Trainer
 from hocket.methods import METHODS
-from hocket.methods.registry import with_option
+from hocket.options.named import Named
 
 GENERATOR = torch.Generator().manual_seed(1)
 BATCHES = [
@@ -114,7 +114,11 @@ LATE = ["ddg", "fdg", "pipedream", "adl:accumulate=2"]
 HELD = ["pipedream:hold=vertical", "adl:hold=vertical", "adl:accumulate=3,hold=double"]
 CASES = [
     *METHODS,
-    *[with_option(name, "linearize", how) for name in LATE for how in LINEARIZE],
+    *[
+        str(Named.parse(name).with_option("linearize", how))
+        for name in LATE
+        for how in LINEARIZE
+    ],
     *HELD,
     *["bp:accumulate=4", "gpipe:recompute=true", "paci:accumulate=3"],
     *["pipedream-2bw:accumulate=3", "ddg:linearize=recompute+t2", "fdg+compensate", "ddg+t1"],

@@ -18,8 +18,8 @@ from hocket import Trainer
 from hocket.errors import NonFiniteError
 from hocket.methods import FDG, METHODS, method_options
 from hocket.remedies import REMEDIES
-from hocket.stage.finite.late_check import LateCheck
-from hocket.stage.layers.network_names import NetworkNames
+from hocket.stage.finite.nonfinite import LateCheck
+from hocket.stage.layers.module_tensors import NetworkNames
 from hocket.stage.update.accumulate import largest_values
 from hocket.training.session.batches import Upload
 from unit.stage.test_accumulate import VALUES

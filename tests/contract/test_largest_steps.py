@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from contract.small import train
 from hocket.methods import DDG
-from hocket.methods.simulated.staleness_profile import with_staleness
+from hocket.methods.simulated.delays import with_staleness
 from hocket.remedies import Predict, SpikeCompensation
 
 DELAYS = [1, 2, 3, 5, 7]

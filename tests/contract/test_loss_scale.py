@@ -11,7 +11,7 @@ from hocket.errors import NonFiniteError, OptionError
 from hocket.methods import METHODS, as_method, method_options
 from hocket.remedies import CompensateAdaptively, Predict, SpikeCompensation, StalenessRate
 from hocket.stage import setup
-from hocket.stage.update.loss_scale import DynamicScale, NoScale
+from hocket.stage.update.loss_scale import DynamicScale, LossScale
 
 PREDICTING = ("dni", "cdni")
 WAYS = {
@@ -34,7 +34,7 @@ WAYS = {
 
 def scaled(monkeypatch, scale):
     """Let every stage begin with this scale; None for no scale in float16."""
-    build = NoScale if scale is None else partial(DynamicScale, scale)
+    build = LossScale if scale is None else partial(DynamicScale, scale)
     monkeypatch.setattr(setup, "DynamicScale", build)
 
 

@@ -17,7 +17,7 @@ from contract.spoiled import brittle
 from hocket import Checkpoints, Trainer
 from hocket.checkpoint.directory import read_manifest
 from hocket.methods import METHODS
-from hocket.methods.simulated.staleness_profile import with_staleness
+from hocket.methods.simulated.delays import with_staleness
 from hocket.remedies import Remedy
 from hocket.training.callback import Callback
 from hocket.training.results.metrics import EpochResult

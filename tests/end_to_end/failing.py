@@ -76,19 +76,16 @@ def data(count):
 
 
 def build_trainer(
-    fault, faulty_rank, *, stages=3, training=True, replicas=1, method=None, slow_timeout_s=60
+    fault=None,
+    faulty_rank=None,
+    *,
+    stages=3,
+    training=True,
+    replicas=1,
+    method=None,
+    slow_timeout_s=60,
 ):
-    """Build a trainer whose network fails in the process of one rank.
-
-    Args:
-        fault: Function of the value of the forward; None for no fault.
-        faulty_rank: Rank of the process that fails.
-        stages: Number of stages.
-        training: Whether to fail in training, otherwise in evaluation.
-        replicas: Number of replicas of each stage.
-        method: Method of the trainer.
-        slow_timeout_s: Limit of what is no training step.
-    """
+    """Build a trainer whose network fails in the process of one rank, in training or not."""
     rank = distributed.get_rank() if distributed.is_initialized() else int(os.environ["RANK"])
     torch.manual_seed(0)
     modules = [
@@ -108,146 +105,98 @@ def build_trainer(
     )
 
 
-def fail_in_training(pipe, fault, faulty_rank, options):
-    """Fail in the forward of a batch.
-
-    Args:
-        pipe: Path of a named pipe, which stays open as long as the process runs.
-        fault: Function of the value of the forward.
-        faulty_rank: Rank of the process that fails.
-        options: Options of the trainer.
-    """
+def holding(pipe, work, *arguments):
+    """Do this work while a named pipe is open, as long as the process runs."""
     os.open(pipe, os.O_WRONLY)
-    build_trainer(fault, faulty_rank, **options).fit(data(20), epochs=1, progress=False)
-    return 0
+    return work(*arguments) or 0
 
 
-def fail_in_evaluation(pipe, fault, faulty_rank):
-    os.open(pipe, os.O_WRONLY)
-    build_trainer(fault, faulty_rank, training=False).fit(
-        data(6), data(20), epochs=1, progress=False
-    )
-    return 0
+def fit(trainer, batches=6, *validation, epochs=1):
+    """Train, and return the trainer."""
+    training = data(batches) if isinstance(batches, int) else batches
+    trainer.fit(training, *validation, epochs=epochs, progress=False)
+    return trainer
 
 
-def fail_in_the_data(pipe):
-    os.open(pipe, os.O_WRONLY)
+def fail_in_training(fault, faulty_rank, options):
+    fit(build_trainer(fault, faulty_rank, **options), 20)
 
+
+def fail_in_evaluation(fault, faulty_rank):
+    fit(build_trainer(fault, faulty_rank, training=False), 6, data(20))
+
+
+def fail_in_the_data():
     def broken():
         yield from data(FAULTY_BATCH)
         raise OSError("the disk is gone")
 
-    build_trainer(None, None).fit(broken(), epochs=1, progress=False)
-    return 0
+    fit(build_trainer(), broken())
 
 
-def fail_before_the_trainer(pipe, faulty_rank):
-    os.open(pipe, os.O_WRONLY)
-    if distributed.get_rank() == faulty_rank:
-        raise ValueError("the user's own")
-    build_trainer(None, None).fit(data(20), epochs=1, progress=False)
-    return 0
-
-
-def die_before_the_trainer(pipe, faulty_rank):
-    os.open(pipe, os.O_WRONLY)
-    if distributed.get_rank() == faulty_rank:
-        kill(None)
-    build_trainer(None, None).fit(data(20), epochs=1, progress=False)
-    return 0
-
-
-def fail_between_trainings(pipe, fault, faulty_rank):
-    os.open(pipe, os.O_WRONLY)
-    trained = build_trainer(None, None)
-    trained.fit(data(6), epochs=1, progress=False)
+def fail_before_the_trainer(fault, faulty_rank, slow_timeout_s=60):
     if distributed.get_rank() == faulty_rank:
         fault(None)
-    trained.fit(data(6), epochs=1, progress=False)
-    return 0
+    fit(build_trainer(slow_timeout_s=slow_timeout_s), 20)
 
 
-def fail_after_another_trainer(pipe, faulty_rank):
-    """Fail in one process while the others build their second trainer."""
-    os.open(pipe, os.O_WRONLY)
-    build_trainer(None, None).fit(data(6), epochs=1, progress=False)
+def fail_between_trainings(fault, faulty_rank):
+    trained = fit(build_trainer())
     if distributed.get_rank() == faulty_rank:
-        raise ValueError("the user's own")
-    build_trainer(None, None).fit(data(6), epochs=1, progress=False)
-    return 0
+        fault(None)
+    fit(trained)
 
 
-def stop_while_connecting(pipe, faulty_rank):
+def fail_after_another_trainer(fault, faulty_rank):
+    """Fail in one process while the others build their second trainer."""
+    fit(build_trainer())
+    fail_before_the_trainer(fault, faulty_rank)
+
+
+def stop_while_connecting(faulty_rank):
     """Stop in one process while all of them form the process groups of a training."""
-    os.open(pipe, os.O_WRONLY)
     if int(os.environ["RANK"]) == faulty_rank:
         patch.object(world, "ProcessGroups", lambda *_: stop(None)).start()
-    build_trainer(None, None)
-    return 0
+    build_trainer()
 
 
-def evaluate_in_one_process(pipe):
-    os.open(pipe, os.O_WRONLY)
-    trained = build_trainer(None, None)
-    trained.fit(data(6), epochs=1, progress=False)
+def evaluate_in_one_process():
+    trained = fit(build_trainer())
     if trained.is_main_process:
         trained.evaluate(data(6))
-    return 0
 
 
-def sleep_before_the_trainer(pipe, faulty_rank):
-    os.open(pipe, os.O_WRONLY)
-    if distributed.get_rank() == faulty_rank:
-        time.sleep(1000)
-    build_trainer(None, None, slow_timeout_s=3)
-    return 0
-
-
-def catch_and_train_again(pipe):
+def catch_and_train_again():
     """Catch the error in all processes, and train again."""
-    os.open(pipe, os.O_WRONLY)
     with contextlib.suppress(NonFiniteError, PeerFailedError):
-        build_trainer(not_a_number, 1).fit(data(20), epochs=1, progress=False)
+        fit(build_trainer(not_a_number, 1), 20)
         return 1
-    build_trainer(None, None).fit(data(6), epochs=1, progress=False)
+    fit(build_trainer())
     return 0
 
 
-def interrupt_an_endless_epoch(pipe, replica):
+def endless(number_of_batches=None):
+    """Batches without end, in which this process is interrupted, if it is to be."""
+    for number in itertools.count():
+        if number == number_of_batches:
+            signal.raise_signal(signal.SIGINT)
+        yield from data(1)
+
+
+def interrupt_an_endless_epoch(replica):
     """Interrupt one replica of the first stage, which stops all processes."""
-    os.open(pipe, os.O_WRONLY)
-
-    def batches():
-        for number in itertools.count():
-            if number == 5 and distributed.get_rank() == replica:
-                signal.raise_signal(signal.SIGINT)
-            yield from data(1)
-
-    trained = build_trainer(None, None, stages=2, replicas=2)
-    try:
-        trained.fit(batches(), epochs=1, progress=False)
-    except KeyboardInterrupt:
-        return 0
-    return 1
+    trained = build_trainer(stages=2, replicas=2)
+    with contextlib.suppress(KeyboardInterrupt):
+        fit(trained, endless(5 if distributed.get_rank() == replica else None))
+        return 1
 
 
-def fail_asynchronously(pipe, fault, faulty_rank):
-    """Fail in an asynchronous training.
-
-    Args:
-        pipe: Path of a named pipe, which stays open as long as the process runs.
-        fault: Function of the value of the forward.
-        faulty_rank: Rank of the process that fails.
-    """
-    os.open(pipe, os.O_WRONLY)
+def fail_asynchronously(fault, faulty_rank):
     method = DGLAsync(head="mlp")
-    build_trainer(fault, faulty_rank, method=method).fit(
-        data(20), data(6), epochs=2, progress=False
-    )
-    return 0
+    fit(build_trainer(fault, faulty_rank, method=method), 20, data(6), epochs=2)
 
 
-def damage_asynchronously(pipe):
+def damage_asynchronously():
     """Damage packets on their way to a replay buffer, which may skip any packet."""
     original = OutgoingMessage.begin
 
@@ -256,49 +205,37 @@ def damage_asynchronously(pipe):
         return original(damage_packet(message) if damaged else message)
 
     with patch.object(OutgoingMessage, "begin", begin):
-        return fail_asynchronously(pipe, None, None)
+        fail_asynchronously(None, None)
 
 
-def interrupt_asynchronously(pipe, starved):
+def interrupt_asynchronously(starved):
     """Interrupt the first stage, which stops all, however many ticks are left.
 
-    Args:
-        pipe: Path of the named pipe to open.
-        starved: The last stage never gets a packet.
+    The last stage may be starved, and never gets a packet.
     """
-    os.open(pipe, os.O_WRONLY)
 
     class Endless(list):
         def __iter__(self):
-            for number in itertools.count():
-                if number == 5:
-                    signal.raise_signal(signal.SIGINT)
-                yield from data(1)
+            return endless(5)
 
-    trained = build_trainer(None, None, method=DGLAsync(head="mlp"))
+    trained = build_trainer(method=DGLAsync(head="mlp"))
     drop = starved and distributed.get_rank() == 1
     dropping = patch.object(ReconnectingLink, "send", lambda _link, _packet: False)
-    try:
-        with dropping if drop else contextlib.nullcontext():
-            trained.fit(Endless(data(1) * 10**6), epochs=1, progress=False)
-    except KeyboardInterrupt:
-        return 0
-    return 1
+    with contextlib.suppress(KeyboardInterrupt), dropping if drop else contextlib.nullcontext():
+        fit(trained, Endless(data(1) * 10**6))
+        return 1
 
 
-def end_much_later(pipe, faulty_rank):
+def end_much_later(faulty_rank):
     """Let one process run on for longer than the time-out after the training."""
-    os.open(pipe, os.O_WRONLY)
-    build_trainer(None, None).fit(data(6), epochs=1, progress=False)
+    fit(build_trainer())
     if distributed.get_rank() == faulty_rank:
         time.sleep(5)
-    return 0
 
 
-def train_without_fault(pipe):
+def train_without_fault():
     """Train; return 0 if this process has sockets, and all of them are on loopback."""
-    os.open(pipe, os.O_WRONLY)
-    build_trainer(None, None).fit(data(6), data(6), epochs=1, progress=False)
+    fit(build_trainer(), 6, data(6))
     addresses = set(socket_addresses(os.getpid()))
     print(f"has sockets on {addresses}")
     return 0 if addresses and addresses <= {"127.0.0.1", "::1", "::ffff:127.0.0.1"} else 1
@@ -306,10 +243,11 @@ def train_without_fault(pipe):
 
 if __name__ == "__main__":
     fault_name, faulty_rank, pipe = sys.argv[1:]
+    rank = int(faulty_rank)
     if fault_name == "stop_while_connecting":
-        stop_while_connecting(pipe, int(faulty_rank))
+        holding(pipe, stop_while_connecting, rank)
     if fault_name == "destroys the groups":
         distributed.init_process_group("gloo")
-    fail_in_training(pipe, globals().get(fault_name), int(faulty_rank), {"stages": 2})
+    holding(pipe, fail_in_training, globals().get(fault_name), rank, {"stages": 2})
     if fault_name == "destroys the groups":
         distributed.destroy_process_group()

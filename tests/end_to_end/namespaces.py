@@ -16,16 +16,8 @@ from benchmarks.harness.nodes import Node, NodesError, VirtualLink, two_nodes
 
 SOURCE = Path(__file__).parents[2] / "src"
 # Variables that torchrun and the launcher set; the processes of a test must not have them.
-LAUNCHER_VARIABLES = (
-    "RANK",
-    "WORLD_SIZE",
-    "LOCAL_",
-    "GROUP_",
-    "ROLE_",
-    "MASTER_",
-    "TORCHELASTIC_",
-    "GLOO_",
-)
+LAUNCHER_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_", "GROUP_", "ROLE_", "MASTER_")
+LAUNCHER_VARIABLES += ("TORCHELASTIC_", "GLOO_")
 
 
 @contextmanager
@@ -56,14 +48,9 @@ def run_on_both(
     timeout_s: float = 1000,
     meanwhile: Callable[[], None] | None = None,
 ) -> list[CommandResult]:
-    """Run a command on each machine, and return their results.
+    """Run a command in a folder on each machine, and return their results.
 
-    Args:
-        link: The machines.
-        folders: Working folder of each.
-        commands: Command of each.
-        timeout_s: Seconds after which commands that still run are killed.
-        meanwhile: Function to call while they run.
+    Commands that still run after the time-out are killed; `meanwhile` is called while they run.
     """
     started = []
     for node, folder, command in zip(link.nodes, folders, commands, strict=True):
@@ -85,13 +72,7 @@ def run_on_both(
 
 
 def torchrun(link: VirtualLink, number: int, *words: str) -> list[str]:
-    """Return the torchrun command of one machine, with a process on each.
-
-    Args:
-        link: The machines.
-        number: Number of the machine, 0 or 1.
-        words: The script and its arguments.
-    """
+    """Return the torchrun command of one machine, 0 or 1, with a process on each."""
     first = link.nodes[0].address
     options = f"--nnodes 2 --node-rank {number} --master-addr {first} --master-port 29500"
     return ["torchrun", *options.split(), "--nproc-per-node", "1", *words]

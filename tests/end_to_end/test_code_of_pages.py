@@ -43,9 +43,11 @@ def test_the_code_of_the_readme_prints_what_is_shown(capsys):
     (block,) = blocks_of(DOCS.parent / "README.md")
     with torch.random.fork_rng():
         exec(block, {"__name__": "readme"})
-    line = re.compile(r"^error ([\d.]+)%, stage 0 late by ([\d.]+) updates$", re.MULTILINE)
+    line = re.compile(
+        r"^error ([\d.]+)%, staleness of stage 0: ([\d.]+) updates$", re.MULTILINE
+    )
     printed, told = line.findall(capsys.readouterr().out), line.findall(shown)
-    assert [late for _, late in printed] == [late for _, late in told]
+    assert [staleness for _, staleness in printed] == [staleness for _, staleness in told]
     assert len(told) == 4
     # Another processor adds in another order, so the error may differ, but not by much.
     assert abs(float(printed[-1][0]) - float(told[-1][0])) < 5
@@ -99,7 +101,7 @@ def test_the_code_of_the_tutorial_runs(capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     run_page("tutorial.md", 3)
     printed = capsys.readouterr().out
-    assert "updates by which gradients were late: (3.0, 1.0, 0.0)" in printed
+    assert "staleness of the gradients, in updates: (3.0, 1.0, 0.0)" in printed
     assert (tmp_path / "network.pt").exists()
 
 

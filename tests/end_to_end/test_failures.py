@@ -50,15 +50,26 @@ def pipe(tmp_path):
 
 
 @pytest.fixture
-def failure(capfd, pipe):
+def start(capfd, pipe):
+    """Function that launches work: its exit code, and the error output of all processes."""
+
+    def start(work, *arguments, processes=3, grace_s=60.0):
+        # Processes that end on their own may be slow on a busy machine.
+        options = {"processes": processes, "grace_s": grace_s}
+        code = launch(failing.holding, pipe.name, work, *arguments, **options)
+        return code, capfd.readouterr().err
+
+    return start
+
+
+@pytest.fixture
+def failure(start):
     """Function that launches work that fails, and returns the error output of all processes."""
 
-    def run(work, *arguments, code=1, processes=3, reports=1, grace_s=60.0):
+    def run(work, *arguments, code=1, reports=1, **options):
         codes = code if isinstance(code, tuple) else (code,)
-        # Processes that end on their own may be slow on a busy machine.
-        found = launch(work, pipe.name, *arguments, processes=processes, grace_s=grace_s)
+        found, err = start(work, *arguments, **options)
         assert found in codes
-        err = capfd.readouterr().err
         assert err.count("Traceback (most recent call last)") == reports, err
         assert err.count(" failed:\n") == reports, err
         assert "PeerFailedError" not in err
@@ -93,9 +104,10 @@ def test_an_exception_in_an_asynchronous_training_ends_all_processes(failure, st
     assert re.search(rf"\(stage {stage}, batch \d+, tick \d+: F{stage}\.\d+\)\n$", err)
 
 
-def test_a_kill_in_an_asynchronous_training_ends_all_processes(capfd, pipe):
-    assert launch(failing.fail_asynchronously, pipe.name, failing.kill, 1, processes=3) == 137
-    assert "process 1 was ended by SIGKILL" in capfd.readouterr().err
+def test_a_kill_in_an_asynchronous_training_ends_all_processes(start):
+    code, err = start(failing.fail_asynchronously, failing.kill, 1)
+    assert code == 137
+    assert "process 1 was ended by SIGKILL" in err
 
 
 def test_a_damaged_packet_in_an_asynchronous_training_ends_all_processes(failure):
@@ -106,8 +118,8 @@ def test_a_damaged_packet_in_an_asynchronous_training_ends_all_processes(failure
 
 
 @pytest.mark.parametrize("starved", [False, True])
-def test_an_interrupt_of_the_first_stage_stops_an_asynchronous_training(pipe, starved):
-    assert launch(failing.interrupt_asynchronously, pipe.name, starved, processes=3) == 0
+def test_an_interrupt_of_the_first_stage_stops_an_asynchronous_training(start, starved):
+    assert start(failing.interrupt_asynchronously, starved)[0] == 0
 
 
 def test_a_nan_is_reported_with_its_stage_and_batch(failure):
@@ -142,33 +154,33 @@ def test_an_exception_in_a_replica_is_reported_once(failure, rank):
 
 
 @pytest.mark.parametrize(
-    ("work", "arguments"),
+    "work",
     [
-        (failing.fail_before_the_trainer, ()),
-        (failing.fail_between_trainings, (failing.user_error,)),
-        (failing.fail_after_another_trainer, ()),
+        failing.fail_before_the_trainer,
+        failing.fail_between_trainings,
+        failing.fail_after_another_trainer,
     ],
 )
-def test_an_exception_outside_of_a_training_ends_the_others(failure, work, arguments):
-    err = failure(work, *arguments, 1)
+def test_an_exception_outside_of_a_training_ends_the_others(failure, work):
+    err = failure(work, failing.user_error, 1)
     assert err.startswith("process 1 of 3 failed:\n")
     assert err.endswith("ValueError: the user's own\n")
     assert ended_cleanly(err)
 
 
-def test_an_exit_code_of_the_user_is_kept(failure):
-    err = failure(failing.fail_in_training, failing.leave, 1, {}, code=3, reports=0)
-    assert err == ""
-    err = failure(failing.fail_between_trainings, failing.leave, 1, code=3, reports=0)
-    assert err == ""
+@pytest.mark.parametrize(
+    ("work", "options"),
+    [(failing.fail_in_training, [{}]), (failing.fail_between_trainings, [])],
+)
+def test_an_exit_code_of_the_user_is_kept(start, work, options):
+    code, err = start(work, failing.leave, 1, *options)
+    assert code == 3
+    assert re.fullmatch(r"hocket: process 1 of 3 exited with code 3 at \S+\n", err)
 
 
 def test_too_few_processes_are_refused_once(failure):
     err = failure(failing.fail_in_training, None, None, {}, processes=2)
-    assert err.endswith(
-        "hocket.errors.WorldError: there are 2 processes, but 3 stages need 3; start that "
-        "many, or choose another number of stages\n"
-    )
+    assert "hocket.errors.WorldError: there are 2 processes, but 3 stages need 3" in err
     assert ended_cleanly(err)
 
 
@@ -182,23 +194,19 @@ def test_a_call_in_only_one_process_is_explained(failure):
     assert "hung" not in err
 
 
-def test_another_training_may_begin_after_all_have_caught_a_failure(pipe, capfd):
-    assert launch(failing.catch_and_train_again, pipe.name, processes=3) == 0
-    assert capfd.readouterr().err == ""
+def test_another_training_may_begin_after_all_have_caught_a_failure(start):
+    assert start(failing.catch_and_train_again) == (0, "")
 
 
-def test_a_process_that_ends_much_later_delays_no_other(pipe, capfd):
-    start = time.monotonic()
-    assert launch(failing.end_much_later, pipe.name, 1, processes=3) == 0
-    assert time.monotonic() - start < 150
-    assert capfd.readouterr().err == ""
+def test_a_process_that_ends_much_later_delays_no_other(start):
+    begun = time.monotonic()
+    assert start(failing.end_much_later, 1) == (0, "")
+    assert time.monotonic() - begun < 150
 
 
 @pytest.mark.parametrize("replica", [0, 1])
-def test_an_interrupt_of_one_replica_stops_all_in_the_middle_of_an_epoch(pipe, capfd, replica):
-    work = failing.interrupt_an_endless_epoch
-    assert launch(work, pipe.name, replica, processes=4) == 0
-    assert capfd.readouterr().err == ""
+def test_an_interrupt_of_one_replica_stops_all_in_the_middle_of_an_epoch(start, replica):
+    assert start(failing.interrupt_an_endless_epoch, replica, processes=4) == (0, "")
 
 
 # Deaths.
@@ -207,16 +215,14 @@ def test_an_interrupt_of_one_replica_stops_all_in_the_middle_of_an_epoch(pipe, c
 def test_a_process_that_is_killed_is_named(failure):
     err = failure(failing.fail_in_training, failing.kill, 1, {}, code=137)
     assert "hocket: process 1 was ended by SIGKILL, perhaps by the kernel" in err
-    assert (
-        "hocket.errors.PeerLostError: the connection to stage 1 is gone, and it did not say "
-        "why: it was killed, or its machine or network failed (stage "
-    ) in err
+    assert "hocket.errors.PeerLostError: the connection to stage 1 is gone" in err
     assert "hung" not in err
 
 
-def test_a_process_that_is_killed_before_its_trainer_is_not_waited_for(pipe, capfd):
-    assert launch(failing.die_before_the_trainer, pipe.name, 1, processes=3) == 137
-    (message,) = capfd.readouterr().err.splitlines()
+def test_a_process_that_is_killed_before_its_trainer_is_not_waited_for(start):
+    code, err = start(failing.fail_before_the_trainer, failing.kill, 1)
+    assert code == 137
+    (message,) = err.splitlines()
     assert message.startswith("hocket: process 1 was ended by SIGKILL, perhaps by the kernel")
 
 
@@ -280,19 +286,17 @@ def test_a_process_that_sleeps_is_named_with_its_activity(failure):
 
 
 def test_a_process_that_does_not_build_its_trainer_is_named(failure):
-    code = HangError.exit_code
-    err = failure(failing.sleep_before_the_trainer, 1, code=code, grace_s=15.0)
-    expected = r"all processes to build their Trainer; stage 1 has been starting, without a Tr"
-    assert re.search(expected, err)
+    arguments, code = (failing.sleep, 1, 3), HangError.exit_code
+    err = failure(failing.fail_before_the_trainer, *arguments, code=code, grace_s=15.0)
+    assert "stage 1 has been starting, without a Tr" in err
 
 
 # Sockets.
 
 
 @pytest.mark.skipif(not PROC, reason="reads /proc of Linux")
-def test_all_sockets_of_a_training_are_on_loopback(pipe, capfd):
-    code = launch(failing.train_without_fault, pipe.name, processes=3)
-    assert code == 0, capfd.readouterr().out
+def test_all_sockets_of_a_training_are_on_loopback(start):
+    assert start(failing.train_without_fault)[0] == 0
 
 
 # Started by torchrun.
@@ -352,26 +356,18 @@ def run(capfd):
     return train
 
 
-def test_processes_that_do_not_fit_the_stages_are_refused(run):
-    code, _, err = run("--processes", "3")
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("--processes 3", "processes is 3, but 2 stages x 1 replicas want 2"),
+        ("--processes 2 --run-dir .", "the run folder '.' exists already"),
+        ("--processes 2 --network mlp:depth=3", "cannot build network 'mlp':.* 'depth'"),
+    ],
+)
+def test_what_is_wrong_in_all_processes_is_refused_once(run, words, said):
+    code, _, err = run(*words.split())
     assert code == 2
-    assert err == (
-        "error: processes is 3, but 2 stages x 1 replicas want 2; give --processes 2, or "
-        "change --stages\n"
-    )
-
-
-def test_a_run_folder_that_exists_is_refused_once(run, tmp_path):
-    code, _, err = run("--processes", "2", "--run-dir", str(tmp_path))
-    assert code == 2
-    assert err.count("error: ") == 1
-    assert err.startswith(f"error: the run folder '{tmp_path}' exists already; name another")
-
-
-def test_an_option_that_is_wrong_in_all_processes_is_refused_once(run):
-    code, _, err = run("--processes", "2", "--network", "mlp:depth=3")
-    assert code == 2
-    assert err.startswith("error: cannot build network 'mlp':\n  - unknown option 'depth'")
+    assert re.match(f"(?s)error: {said}", err)
     assert err.count("error: ") == 1
 
 

@@ -7,7 +7,6 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import hocket
 from hocket.errors import DataError
-from hocket.methods import METHODS, build_method
 
 
 def sgd(weights, lr=0.1):
@@ -46,17 +45,6 @@ def test_a_sequential_on_a_data_loader_keeps_its_names_and_learns():
     assert list(network.state_dict()) == names
 
 
-def test_a_list_of_stages_on_a_list_of_batches():
-    inputs, targets = points(250)  # the last batch is short
-    batches = list(zip(inputs.split(16), targets.split(16), strict=True))
-    stages = layers()
-    trainer = hocket.Trainer(stages, method=hocket.DDG(), optimizer=sgd)
-    history = trainer.fit(batches, batches, epochs=6, progress=False)
-    assert [stage.module for stage in trainer.stages] == stages
-    assert history[-1].samples == history[-1].evaluation.samples == 250
-    assert history[-1].evaluation.error < 0.1
-
-
 def test_stages_of_a_module_that_is_no_chain():
     class Mine(nn.Module):
         def __init__(self):
@@ -77,47 +65,6 @@ def test_stages_of_a_module_that_is_no_chain():
     assert next(iter(network.state_dict())) == "first.0.weight"
 
 
-class Branch(nn.Module):
-    """Layer that returns its features and its input as a dict."""
-
-    def __init__(self):
-        super().__init__()
-        self.linear = nn.Linear(2, 32)
-
-    def forward(self, x):
-        return {"features": self.linear(x).relu(), "inputs": (x, None)}
-
-
-class Join(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.linear = nn.Linear(34, 4)
-
-    def forward(self, parts):
-        return self.linear(torch.cat([parts["features"], parts["inputs"][0]], dim=1))
-
-
-def test_structures_of_tensors_cross_an_edge():
-    torch.manual_seed(0)
-    inputs, targets = points()
-    batches = list(zip(inputs.split(16), targets.split(16), strict=True))
-    trainer = hocket.Trainer([Branch(), Join()], optimizer=sgd)
-    assert trainer.fit(batches, batches, epochs=6, progress=False)[-1].evaluation.error < 0.1
-
-
-def test_a_loss_of_the_user_s_own_with_targets_that_are_no_classes():
-    inputs, _ = points()
-    batches = [(x, {"sum": x.sum(1)}) for x in inputs.split(16)]
-    trainer = hocket.Trainer(
-        nn.Sequential(nn.Linear(2, 16), nn.Tanh(), nn.Linear(16, 1)),
-        optimizer=sgd,
-        loss=lambda output, targets: (output[:, 0] - targets["sum"]).square().mean(),
-    )
-    result = trainer.fit(batches, batches, epochs=6, progress=False)[-1].evaluation
-    assert result.error is None
-    assert result.loss < 0.2
-
-
 @pytest.mark.parametrize("wrong", [4, -1])
 def test_class_numbers_out_of_range_are_refused_and_named(wrong):
     inputs, targets = points(8)
@@ -125,27 +72,3 @@ def test_class_numbers_out_of_range_are_refused_and_named(wrong):
     trainer = hocket.Trainer(layers(), optimizer=sgd)
     with pytest.raises(DataError, match=rf"target.*{wrong}"):
         trainer.fit([(inputs, targets)], epochs=1, progress=False)
-
-
-@pytest.mark.parametrize("name", METHODS)
-def test_every_method_trains_a_residual_network(name):
-    data = hocket.data.load(
-        "synthetic", batch_size=8, shape=(3, 32, 32), examples=24, test_examples=8
-    )
-    method = build_method(name)
-    # A network that predicts gradients is trained at this rate, too, and wants a small one.
-    rate = 1e-4 if method.signal.learns_from_gradient else 1e-2
-    trainer = hocket.Trainer(
-        hocket.zoo.resnet8(num_classes=10),
-        stages=3,
-        method=method,
-        optimizer=lambda weights: sgd(weights, lr=rate),
-    )
-    before = {key: value.clone() for key, value in trainer.network.state_dict().items()}
-    (epoch,) = trainer.fit(data.train, data.test, epochs=1, progress=False)
-    assert epoch.samples == 24
-    assert epoch.evaluation.samples == 8
-    after = trainer.network.state_dict()
-    assert all(value.isfinite().all() for value in after.values())
-    learnt = [key for key, _ in trainer.network.named_parameters()]
-    assert all(not torch.equal(before[key], after[key]) for key in learnt)

@@ -67,12 +67,7 @@ def all_processes(pid):
 def stop(folder, number, phase, seed, *words):
     """Start a training in three processes, signal all of them in a phase, and check the end.
 
-    Args:
-        folder: An empty folder.
-        number: Number of the signal.
-        phase: Phase of the training, within which the moment is drawn.
-        seed: Seed of that moment, and of the order of the processes.
-        words: More options of the training.
+    The seed draws the moment within the phase, and the order of the processes.
     """
     draw = random.Random(seed)
     (folder / "nets.py").write_text(NETWORK)
@@ -132,3 +127,15 @@ def test_it_does_so_in_every_phase(tmp_path, seed):
     number, phase = SIGNALS[seed % len(SIGNALS)], PHASES[seed % len(PHASES)]
     every = "5" if phase == "checkpoint" else "1000"
     stop(tmp_path, number, phase, seed, "--checkpoint-every", every)
+
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_tests_of_signals_pass_in_the_background_and_under_nohup():
+    files = ("tests/unit/lab/report/test_live.py", "tests/unit/cli/test_cli_resume.py")
+    tests = (sys.executable, "-m", "pytest", "-n0", *files, "-k", "ctrl_c or a_signal_leaves")
+    ignoring = ("sh", "-c", 'trap "" INT HUP; exec "$@"', "sh")
+    words = [*ignoring, *tests]
+    done = subprocess.run(words, check=False, cwd=ROOT, capture_output=True, timeout=600)
+    assert done.returncode == 0, done.stdout.decode()

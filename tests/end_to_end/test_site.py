@@ -234,4 +234,4 @@ def test_a_picture_is_there_without_a_script(browser, site):
     browser.call("Emulation.setScriptExecutionDisabled", value=True)
     browser.open(site / "index.html")
     browser.call("Emulation.setScriptExecutionDisabled", value=False)
-    assert browser.run("document.querySelector('.player img').naturalWidth") == 400
+    assert browser.run("document.querySelector('.player img').naturalWidth") > 0

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hocket.errors import OptionError
 from hocket.methods import ADL, DDG, FDG, METHODS, GPipe, OneFOneB, PipeDream, PipeDream2BW
 from hocket.methods.method import Method
-from hocket.methods.simulated.staleness_profile import with_staleness
+from hocket.methods.simulated.delays import with_staleness
 from hocket.program import (
     Action,
     Program,

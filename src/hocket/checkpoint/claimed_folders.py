@@ -10,39 +10,31 @@ from hocket.checkpoint.directory import newest_first
 from hocket.errors import CheckpointError
 
 
-class ClaimedFolders:
-    """Folders that a training has written checkpoints to, or was resumed from."""
+@contextmanager
+def claim_folder(folder: Path, own: set[Path]) -> Iterator[None]:
+    """Context manager that keeps others from writing checkpoints to a folder.
 
-    def __init__(self) -> None:
-        self._own: set[Path] = set()
+    Args:
+        folder: Folder of checkpoints; created if it does not exist.
+        own: Folders that this training has written checkpoints to, or was resumed from; the
+            folder is added.
 
-    def add(self, folder: Path) -> None:
-        """Let this training continue the checkpoints in a folder."""
-        self._own.add(folder.resolve())
-
-    @contextmanager
-    def claim(self, folder: Path) -> Iterator[None]:
-        """Context manager that keeps others from writing checkpoints to a folder.
-
-        Args:
-            folder: Folder of checkpoints; created if it does not exist.
-
-        Raises:
-            CheckpointError: It has checkpoints of another training, or a fit that is under way
-                uses it.
-        """
-        place = folder.resolve()
-        if place not in self._own and (others := newest_first(folder)):
-            raise CheckpointError(
-                f"{str(folder)!r} has checkpoints of another training, such as "
-                f"{others[0].name!r}; resume from it, or give each training a folder of its own"
-            )
-        with ExitStack() as stack:
-            with suppress(OSError):  # the first checkpoint tells what is wrong with it
-                folder.mkdir(parents=True, exist_ok=True)
-                stack.enter_context(_lock(folder))
-            self._own.add(place)
-            yield
+    Raises:
+        CheckpointError: It has checkpoints of another training, or a fit that is under way
+            uses it.
+    """
+    place = folder.resolve()
+    if place not in own and (others := newest_first(folder)):
+        raise CheckpointError(
+            f"{str(folder)!r} has checkpoints of another training, such as "
+            f"{others[0].name!r}; resume from it, or give each training a folder of its own"
+        )
+    with ExitStack() as stack:
+        with suppress(OSError):  # the first checkpoint tells what is wrong with it
+            folder.mkdir(parents=True, exist_ok=True)
+            stack.enter_context(_lock(folder))
+        own.add(place)
+        yield
 
 
 @contextmanager

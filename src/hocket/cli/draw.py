@@ -52,9 +52,8 @@ def draw_command(
             f"first is {first}, but there is no timeline; add --timeline or drop --first"
         )
     from hocket.methods import parse_method
-    from hocket.methods.simulated.staleness_profile import parse_staleness, with_staleness
-    from hocket.program.program import unroll
-    from hocket.program.text import format_program
+    from hocket.methods.simulated.delays import parse_staleness, with_staleness
+    from hocket.program.program import format_program, unroll
 
     # Unroll the program of the method.
     parsed = parse_method(method := method or "fdg")

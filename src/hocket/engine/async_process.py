@@ -13,7 +13,7 @@ from hocket.distributed.world.world import World
 from hocket.engine.async_stage import AsyncStage
 from hocket.engine.engine import Batch, Engine, Pace
 from hocket.engine.event import Event
-from hocket.engine.lookahead import NO_BATCH, BatchAnnouncer, predict_stage
+from hocket.engine.lookahead import NO_BATCH, BatchAnnouncer
 from hocket.stage.passes.forward_only import Prediction
 from hocket.transport.processes.reconnecting import ReconnectingLink
 from hocket.transport.replay_buffer import ReplayBuffer
@@ -222,7 +222,7 @@ class AsyncProcess(Engine):
             for link in (self._previous, self._following)
         )
         self._announce = self._announce or BatchAnnouncer(previous, following)
-        return predict_stage(self._stage.stage, previous, following, self._announce, batches)
+        return self._announce.predict(self._stage.stage, batches)
 
     def finish(self) -> list[Event]:
         """Meet the other processes, and apply gradients that were too few for an update."""

@@ -10,7 +10,7 @@ from hocket.distributed.world.world import World
 from hocket.engine.engine import Batch, LockstepEngine, Pace
 from hocket.engine.event import Event, Watcher
 from hocket.engine.execute import execute
-from hocket.engine.lookahead import BatchAnnouncer, predict_stage
+from hocket.engine.lookahead import BatchAnnouncer
 from hocket.errors import DataError
 from hocket.methods.method import Method
 from hocket.program.action import Tick
@@ -81,7 +81,6 @@ class DistributedEngine(LockstepEngine):
         self._world = world
         self._source = source
         self._previous = previous
-        self._following = following
         self._lookahead = lookahead
         self._watchers = watchers
         self._executed: set[str] = set()  # kinds of actions that cannot be the first any more
@@ -91,9 +90,7 @@ class DistributedEngine(LockstepEngine):
 
     def predict(self, batches: Iterable[Batch]) -> Iterator[Prediction]:
         """Forward batches for evaluation; return what this stage predicts."""
-        return predict_stage(
-            self.stages[0], self._previous, self._following, self._announce, batches
-        )
+        return self._announce.predict(self.stages[0], batches)
 
     def start_at(self, ticks: int, batches: int, updates: int) -> None:
         """Continue a training that other stages began.

@@ -5,10 +5,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import TypeAlias
 
 from hocket.engine.event import Event
-from hocket.engine.execute import predict_in_order
+from hocket.errors import HocketError
 from hocket.program.action import Tick
 from hocket.program.program import Program, drain, enter
-from hocket.stage.passes.forward_only import Prediction
+from hocket.stage.passes.forward_only import Prediction, predict_batch
 from hocket.stage.stage import Stage
 from hocket.tree import Tree
 
@@ -86,7 +86,12 @@ class Engine(ABC):
 
     def predict(self, batches: Iterable[Batch]) -> Iterator[Prediction]:
         """Forward batches for evaluation; return what each stage of this process predicts."""
-        return predict_in_order(self.stages, batches)
+        for inputs, targets in batches:
+            values, ensemble = inputs, None
+            for stage in self.stages:
+                prediction = predict_batch(stage.core, values, targets, ensemble)
+                yield prediction
+                values, ensemble = prediction.output, prediction.ensemble
 
     @abstractmethod
     def state_dict(self) -> list[Tree]:
@@ -99,6 +104,50 @@ class Engine(ABC):
     @abstractmethod
     def load_state_dict(self, parts: Sequence[Tree]) -> None:
         """Continue from the states of the stages of this process, in this engine or another."""
+
+
+class UnbuiltPace(Pace):
+    """Pace of stages that do not exist yet: the first batch builds them."""
+
+    finished = False
+
+    def ticks(self, batches: Iterable[Batch]) -> Iterator[Batch]:
+        """Return no batches."""
+        return iter(())
+
+
+class UnbuiltEngine(Engine):
+    """Engine without stages: nothing is done, in flight or sent."""
+
+    stages = ()
+    tick_count = 0
+    pace = UnbuiltPace()
+
+    def step(self, inputs: Tree, targets: Tree, epoch: int) -> list[Event]:
+        """Refuse to train.
+
+        See the base.
+
+        Raises:
+            HocketError: Always.
+        """
+        raise HocketError("the stages are built at the first batch; call prepare or step")
+
+    def finish(self) -> list[Event]:
+        """Return no events: nothing is in flight."""
+        return []
+
+    def state_dict(self) -> list[Tree]:
+        """Return no states: there are no stages."""
+        return []
+
+    def load_state_dict(self, parts: Sequence[Tree]) -> None:
+        """Refuse states, which belong to stages.
+
+        Raises:
+            HocketError: Always.
+        """
+        raise HocketError("the stages are built at the first batch; call prepare or step")
 
 
 class LockstepEngine(Engine):

@@ -1,17 +1,14 @@
 """Execution of one action of one stage, with its time span, its errors and its watchers."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 
 import torch
 
 from hocket.engine.event import Event, Watcher
 from hocket.errors import NonFiniteError
 from hocket.program.action import Action
-from hocket.stage.passes.forward_only import Prediction, predict_batch
 from hocket.stage.report import ActionReport
 from hocket.stage.stage import Stage
-from hocket.tree import Tree
 
 
 def execute(
@@ -37,7 +34,7 @@ def execute(
     try:  # and no context managers, as every action would enter them
         report = do(action.batch) if do is not None else stage.execute(action)
     except Exception as error:
-        _add_place(error, action, tick)
+        add_place(error, action, tick)
         raise
     finally:
         recorder.end()
@@ -47,22 +44,7 @@ def execute(
     return event
 
 
-@contextmanager
-def locating_errors(action: Action, tick: int) -> Iterator[None]:
-    """Context manager that adds the place of an action to an error.
-
-    Args:
-        action: Action that may fail.
-        tick: Number of its tick.
-    """
-    try:
-        yield
-    except Exception as error:
-        _add_place(error, action, tick)
-        raise
-
-
-def _add_place(error: Exception, action: Action, tick: int) -> None:
+def add_place(error: Exception, action: Action, tick: int) -> None:
     """Add a note to an error.
 
     Args:
@@ -82,15 +64,3 @@ def _add_place(error: Exception, action: Action, tick: int) -> None:
             "(memory is short: use smaller batches and accumulate more of them, a method that "
             "keeps fewer batches in flight, or precision='bf16')"
         )
-
-
-def predict_in_order(
-    stages: Sequence[Stage], batches: Iterable[tuple[Tree, Tree]]
-) -> Iterator[Prediction]:
-    """Forward batches through stages one after the other; return what each predicts."""
-    for inputs, targets in batches:
-        values, ensemble = inputs, None
-        for stage in stages:
-            prediction = predict_batch(stage.core, values, targets, ensemble)
-            yield prediction
-            values, ensemble = prediction.output, prediction.ensemble

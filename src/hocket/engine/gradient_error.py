@@ -15,13 +15,13 @@ import torch
 from torch import Tensor, nn
 
 from hocket.engine.event import Event
-from hocket.engine.execute import locating_errors
+from hocket.engine.execute import add_place
 from hocket.errors import OptionError
 from hocket.methods.method import Method
 from hocket.options.require import require_functions
 from hocket.program.action import Action, Tick
+from hocket.stage.passes.edges import backward_roots
 from hocket.stage.passes.forward_only import forward_again
-from hocket.stage.passes.graph import backward_roots
 from hocket.stage.stage import Stage
 from hocket.tree import Tree, map_tensors
 
@@ -144,12 +144,16 @@ class GradientErrorMeter:
     def _loss_again(self, number: int, batch: int) -> Tensor:
         """Return the loss of a batch at the present weights, a scalar with its graph."""
         value, targets = self._batches[batch]
-        for stage in self.stages:
-            with locating_errors(Action("F", stage.index, batch), number):
+        try:
+            for stage in self.stages:
+                action = Action("F", stage.index, batch)
                 value = forward_again(stage.core, batch, value)
-        with locating_errors(Action("B", stage.index, batch), number):
             # With the random numbers and in the precision of the backward of the last stage.
+            action = Action("B", stage.index, batch)
             return backward_roots(stage.core, batch, value, targets, ()).roots[0]
+        except Exception as error:
+            add_place(error, action, number)
+            raise
 
 
 def _gradients(loss: Tensor, stages: Sequence[Stage]) -> list[Tensor]:

@@ -3,22 +3,16 @@
 from collections import deque
 from collections.abc import Iterable, Iterator
 from itertools import islice
-from typing import TypeAlias
-
-from torch import Tensor
 
 from hocket.engine.engine import Batch
 from hocket.stage.passes.forward_only import Prediction, predict_batch
 from hocket.stage.stage import Stage
 from hocket.transport.processes.connection import Connection
 from hocket.transport.processes.connection_ports import Lookahead
-from hocket.tree import Tree, copy_tensors
+from hocket.tree import copy_tensors
 
 NO_BATCH: Batch = (None, None)
 """Placeholder for a batch in processes that do not read the data."""
-
-Evaluated: TypeAlias = tuple[Tree, Tree, Tensor | None]
-"""Message of an evaluation: values, targets, and the ensemble of exits so far."""
 
 
 class BatchAnnouncer:
@@ -74,46 +68,32 @@ class BatchAnnouncer:
         if self._following is not None:
             self._following.send("opening", number, end_batch=lookahead.end_batch)
 
+    def predict(self, stage: Stage, batches: Iterable[Batch]) -> Iterator[Prediction]:
+        """Forward batches for evaluation; return what the stage of this process predicts.
 
-def predict_stage(
-    stage: Stage,
-    previous: Connection | None,
-    following: Connection | None,
-    announce: BatchAnnouncer,
-    batches: Iterable[Batch],
-) -> Iterator[Prediction]:
-    """Forward batches for evaluation; return what the stage of this process predicts.
+        Args:
+            stage: The stage.
+            batches: Batches of the first stage; not used by the others.
+        """
+        lookahead, previous = Lookahead(), self._previous
+        for number, batch in enumerate(self(batches, lookahead, 0, ahead=2)):
+            # Receive what the stage before has made of the batch.
+            values, targets, ensemble = *batch, None
+            if previous is not None:
+                message = previous.receive("evaluation", number)
+                lookahead.end_batch = message.number("end_batch")
+                names = ("values", "targets", "ensemble")
+                values, targets, ensemble = message.trees(names, previous.device)
 
-    Args:
-        stage: The stage.
-        previous: Connection to the stage before; None for the first stage.
-        following: Connection to the next stage; None for the last stage.
-        announce: Gives the batches of all stages.
-        batches: Batches of the first stage; not used by the others.
-    """
-    lookahead = Lookahead()
-    for number, batch in enumerate(announce(batches, lookahead, 0, ahead=2)):
-        if previous is None:
-            values: Evaluated = (*batch, None)
-        else:
-            values = _receive(previous, number, lookahead)
-        prediction = predict_batch(stage.core, *values)
-        if following is not None:
-            following.send(
-                "evaluation",
-                number,
-                end_batch=lookahead.end_batch,
-                values=prediction.output,
-                targets=prediction.targets,
-                ensemble=prediction.ensemble,
-            )
-        yield prediction
-
-
-def _receive(previous: Connection, number: int, lookahead: Lookahead) -> Evaluated:
-    """Return values, targets and ensemble as the stage before has sent them."""
-    message = previous.receive("evaluation", number)
-    lookahead.end_batch = message.number("end_batch")
-    names = ("values", "targets", "ensemble")
-    values, targets, ensemble = message.trees(names, previous.device)
-    return values, targets, ensemble
+            # Predict, and send on what the next stage needs.
+            prediction = predict_batch(stage.core, values, targets, ensemble)
+            if self._following is not None:
+                self._following.send(
+                    "evaluation",
+                    number,
+                    end_batch=lookahead.end_batch,
+                    values=prediction.output,
+                    targets=prediction.targets,
+                    ensemble=prediction.ensemble,
+                )
+            yield prediction

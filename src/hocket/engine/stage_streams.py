@@ -2,8 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, field
-from typing import Any, Generic
+from typing import Any, Generic, TypeAlias
 
 import torch
 
@@ -49,12 +48,8 @@ class StageStreams:
         return torch.cuda.stream(self._streams[index])
 
 
-@dataclass(frozen=True)
-class EdgeEvents:
-    """Events on the sending streams of one edge, by batch, after which a packet is complete."""
-
-    activations: dict[int, torch.cuda.Event] = field(default_factory=dict)
-    gradients: dict[int, torch.cuda.Event] = field(default_factory=dict)
+Events: TypeAlias = dict[int, torch.cuda.Event]
+"""Events on a sending stream, by batch, after which a packet is complete."""
 
 
 class StreamPort(Generic[Sent, Received]):
@@ -69,8 +64,8 @@ class StreamPort(Generic[Sent, Received]):
     def __init__(
         self,
         port: Any,
-        sent: dict[int, torch.cuda.Event],
-        received: dict[int, torch.cuda.Event],
+        sent: Events,
+        received: Events,
     ) -> None:
         self._port = port
         self._sent = sent
@@ -114,13 +109,15 @@ def on_streams(
         to_previous: Port of each stage to the one before; of the first one to the source.
         to_next: Port of each stage to the next one; the last one's leads nowhere.
     """
-    edges = [EdgeEvents() for _ in to_previous[1:]]
+    count = len(to_previous) - 1
+    activations: list[Events] = [{} for _ in range(count)]
+    gradients: list[Events] = [{} for _ in range(count)]
     previous: list[ToPrevious] = [
-        StreamPort[Gradient, Activation](port, edge.gradients, edge.activations)
-        for port, edge in zip(to_previous[1:], edges, strict=True)
+        StreamPort[Gradient, Activation](port, *events)
+        for port, *events in zip(to_previous[1:], gradients, activations, strict=True)
     ]
     following: list[ToNext] = [
-        StreamPort[Activation, Gradient](port, edge.activations, edge.gradients)
-        for port, edge in zip(to_next[:-1], edges, strict=True)
+        StreamPort[Activation, Gradient](port, *events)
+        for port, *events in zip(to_next[:-1], activations, gradients, strict=True)
     ]
     return [to_previous[0], *previous], [*following, to_next[-1]]

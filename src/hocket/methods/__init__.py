@@ -20,4 +20,4 @@ from hocket.methods.registry import as_method as as_method
 from hocket.methods.registry import build_method as build_method
 from hocket.methods.registry import method_options as method_options
 from hocket.methods.registry import parse_method as parse_method
-from hocket.methods.simulated.staleness_profile import with_staleness as with_staleness
+from hocket.methods.simulated.delays import with_staleness as with_staleness

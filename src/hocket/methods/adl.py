@@ -18,11 +18,12 @@ tick | stage 0     | stage 1     | stage 2
 
 from functools import partial
 
-from hocket.methods.method import EpochEnd, Hold, Linearize, Method, Order
+from hocket.methods.method import EpochEnd, Hold, Linearize, Method, Order, preset
 from hocket.options.common_options import Reduce
 from hocket.signals import Delayed
 
 
+@preset("arXiv 2012.03747", Delayed)
 def ADL(
     *,
     accumulate: int = 4,
@@ -46,19 +47,6 @@ def ADL(
     Raises:
         OptionError: An option is out of range.
     """
-    return Method(
-        name=name,
-        paper="arXiv 2012.03747",
-        signal=Delayed(shrink),
-        forward_delay=forward_delay,
-        backward_delay=backward_delay,
-        order=order,
-        linearize=linearize,
-        hold=hold,
-        accumulate=accumulate,
-        reduce=reduce,
-        epoch_end=epoch_end,
-    )
 
 
 PRESETS = {

@@ -12,11 +12,14 @@ tick | stage 0     | stage 1     | stage 2
    2 | F2 B2 U2    | F2 B2 U2    | F2 B2 U2
 """
 
-from hocket.methods.method import EpochEnd, Method
+from hocket.methods.method import EpochEnd, Method, preset
 from hocket.options.common_options import Reduce
 from hocket.signals import Delayed
 
 
+@preset(
+    "Rumelhart, Hinton, Williams, Nature 323 (1986)", Delayed, forward_delay=0, backward_delay=0
+)
 def BP(
     *,
     accumulate: int = 1,
@@ -31,16 +34,6 @@ def BP(
     Raises:
         OptionError: An option is out of range.
     """
-    return Method(
-        name=name,
-        paper="Rumelhart, Hinton, Williams, Nature 323 (1986)",
-        signal=Delayed(),
-        forward_delay=0,
-        backward_delay=0,
-        accumulate=accumulate,
-        reduce=reduce,
-        epoch_end=epoch_end,
-    )
 
 
 PRESETS = {"bp": BP}

@@ -16,11 +16,12 @@ tick | stage 0     | stage 1     | stage 2
 
 from functools import partial
 
-from hocket.methods.method import EpochEnd, Linearize, Method, Order
+from hocket.methods.method import EpochEnd, Linearize, Method, Order, preset
 from hocket.options.common_options import Reduce
 from hocket.signals import Delayed
 
 
+@preset("arXiv 1804.10574", Delayed)
 def DDG(
     *,
     accumulate: int = 1,
@@ -39,18 +40,6 @@ def DDG(
     Raises:
         OptionError: An option is out of range.
     """
-    return Method(
-        name=name,
-        paper="arXiv 1804.10574",
-        signal=Delayed(),
-        forward_delay=forward_delay,
-        backward_delay=backward_delay,
-        order=order,
-        linearize=linearize,
-        accumulate=accumulate,
-        reduce=reduce,
-        epoch_end=epoch_end,
-    )
 
 
 PRESETS = {"ddg": DDG, "ddg-official": partial(DDG, linearize="live", name="ddg-official")}

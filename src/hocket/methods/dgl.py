@@ -16,12 +16,18 @@ tick | stage 0     | stage 1     | stage 2
    5 |             |             | F3 B3 U3
 """
 
-from hocket.methods.method import EpochEnd, Method
+from hocket.methods.method import EpochEnd, Method, preset
 from hocket.options.common_options import Reduce
-from hocket.signals import Local, Similarity
+from hocket.signals import Local, Signal, Similarity
 from hocket.signals.heads import HeadKind
 
 
+def _signal(head: HeadKind, width: float, depth: int, similarity: float) -> Signal:
+    local = Local(head, width, depth)
+    return Similarity(similarity, local) if similarity else local
+
+
+@preset("arXiv 1901.08164", _signal, backward_delay=0)
 def DGL(
     *,
     head: HeadKind = "mlp-sr",
@@ -48,17 +54,6 @@ def DGL(
     Raises:
         OptionError: An option is out of range.
     """
-    local = Local(head, width, depth)
-    return Method(
-        name=name,
-        paper="arXiv 1901.08164",
-        signal=Similarity(similarity, local) if similarity else local,
-        forward_delay=forward_delay,
-        backward_delay=0,
-        accumulate=accumulate,
-        reduce=reduce,
-        epoch_end=epoch_end,
-    )
 
 
 PRESETS = {"dgl": DGL}

@@ -14,10 +14,11 @@ tick | stage 0     | stage 1     | stage 2
 
 from functools import partial
 
-from hocket.methods.method import EpochEnd, Method
+from hocket.methods.method import EpochEnd, Method, preset
 from hocket.signals import Synthetic
 
 
+@preset("arXiv 1608.05343", Synthetic)
 def DNI(
     *,
     labels: bool = False,
@@ -37,14 +38,6 @@ def DNI(
     Raises:
         OptionError: An option is out of range.
     """
-    return Method(
-        name=name,
-        paper="arXiv 1608.05343",
-        signal=Synthetic(labels),
-        forward_delay=forward_delay,
-        backward_delay=backward_delay,
-        epoch_end=epoch_end,
-    )
 
 
 PRESETS = {"dni": DNI, "cdni": partial(DNI, labels=True, name="cdni")}

@@ -4,24 +4,18 @@ Reference: Xu, Huo, Huang, Diversely stale parameters, CVPR 2020, arXiv 1909.026
 version: ``tests/reference/dsp.py``. A stage's own Jacobian is taken at its current weights; its
 input and the gradient it receives are old.
 
->>> from hocket.program import format_program, unroll
->>> print(format_program(unroll(DSP(), stages=3, batches=4), stages=3))
-tick | stage 0     | stage 1     | stage 2
-   0 | F0          |             |
-   1 | F1          | F0          |
-   2 | F2          | F1          | F0 B0 U0
-   3 | F3          | B0 U0 F2    | F1 B1 U1
-   4 | B0 U0       | B1 U1 F3    | F2 B2 U2
-   5 | B1 U1       | B2 U2       | F3 B3 U3
-   6 | B2 U2       | B3 U3       |
-   7 | B3 U3       |             |
+>>> from hocket.methods import FDG
+>>> from hocket.program import unroll
+>>> list(unroll(DSP(), stages=3, batches=4)) == list(unroll(FDG(), stages=3, batches=4))
+True
 """
 
-from hocket.methods.method import EpochEnd, Method, Order
+from hocket.methods.method import EpochEnd, Method, Order, preset
 from hocket.options.common_options import Reduce
 from hocket.signals import Delayed
 
 
+@preset("arXiv 1909.02625", Delayed, linearize="recompute")
 def DSP(
     *,
     accumulate: int = 1,
@@ -39,18 +33,6 @@ def DSP(
     Raises:
         OptionError: An option is out of range.
     """
-    return Method(
-        name=name,
-        paper="arXiv 1909.02625",
-        signal=Delayed(),
-        forward_delay=forward_delay,
-        backward_delay=backward_delay,
-        order=order,
-        linearize="recompute",
-        accumulate=accumulate,
-        reduce=reduce,
-        epoch_end=epoch_end,
-    )
 
 
 PRESETS = {"dsp": DSP}

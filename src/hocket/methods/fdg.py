@@ -19,10 +19,11 @@ tick | stage 0     | stage 1     | stage 2
 
 from functools import partial
 
-from hocket.methods.method import EpochEnd, Linearize, Method, Order
+from hocket.methods.method import EpochEnd, Linearize, Method, Order, preset
 from hocket.signals import Delayed
 
 
+@preset("arXiv 1906.09108", Delayed)
 def FDG(
     *,
     shrink: float = 1.0,
@@ -45,16 +46,6 @@ def FDG(
     Raises:
         OptionError: An option is out of range.
     """
-    return Method(
-        name=name,
-        paper="arXiv 1906.09108",
-        signal=Delayed(shrink),
-        forward_delay=forward_delay,
-        backward_delay=backward_delay,
-        order=order,
-        linearize=linearize,
-        epoch_end=epoch_end,
-    )
 
 
 PRESETS = {"fdg": FDG, "fdg-official": partial(FDG, linearize="live", name="fdg-official")}

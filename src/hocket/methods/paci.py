@@ -15,11 +15,12 @@ tick | stage 0     | stage 1     | stage 2
    5 | B3 U3       |             |
 """
 
-from hocket.methods.method import EpochEnd, Linearize, Method, Order
+from hocket.methods.method import EpochEnd, Linearize, Method, Order, preset
 from hocket.options.common_options import Reduce
 from hocket.signals import Delayed
 
 
+@preset("arXiv 2606.07881", Delayed)
 def PACI(
     *,
     accumulate: int = 8,
@@ -42,18 +43,6 @@ def PACI(
     Raises:
         OptionError: An option is out of range.
     """
-    return Method(
-        name=name,
-        paper="arXiv 2606.07881",
-        signal=Delayed(),
-        forward_delay=forward_delay,
-        backward_delay=backward_delay,
-        order=order,
-        linearize=linearize,
-        accumulate=accumulate,
-        reduce=reduce,
-        epoch_end=epoch_end,
-    )
 
 
 PRESETS = {"paci": PACI}

@@ -27,11 +27,12 @@ tick | stage 0     | stage 1     | stage 2
    5 | B3 U3       |             |
 """
 
-from hocket.methods.method import EpochEnd, Hold, Linearize, Method
+from hocket.methods.method import EpochEnd, Hold, Linearize, Method, preset
 from hocket.remedies import T1
 from hocket.signals import Delayed
 
 
+@preset("arXiv 1806.03377", Delayed)
 def PipeDream(
     *,
     linearize: Linearize = "stash",
@@ -55,16 +56,6 @@ def PipeDream(
     Raises:
         OptionError: An option is out of range.
     """
-    return Method(
-        name=name,
-        paper="arXiv 1806.03377",
-        signal=Delayed(),
-        forward_delay=forward_delay,
-        backward_delay=backward_delay,
-        linearize=linearize,
-        hold=hold,
-        epoch_end=epoch_end,
-    )
 
 
 def PipeDreamLR(*, anneal: int = 1000, epoch_end: EpochEnd = "drain") -> Method:

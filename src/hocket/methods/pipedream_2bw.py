@@ -18,11 +18,12 @@ tick | stage 0     | stage 1     | stage 2
    7 | B5 U5       |             |
 """
 
-from hocket.methods.method import EpochEnd, Method
+from hocket.methods.method import EpochEnd, Method, preset
 from hocket.options.common_options import Reduce
 from hocket.signals import Delayed
 
 
+@preset("arXiv 2006.09503", Delayed, hold="double")
 def PipeDream2BW(
     *,
     accumulate: int = 4,
@@ -42,17 +43,6 @@ def PipeDream2BW(
     Raises:
         OptionError: An option is out of range.
     """
-    return Method(
-        name=name,
-        paper="arXiv 2006.09503",
-        signal=Delayed(),
-        forward_delay=forward_delay,
-        backward_delay=backward_delay,
-        hold="double",
-        accumulate=accumulate,
-        reduce=reduce,
-        epoch_end=epoch_end,
-    )
 
 
 PRESETS = {"pipedream-2bw": PipeDream2BW}

@@ -1,15 +1,14 @@
 """Registry of methods by name: the ``PRESETS`` of all modules of this package."""
 
-import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from hocket.errors import OptionError, format_problems
+from hocket.errors import OptionError
 from hocket.methods.method import Method
-from hocket.options.hints import argument_hints, wrong_options
 from hocket.options.named import Named
-from hocket.options.own_function import load_own
 from hocket.remedies.registry import (
+    build_named,
+    find_builder,
     merge_tables,
     normalize_remedy,
     parse_remedies,
@@ -28,12 +27,7 @@ def method_options(name: str) -> dict[str, Any]:
     >>> method_options("fdg")["shrink"]
     1.0
     """
-    parameters = inspect.signature(_find_method(name)).parameters.values()
-    return {p.name: p.default for p in parameters if p.name != "name"}
-
-
-def _find_method(name: str) -> Callable[..., Method]:
-    return METHODS.get(name) or load_own("method", name, METHODS, Method)
+    return find_builder("method", name, METHODS, Method)[1]
 
 
 def build_method(name: str, /, **options: Any) -> Method:
@@ -42,10 +36,8 @@ def build_method(name: str, /, **options: Any) -> Method:
     Raises:
         OptionError: There is no such method, or it does not have or allow an option.
     """
-    defaults, build = method_options(name), _find_method(name)
-    if problems := wrong_options(options, defaults, argument_hints(build)):
-        raise OptionError(format_problems(f"method {name!r} cannot be built", problems))
-    return build(**options)
+    method: Method = build_named("method", Named(name, options), METHODS, Method)
+    return method
 
 
 def parse_method(text: str) -> Method:
@@ -82,26 +74,12 @@ def forwards_first(text: str) -> str | None:
     >>> forwards_first("ddg"), forwards_first("bp")
     (None, None)
     """
-    named = Named.parse(split_remedies(text)[0])
+    method, remedies = split_remedies(text)
+    named = Named.parse(method)
     options = method_options(named.name) | named.options
     if options.get("order") != "backward-first":
         return None
-    return with_option(text, "order", "forward-first")
-
-
-def with_option(text: str, name: str, value: Any) -> str:
-    """Return a method as it is written, with one more option or another value of it.
-
-    Args:
-        text: A method as `parse_method` reads it.
-        name: Name of the option.
-        value: Value of the option.
-
-    >>> with_option("fdg:shrink=0.5+predict", "shrink", 0.1)
-    'fdg:shrink=0.1+predict'
-    """
-    method, remedies = split_remedies(text)
-    return "+".join([str(Named.parse(method).with_option(name, value)), *remedies])
+    return "+".join([str(named.with_option("order", "forward-first")), *remedies])
 
 
 def normalize_method(text: str) -> str:

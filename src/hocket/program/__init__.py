@@ -31,6 +31,6 @@ from hocket.program.action import dependency as dependency
 from hocket.program.program import Program as Program
 from hocket.program.program import drain as drain
 from hocket.program.program import enter as enter
+from hocket.program.program import format_program as format_program
 from hocket.program.program import unroll as unroll
 from hocket.program.schedule import StageSchedule as StageSchedule
-from hocket.program.text import format_program as format_program

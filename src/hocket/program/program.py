@@ -150,3 +150,28 @@ def drain(program: Program) -> Iterator[Tick]:
         yield program.drain_tick()
     if updates := program.final_update():
         yield updates
+
+
+def format_program(ticks: Iterable[Tick], stages: int) -> str:
+    """Return a program as a table for people: one line per tick, one column per stage.
+
+    >>> from hocket.methods import FDG
+    >>> from hocket.program import unroll
+    >>> print(format_program(unroll(FDG(), 2, 2), 2))
+    tick | stage 0     | stage 1
+       0 | F0          |
+       1 | F1          | F0 B0 U0
+       2 | B0 U0       | F1 B1 U1
+       3 | B1 U1       |
+    """
+    rows = [
+        [" ".join(f"{a.kind}{a.label}" for a in tick if a.stage == k) for k in range(stages)]
+        for tick in ticks
+    ]
+    width = max([len(cell) for row in rows for cell in row] + [11])
+    lines = ["tick | " + " | ".join(f"stage {k}".ljust(width) for k in range(stages))]
+    lines += [
+        f"{t:4d} | " + " | ".join(cell.ljust(width) for cell in row)
+        for t, row in enumerate(rows)
+    ]
+    return "\n".join(line.rstrip() for line in lines)

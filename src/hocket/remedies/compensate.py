@@ -12,8 +12,13 @@ import torch
 from torch import Tensor
 
 from hocket.options.ranges import Range
-from hocket.remedies.dense_gradient import dense_gradient
-from hocket.remedies.remedy import Remedy, StageInfo, StageRemedy, Weights
+from hocket.remedies.remedy import (
+    Remedy,
+    StageInfo,
+    StageRemedy,
+    Weights,
+    dense_gradient,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,7 +45,7 @@ class Compensate(Remedy):
 
 
 @dataclass(frozen=True, kw_only=True)
-class CompensateAdaptively(Remedy):
+class CompensateAdaptively(Compensate):
     """Add strength / sqrt(m) g g (w - v) to each late gradient g, where m averages g g.
 
     Attributes:
@@ -52,13 +57,10 @@ class CompensateAdaptively(Remedy):
     """
 
     name: ClassVar[str] = "compensate-adaptive"
-    paper: ClassVar[str] = "arXiv 1609.08326"
     ranges: ClassVar[Mapping[str, Range]] = {
         "strength": Range(least=0),
         "decay": Range(least=0, below=1),
     }
-    compares: ClassVar[bool] = True
-    resizes: ClassVar[bool] = True
     strength: float = 2.0
     decay: float = 0.95
 
@@ -95,16 +97,12 @@ class _Constant(StageRemedy):
                 weight.grad = gradient + self._strength * gradient * gradient * move
 
 
-class _Adaptive(StageRemedy):
-    needs_forward_weights = True
-
+class _Adaptive(_Constant):
     def __init__(
         self, strength: float, decay: float, stage: StageInfo, weights: Weights
     ) -> None:
-        self._strength = strength
+        super().__init__(strength, stage, weights)
         self._decay = decay
-        self._stage = stage.index
-        self._parameters = weights.parameters
         self._squares = [torch.zeros_like(weight.detach()) for weight in weights.parameters]
 
     def correct_gradient(self, forward_weights: Sequence[Tensor] | None) -> None:

@@ -64,17 +64,12 @@ def has_momentum(optimizer: Optimizer) -> bool:
     return type(optimizer) is SGD and all(g["momentum"] for g in optimizer.param_groups)
 
 
-def _class_of(optimizer: Optimizer, group: Mapping[str, Any]) -> type[Optimizer]:
-    """Return the class whose steps the weights of a group get."""
-    # A subclass that only inherits the method may have another step.
-    if isinstance(optimizer, JoinedOptimizer) and "class_of" in vars(type(optimizer)):
-        return optimizer.class_of(group)
-    return type(optimizer)
-
-
 def _displacement_of(optimizer: Optimizer, group: Mapping[str, Any]) -> Displace | None:
     """Return the function for the weights of a group; None if its moments are not known."""
-    kind = _class_of(optimizer, group)
+    kind = type(optimizer)
+    # A subclass that only inherits the method may have another step.
+    if isinstance(optimizer, JoinedOptimizer) and "class_of" in vars(kind):
+        kind = optimizer.class_of(group)
     if not group.get("momentum", True):
         return None
     if f"{kind.__module__}.{kind.__qualname__}" in LIONS:

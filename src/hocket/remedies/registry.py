@@ -35,12 +35,46 @@ def remedy_options(name: str) -> dict[str, Any]:
     >>> remedy_options("t1")
     {'anneal': 1000}
     """
-    parameters = inspect.signature(_find_remedy(name)).parameters.values()
-    return {p.name: p.default for p in parameters}
+    return find_builder("remedy", name, REMEDIES, Remedy)[1]
 
 
-def _find_remedy(name: str) -> Callable[..., Remedy]:
-    return REMEDIES.get(name) or load_own("remedy", name, REMEDIES, Remedy)
+def find_builder(
+    kind: str, name: str, table: Mapping[str, Callable[..., Any]], result: type
+) -> tuple[Callable[..., Any], dict[str, Any]]:
+    """Return what builds a method or a remedy, and its options with their defaults.
+
+    Args:
+        kind: Noun for what it builds.
+        name: Its name in the table, or a function of the user.
+        table: Builders by name.
+        result: Class of what it builds.
+
+    Raises:
+        OptionError: There is no such builder.
+    """
+    build = table.get(name) or load_own(kind, name, table, result)
+    parameters = inspect.signature(build).parameters.values()
+    return build, {p.name: p.default for p in parameters if p.name != "name"}
+
+
+def build_named(
+    kind: str, named: Named, table: Mapping[str, Callable[..., Any]], result: type
+) -> Any:
+    """Build a method or a remedy.
+
+    Args:
+        kind: Noun for what is built.
+        named: Its name and its options.
+        table: Builders by name.
+        result: Class of what is built.
+
+    Raises:
+        OptionError: There is no such builder, or it does not have or allow an option.
+    """
+    build, defaults = find_builder(kind, named.name, table, result)
+    if problems := wrong_options(named.options, defaults, argument_hints(build)):
+        raise OptionError(format_problems(f"{kind} {named.name!r} cannot be built", problems))
+    return build(**named.options)
 
 
 def split_remedies(text: str) -> tuple[str, list[str]]:
@@ -62,7 +96,8 @@ def parse_remedies(texts: list[str]) -> tuple[Remedy, ...]:
     >>> parse_remedies(["t1(anneal=500)"])
     (T1(anneal=500),)
     """
-    return tuple(map(_parse_remedy, texts))
+    named = map(_read_remedy, texts)
+    return tuple(build_named("remedy", each, REMEDIES, Remedy) for each in named)
 
 
 def normalize_remedy(text: str) -> str:
@@ -92,11 +127,3 @@ def _read_remedy(text: str) -> Named:
             "+name(option=value,option=value)"
         )
     return Named.parse(f"{match[1]}:{match[2] or ''}")
-
-
-def _parse_remedy(text: str) -> Remedy:
-    named = _read_remedy(text)
-    defaults, build = remedy_options(named.name), _find_remedy(named.name)
-    if problems := wrong_options(named.options, defaults, argument_hints(build)):
-        raise OptionError(format_problems(f"remedy {named.name!r} cannot be built", problems))
-    return build(**named.options)

@@ -17,8 +17,12 @@ from hocket.data import Data
 from hocket.errors import OptionError, format_problems, unknown_name
 from hocket.methods import parse_method
 from hocket.methods.method import Method
-from hocket.methods.simulated.extra_delay import parse_extra_delay, with_extra_delay
-from hocket.methods.simulated.staleness_profile import parse_staleness, with_staleness
+from hocket.methods.simulated.delays import (
+    parse_extra_delay,
+    parse_staleness,
+    with_extra_delay,
+    with_staleness,
+)
 from hocket.optim.factory import OptimizerFactory, SchedulerFactory
 from hocket.optim.muon import MuonAdamW, muon
 from hocket.optim.rotated_adam import RotatedAdam, rotated_adam

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from hocket.errors import OptionError, import_extra
 from hocket.program.action import Tick
 from hocket.timeline import Span, SpanKind, Timeline
-from hocket.timeline.span import KIND_NAMES
+from hocket.timeline.recorder import KIND_NAMES
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

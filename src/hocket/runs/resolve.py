@@ -32,7 +32,7 @@ from hocket.runs.build import (
 from hocket.runs.config import RunConfig
 from hocket.signals.losses import Loss, cross_entropy
 from hocket.stage.training_options import TrainingOptions
-from hocket.stage.update.clipping import as_clipping
+from hocket.stage.update.accumulate import as_clipping
 from hocket.training.budget import COUNTS_OWN_UPDATES, Budget
 from hocket.training.results.rows import import_tensorboard
 from hocket.training.weights_file import import_safetensors

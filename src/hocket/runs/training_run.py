@@ -25,7 +25,7 @@ from hocket.runs.resolve import ResolvedRun
 from hocket.runs.run_dir import TIMELINE, cannot_write, checkpoint_dir
 from hocket.runs.summary import SUMMARY, StageSummary, Summary, parse_stage_summary
 from hocket.timeline import Timeline
-from hocket.timeline.span import Totals
+from hocket.timeline.recorder import Totals
 from hocket.training.fit.interrupt import Interrupt, heard, stop_signals
 from hocket.training.results.metrics import EpochResult, EvaluationResult
 from hocket.training.trainer import Trainer

@@ -2,18 +2,17 @@
 
 from dataclasses import dataclass
 
-from torch import Tensor, nn
+from torch import nn
 
 from hocket.errors import OptionError, format_problems
 from hocket.options.hints import wrong_fields
 from hocket.options.ranges import Range, out_of_range
-from hocket.signals.losses import Loss
-from hocket.signals.signal import UNKNOWN_LAYERS, BackwardRoots, LaterLayers, SignalInput
-from hocket.tree import Tree, tensors
+from hocket.signals.signal import BackwardRoots, Signal, SignalInput
+from hocket.tree import tensors
 
 
 @dataclass(frozen=True)
-class Delayed:
+class Delayed(Signal):
     """Gradient received from the next stage, times ``shrink``: d_k = shrink * g_(k+1).
 
     The factor acts at every edge that a gradient crosses, so stage k of K gets it ``K-1-k``
@@ -34,23 +33,6 @@ class Delayed:
             raise OptionError(format_problems("a delayed gradient is impossible", problems))
 
     needs_gradient = True
-    learns_from_gradient = False
-
-    def build_network(
-        self,
-        shape: tuple[int, ...],
-        output_shape: tuple[int, ...] | None,
-        later: LaterLayers = UNKNOWN_LAYERS,
-    ) -> nn.Module:
-        """Return an identity: there is nothing to train.
-
-        See the protocol.
-        """
-        return nn.Identity()
-
-    def may_draw(self, loss: Loss) -> bool:
-        """Return False: nothing is computed."""
-        return False
 
     def backward_roots(self, network: nn.Module, inputs: SignalInput) -> BackwardRoots:
         """Return the outputs with the gradients received for them."""
@@ -60,7 +42,3 @@ class Delayed:
                 roots.append(root)
                 gradients.append(gradient if self.shrink == 1 else gradient * self.shrink)
         return BackwardRoots(tuple(roots), tuple(gradients))
-
-    def predict(self, network: nn.Module, output: Tree) -> Tensor | None:
-        """Return None: the signal knows gradients, not targets."""
-        return None

@@ -8,10 +8,21 @@ from torch import Tensor, nn
 from hocket.errors import OptionError, format_problems
 from hocket.options.hints import wrong_fields
 from hocket.options.ranges import Range, out_of_range
-from hocket.signals.augmented import pyramid_depth, spread_evenly
-from hocket.signals.heads import HeadKind, MeanOverTokens, build_head
-from hocket.signals.losses import Loss, compute_loss, may_draw
-from hocket.signals.signal import UNKNOWN_LAYERS, BackwardRoots, LaterLayers, SignalInput
+from hocket.signals.heads import (
+    HeadKind,
+    MeanOverTokens,
+    build_head,
+    pyramid_depth,
+    spread_evenly,
+)
+from hocket.signals.losses import Loss, compute_loss
+from hocket.signals.signal import (
+    UNKNOWN_LAYERS,
+    BackwardRoots,
+    LaterLayers,
+    Signal,
+    SignalInput,
+)
 from hocket.tree import Tree
 
 
@@ -21,39 +32,16 @@ def _loss_roots(loss: Loss, predictions: Tree, targets: Tree) -> BackwardRoots:
 
 
 @dataclass(frozen=True)
-class Objective:
+class Objective(Signal):
     """Loss of the network on the stage's output h, L(h, y): the signal of every last stage."""
-
-    needs_gradient = False
-    learns_from_gradient = False
-
-    def build_network(
-        self,
-        shape: tuple[int, ...],
-        output_shape: tuple[int, ...] | None,
-        later: LaterLayers = UNKNOWN_LAYERS,
-    ) -> nn.Module:
-        """Return an identity: there is nothing to train.
-
-        See the protocol.
-        """
-        return nn.Identity()
-
-    def may_draw(self, loss: Loss) -> bool:
-        """Return True if the loss may draw random numbers."""
-        return may_draw(loss)
 
     def backward_roots(self, network: nn.Module, inputs: SignalInput) -> BackwardRoots:
         """Return the loss of the output."""
         return _loss_roots(inputs.loss, inputs.output, inputs.targets)
 
-    def predict(self, network: nn.Module, output: Tree) -> Tensor | None:
-        """Return None: the output is the prediction."""
-        return None
-
 
 @dataclass(frozen=True)
-class Local:
+class Local(Signal):
     """Loss of an auxiliary head on the stage's output h, L(head(h), y).
 
     It is the loss of DGL (arXiv 1901.08164, algorithm 1).
@@ -89,9 +77,6 @@ class Local:
         if problems:
             raise OptionError(format_problems("a local loss cannot be built", problems))
 
-    needs_gradient = False
-    learns_from_gradient = False
-
     def build_network(
         self,
         shape: tuple[int, ...],
@@ -102,7 +87,7 @@ class Local:
 
         Its predictions have the shape of the network's output, so that the loss takes both.
 
-        See the protocol.
+        See the base.
 
         Raises:
             OptionError: A head cannot predict an output of this shape.
@@ -133,10 +118,6 @@ class Local:
         else:
             head = build(shape, *(output_shape or (1,)))
         return head if output_shape else nn.Sequential(head, nn.Flatten(0))
-
-    def may_draw(self, loss: Loss) -> bool:
-        """Return True if the loss may draw random numbers."""
-        return may_draw(loss)
 
     def backward_roots(self, network: nn.Module, inputs: SignalInput) -> BackwardRoots:
         """Return the loss of the head's prediction."""

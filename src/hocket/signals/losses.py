@@ -13,7 +13,6 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from hocket.errors import DataError, HocketError, OptionError
-from hocket.signals.targets import label_error
 from hocket.tree import Tree, count_batch, is_inexact
 
 IGNORED = -100
@@ -143,6 +142,20 @@ def compute_loss(loss: Loss, output: Tree, targets: Tree) -> Tensor:
             "must return a tensor of one number, such as the mean over the batch"
         )
     return value
+
+
+def label_error(error: IndexError, predictions: Tree) -> DataError:
+    """Return the error of the data to raise for the IndexError of a bad label.
+
+    Args:
+        error: The error that PyTorch raised.
+        predictions: Predictions that the targets are compared with.
+    """
+    shape = tuple(predictions.shape) if isinstance(predictions, Tensor) else "(a structure)"
+    return DataError(
+        f"the targets do not fit the outputs of shape {shape}: {error}; "
+        "labels must lie between 0 and the number of outputs less one"
+    )
 
 
 def class_dimension(output: Tree, targets: Tree) -> int | None:

@@ -1,13 +1,40 @@
-"""The error of a stage: the protocol of its signal, and the roots of its backward."""
+"""The error of a stage: its signal, the roots of its backward, and the layout of its output.
 
-from collections.abc import Callable
+Heads and synthesizers are built for a map (C, H, W), tokens (T, D) or a vector (D,), which are
+recognised by the number of dimensions of one sample.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Literal
 
 from torch import Tensor, nn
 
-from hocket.signals.losses import Loss
+from hocket.errors import OptionError
+from hocket.signals.losses import Loss, may_draw
 from hocket.tree import Tree
+
+Layout = Literal["vector", "tokens", "map"]
+
+
+def detect_layout(shape: Sequence[int]) -> Layout:
+    """Return the layout of a stage's output, given its shape without the batch.
+
+    Raises:
+        OptionError: The shape has another number of dimensions, or a dimension of size 0.
+
+    >>> detect_layout((16, 32, 32))
+    'map'
+    """
+    layouts: dict[int, Layout] = {1: "vector", 2: "tokens", 3: "map"}
+    if len(shape) not in layouts or min(shape) < 1:
+        raise OptionError(
+            f"a stage's output has shape {tuple(shape)} without the batch; wanted is a map "
+            "(C, H, W), tokens (T, D) or a vector (D,), none of them empty; cut elsewhere"
+        )
+    return layouts[len(shape)]
+
 
 DeferredLoss = Callable[[tuple[Tensor | None, ...]], Tensor]
 """Returns the loss of a signal's network, a scalar, given the target that came back."""
@@ -68,16 +95,17 @@ class BackwardRoots:
     deferred: DeferredLoss | None = None
 
 
-class Signal(Protocol):
-    """Source of a stage's error. Signals are stateless values; weights live in a network."""
+class Signal(ABC):
+    """Source of a stage's error. Signals are stateless values; weights live in a network.
 
-    @property
-    def needs_gradient(self) -> bool:
-        """True if a backward needs the gradient that comes back over the edge."""
+    Attributes:
+        needs_gradient: True if a backward needs the gradient that comes back over the edge.
+        learns_from_gradient: True if the gradient that comes back over the edge is a target to
+            learn from.
+    """
 
-    @property
-    def learns_from_gradient(self) -> bool:
-        """True if the gradient that comes back over the edge is a target to learn from."""
+    needs_gradient = False
+    learns_from_gradient = False
 
     def build_network(
         self,
@@ -85,7 +113,7 @@ class Signal(Protocol):
         output_shape: tuple[int, ...] | None,
         later: LaterLayers = UNKNOWN_LAYERS,
     ) -> nn.Module:
-        """Build the signal's network.
+        """Build the signal's network; an identity if there is nothing to train.
 
         Args:
             shape: Shape of the stage's output without the batch.
@@ -93,6 +121,7 @@ class Signal(Protocol):
                 not one tensor of floating point numbers.
             later: Layers behind the stage.
         """
+        return nn.Identity()
 
     def may_draw(self, loss: Loss) -> bool:
         """Return True if anything but the layers of the network may draw random numbers.
@@ -100,12 +129,15 @@ class Signal(Protocol):
         Args:
             loss: Loss of the network.
         """
+        return may_draw(loss)
 
+    @abstractmethod
     def backward_roots(self, network: nn.Module, inputs: SignalInput) -> BackwardRoots:
         """Return the roots of a stage's backward for one batch."""
 
     def predict(self, network: nn.Module, output: Tree) -> Tensor | None:
         """Return the prediction of the targets, (B, ...); None if the signal predicts none."""
+        return None
 
 
 def expects_answer(signal: Signal) -> bool:

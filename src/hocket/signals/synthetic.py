@@ -1,21 +1,138 @@
-"""Signal of a gradient that a small network predicts from the stage's output."""
+"""Signal of a gradient that a small network, the synthesizer, predicts from a stage's output.
 
+Sources: Jaderberg et al., Decoupled neural interfaces using synthetic gradients, ICML 2017,
+arXiv 1608.05343, appendix; the sizes are from the CIFAR comparison in the public code of
+Belilovsky et al., arXiv 1901.08164. That code zeroes the last weight but leaves the last bias
+non-zero, so that its first gradients are noise. Here both are zero: a stage starts frozen.
+"""
+
+# Shapes: B batch, C channels, H W sides of a map, T tokens, D features, S hidden features.
+
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import final
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
-from hocket.errors import OptionError, format_problems
+from hocket.errors import DataError, OptionError, format_problems
 from hocket.options.hints import wrong_fields
-from hocket.signals.losses import Loss
-from hocket.signals.signal import UNKNOWN_LAYERS, BackwardRoots, LaterLayers, SignalInput
-from hocket.signals.synthesizers import build_synthesizer
-from hocket.signals.targets import label_error
-from hocket.tree import Tree, tensors
+from hocket.signals.losses import IGNORED, Loss, label_error
+from hocket.signals.signal import (
+    UNKNOWN_LAYERS,
+    BackwardRoots,
+    LaterLayers,
+    Layout,
+    Signal,
+    SignalInput,
+    detect_layout,
+)
+from hocket.tree import tensors
+
+HIDDEN = 128
+
+
+@final
+class Synthesizer(nn.Module):
+    """Network that predicts the gradient of a stage's output, maybe from targets as well.
+
+    A target enters as a vector that is added to the first hidden layer: the same vector at
+    every pixel of a map, and at each token the vector of that token's target.
+
+    Args:
+        layout: Layout of the stage's output.
+        features: Number of channels or features of the output.
+        classes: Number of classes to condition on the targets; None without targets.
+    """
+
+    def __init__(self, layout: Layout, features: int, classes: int | None) -> None:
+        super().__init__()
+        self.layout = layout
+        self.entry = _linear(layout, features, HIDDEN)
+        self.target = None if classes is None else nn.Linear(classes, HIDDEN)
+        self.hidden = nn.Sequential(
+            _norm(layout), nn.ReLU(), _linear(layout, HIDDEN, HIDDEN), _norm(layout), nn.ReLU()
+        )
+        self.guess = _linear(layout, HIDDEN, features)
+        for parameter in self.guess.parameters():
+            nn.init.zeros_(parameter)
+
+    def forward(self, output: Tensor, targets: Tensor | None) -> Tensor:
+        """Return the synthetic gradient, of the shape of ``output``.
+
+        Args:
+            output: Output of the stage: (B, C, H, W), (B, T, D) or (B, D).
+            targets: Class indices, (B,), or (B, T) of tokens; ignored unless conditional.
+
+        Raises:
+            DataError: A conditional synthesizer got no targets, or too few or many.
+        """
+        hidden = self.entry(output)
+        if self.target is not None:
+            hidden = hidden + self._conditions(self.target, output, targets)
+        gradient: Tensor = self.guess(self.hidden(hidden))
+        return gradient
+
+    def _conditions(self, target: nn.Linear, output: Tensor, targets: Tensor | None) -> Tensor:
+        """Return the embedded targets, in a shape that broadcasts over the pixels of a map.
+
+        Raises:
+            DataError: There are no targets, or their shape does not fit the output.
+        """
+        wanted_shape = output.shape[: 2 if self.layout == "tokens" else 1]
+        if targets is None or targets.shape != wanted_shape:
+            got = "none" if targets is None else f"targets of shape {tuple(targets.shape)}"
+            raise DataError(
+                f"a conditional synthesizer at an output of shape {tuple(output.shape)} got "
+                f"{got}, wanted class indices of shape {tuple(wanted_shape)}; "
+                "build it with classes=None if there are none"
+            )
+        # A linear layer on one-hot targets selects columns of its weight.
+        targets = targets.long()  # which PyTorch's embedding and comparison ask for
+        ignored = targets == IGNORED  # the loss leaves them out: no condition
+        conditions_BS = F.embedding(targets.masked_fill(ignored, 0), target.weight.t())
+        conditions_BS = conditions_BS.masked_fill(ignored.unsqueeze(-1), 0.0) + target.bias
+        return conditions_BS[:, :, None, None] if self.layout == "map" else conditions_BS
+
+
+def build_synthesizer(shape: Sequence[int], classes: int | None) -> Synthesizer:
+    """Build a synthesizer with two hidden layers of 128 units, 5x5 convolutions on maps.
+
+    Args:
+        shape: Shape of the stage's output without the batch: (C, H, W), (T, D) or (D,).
+        classes: Number of classes to condition on the targets (cDNI); None without (DNI).
+
+    Raises:
+        OptionError: The shape is none of these, or ``classes`` is below 1.
+
+    >>> import torch
+    >>> build_synthesizer((3,), classes=None)(torch.ones(2, 3), None).tolist()
+    [[0.0, 0.0, 0.0], [0.0, 0.0, 0.0]]
+    """
+    if classes is not None and classes < 1:
+        raise OptionError(f"classes is {classes}; give at least 1, or None for no condition")
+    layout = detect_layout(shape)
+    features = shape[0] if layout == "map" else shape[-1]
+    return Synthesizer(layout, features, classes)
+
+
+def _linear(layout: Layout, inputs: int, outputs: int) -> nn.Module:
+    """Build a 5x5 convolution that keeps the shape, or a linear layer."""
+    if layout == "map":
+        return nn.Conv2d(inputs, outputs, 5, padding=2)
+    return nn.Linear(inputs, outputs)
+
+
+def _norm(layout: Layout) -> nn.Module:
+    """Build BatchNorm for maps or vectors, LayerNorm for tokens."""
+    if layout == "map":
+        return nn.BatchNorm2d(HIDDEN)
+    return nn.BatchNorm1d(HIDDEN) if layout == "vector" else nn.LayerNorm(HIDDEN)
 
 
 @dataclass(frozen=True)
-class Synthetic:
+class Synthetic(Signal):
     """Gradient s = M(h) that a synthesizer M predicts (DNI, arXiv 1608.05343, section 2.1).
 
     M learns from the gradient g that the next stage computes for the same output h: its loss is
@@ -34,7 +151,6 @@ class Synthetic:
         if problems := wrong_fields(self):
             raise OptionError(format_problems("a synthesizer cannot be built", problems))
 
-    needs_gradient = False
     learns_from_gradient = True
 
     def build_network(
@@ -45,7 +161,7 @@ class Synthetic:
     ) -> nn.Module:
         """Build the synthesizer; its last layer starts at zero, so the stage starts frozen.
 
-        See the protocol.
+        See the base.
 
         Raises:
             OptionError: It is to see labels, and the network does not predict classes.
@@ -82,7 +198,3 @@ class Synthetic:
             return (predict() - gradient).square().sum() / len(gradient)
 
         return BackwardRoots((root,), (predict().detach(),), deferred=deferred_loss)
-
-    def predict(self, network: nn.Module, output: Tree) -> Tensor | None:
-        """Return None: the synthesizer predicts gradients, not targets."""
-        return None

@@ -1,30 +1,30 @@
 """Everything that one stage holds, in one record that its actions share."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from torch import Tensor, nn
 
-from hocket.stage.build_updaters import build_updaters
+from hocket.optim.factory import NamedParameters, build_optimizer, build_scheduler
+from hocket.options.common_options import Reduce
+from hocket.remedies.remedy import Remedy, Weights, attach_remedies
 from hocket.stage.contexts import PassContexts
-from hocket.stage.finite.late_check import LateCheck
-from hocket.stage.finite.nonfinite import NonFiniteCheck
-from hocket.stage.in_flight import DeferredTargets, InFlight
+from hocket.stage.finite.nonfinite import LateCheck, NonFiniteCheck
+from hocket.stage.in_flight import DeferredTarget, InFlight
 from hocket.stage.late_gradients.build import build_linearizer
 from hocket.stage.late_gradients.compiled import build_compiled
-from hocket.stage.late_gradients.stash_or_live import Linearizer
+from hocket.stage.late_gradients.linearizer import Linearizer, StageLayers
 from hocket.stage.layers.compatibility import ForbidForward
-from hocket.stage.layers.gradient_flow import GradientFlow
 from hocket.stage.layers.known_layers import KnownLayers
-from hocket.stage.layers.module_tensors import ModuleTensors
+from hocket.stage.layers.module_tensors import GradientFlow, ModuleTensors
 from hocket.stage.parts import StageParts
 from hocket.stage.setup import Setup
-from hocket.stage.update.foreign_weights import ForeignWeights
+from hocket.stage.update.accumulate import as_clipping
 from hocket.stage.update.loss_scale import LossScale
-from hocket.stage.update.untrained import UntrainedWeights
+from hocket.stage.update.untrained import ForeignWeights, UntrainedWeights
 from hocket.stage.update.updater import Updater
-from hocket.stage.weights.corrected import build_weights
 from hocket.stage.weights.forward_check import ForwardCheck, build_forward_check
-from hocket.stage.weights.held import NewestWeights
+from hocket.stage.weights.stage_weights import NewestWeights, build_weights
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,7 +50,7 @@ class StageChecks:
 
 @dataclass(kw_only=True)
 class StageCore:
-    """Everything that one stage holds; each file of `hocket.stage.passes` has an action of it.
+    """Everything that one stage holds; `hocket.stage.passes` has its actions.
 
     Attributes:
         setup: Options that all stages share.
@@ -90,7 +90,7 @@ class StageCore:
     loss_scale: LossScale
     checks: StageChecks
     in_flight: InFlight
-    deferred_targets: DeferredTargets
+    deferred_targets: dict[int, DeferredTarget] = field(default_factory=dict)
     epochs: dict[int, int] = field(default_factory=dict)
     gradients: list[Tensor | None] = field(default_factory=list)
 
@@ -113,12 +113,14 @@ def build_core(setup: Setup, parts: StageParts) -> StageCore:
         method.linearize,
         method.graph_delay(parts.index, parts.count),
         method.statistics,
-        # Without delay no batch is in flight between two ticks.
-        keep_states=setup.resumable and method.delay(parts.index, parts.count) > 0,
-        layers=layers,
-        compiled=build_compiled(setup, parts),
-        names=parts.names,
-        trained=updater.parameters,
+        StageLayers(
+            known=layers,
+            compiled=build_compiled(setup, parts),
+            names=parts.names,
+            trained=updater.parameters,
+            # Without delay no batch is in flight between two ticks.
+            keep_states=setup.resumable and method.delay(parts.index, parts.count) > 0,
+        ),
         flushes=method.flushes,
     )
     in_flight = InFlight(parts.index)
@@ -135,7 +137,7 @@ def build_core(setup: Setup, parts: StageParts) -> StageCore:
         layers=of_layers,
         signal=of_signal,
         late=late,
-        forward=build_forward_check(setup, parts, layers, weights),
+        forward=build_forward_check(setup, parts, layers, weights.stand_in),
         inner_forward=ForbidForward(parts.index) if linearizer.forbids_inner_forward else None,
         foreign_weights=ForeignWeights(parts.names.parameters, *modules),
     )
@@ -162,5 +164,79 @@ def build_core(setup: Setup, parts: StageParts) -> StageCore:
         loss_scale=setup.build_loss_scale(),
         checks=checks,
         in_flight=in_flight,
-        deferred_targets=DeferredTargets(parts.index),
     )
+
+
+def build_updaters(
+    setup: Setup, parts: StageParts
+) -> tuple[Updater, Updater, UntrainedWeights]:
+    """Build the updaters of the layers and of a network that learns from targets.
+
+    Args:
+        setup: Options that all stages share.
+        parts: Parts of the stage.
+
+    Returns:
+        Both updaters, and the weights that they leave out.
+
+    Raises:
+        OptionError: The optimizer or the scheduler is not one for a stage.
+    """
+    # All weights, by their names in the network.
+    method, deferred = setup.method, parts.signal.learns_from_gradient
+    layers = list(parts.names.of_parameters(parts.module))
+    auxiliary = [
+        (f"signal of stage {parts.index}: {name}", parameter)
+        for name, parameter in parts.signal_network.named_parameters()
+    ]
+    weights = [(name, parameter) for name, parameter in layers if parameter.requires_grad]
+
+    # A factor for the first stage, if the method has one.
+    first = parts.index == 0 and parts.count > 1
+    first_rate = method.first_stage_rate if first else 1.0
+
+    def build(
+        parameters: NamedParameters,
+        reduce: Reduce = "mean",
+        lr_factor: float = 1.0,
+        remedies: Sequence[Remedy] = (),
+    ) -> Updater:
+        trained = [parameter for _, parameter in parameters]
+        # Without weights the user's functions are not called.
+        optimizer = scheduler = attached = None
+        if parameters:
+            optimizer = build_optimizer(setup.optimizer, parameters, parts.index, parts.count)
+            stage = method.stage_info(parts.index, parts.count)
+            attached = attach_remedies(remedies, stage, Weights(trained, optimizer))
+            if setup.scheduler is not None:
+                by_epochs = setup.scheduler_unit == "epoch" and not method.free_running
+                scheduler = build_scheduler(
+                    setup.scheduler,
+                    optimizer,
+                    parts.index,
+                    has_evaluations=by_epochs,
+                    metric=setup.plateau_metric,
+                )
+        return Updater(
+            trained,
+            optimizer,
+            scheduler,
+            scheduler_unit=setup.scheduler_unit,
+            scheduler_start=setup.warmup_updates,
+            reduce=reduce,
+            lr_factor=lambda update: setup.warmup_lr_factor(update) * lr_factor,
+            build_reduction=parts.reduction,
+            clip=as_clipping(setup.clip),
+            remedies=attached,
+        )
+
+    # The network of the signal has an updater for itself if it learns from targets.
+    updater = build(
+        weights if deferred else weights + auxiliary,
+        method.reduce,
+        first_rate,
+        method.remedies,
+    )
+    signal_updater = build(auxiliary if deferred else [])
+    optimizers = (updater.optimizer, signal_updater.optimizer)
+    return updater, signal_updater, UntrainedWeights(layers + auxiliary, optimizers)

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from hocket.errors import CheckpointError, PacketError
 from hocket.signals.signal import DeferredLoss
-from hocket.stage.late_gradients.stash_or_live import KeptOutput
+from hocket.stage.late_gradients.linearizer import KeptOutput
 from hocket.stage.weight_copies.forward_state import ForwardState
 from hocket.transport.packet import Activation
 from hocket.tree import Tree
@@ -137,36 +137,3 @@ class DeferredTarget:
     loss: DeferredLoss | None
     activation: Activation
     output: Tree
-
-
-class DeferredTargets:
-    """Batches of one stage whose targets have not come back yet."""
-
-    def __init__(self, stage: int) -> None:
-        self._stage = stage
-        self._waiting: dict[int, DeferredTarget] = {}
-
-    def add(self, deferred: DeferredTarget) -> None:
-        """Add a batch."""
-        self._waiting[deferred.activation.batch] = deferred
-
-    def skip(self, activation: Activation) -> None:
-        """Add a batch that is not learned from, though a packet comes back for it."""
-        self.add(DeferredTarget(None, activation.without_values(), None))
-
-    def pop(self, batch: int) -> DeferredTarget:
-        """Remove a batch whose target has come, and return it.
-
-        Raises:
-            PacketError: There is no such batch.
-        """
-        if batch not in self._waiting:
-            raise PacketError(f"stage {self._stage}: batch {batch} does not wait for a target")
-        return self._waiting.pop(batch)
-
-    def state_dict(self) -> list[Tree]:
-        """Return the packets and the outputs that the losses are built from."""
-        return [
-            {"activation": vars(deferred.activation), "output": deferred.output}
-            for deferred in self._waiting.values()
-        ]

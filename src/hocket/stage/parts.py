@@ -7,7 +7,7 @@ from typing import Protocol, TypeAlias
 from torch import nn
 
 from hocket.signals.signal import Signal
-from hocket.stage.layers.network_names import NetworkNames
+from hocket.stage.layers.module_tensors import NetworkNames
 from hocket.timeline import Recorder
 from hocket.transport.port import ToNext, ToPrevious
 from hocket.transport.stats import ReceiveStats, SendStats

@@ -18,8 +18,8 @@ from hocket.options.common_options import Compiler
 from hocket.options.require import require_list, wrong_functions
 from hocket.signals.losses import Loss, cross_entropy
 from hocket.stage.training_options import TrainingOptions
-from hocket.stage.update.clipping import as_clipping
-from hocket.stage.update.loss_scale import DynamicScale, LossScale, NoScale
+from hocket.stage.update.accumulate import as_clipping
+from hocket.stage.update.loss_scale import DynamicScale, LossScale
 
 _FORMS: Mapping[str, Callable[[Any], object]] = {
     "clip": lambda value: str(as_clipping(value)),
@@ -159,4 +159,4 @@ class Setup(TrainingOptions):
 
     def build_loss_scale(self) -> LossScale:
         """Build the scale of the backward of one stage, which float16 needs."""
-        return DynamicScale() if self.precision == "fp16" else NoScale()
+        return DynamicScale() if self.precision == "fp16" else LossScale()

@@ -11,12 +11,11 @@ from torch import Tensor
 from hocket.program.action import Action
 from hocket.signals.losses import ignored_index
 from hocket.stage.core import StageCore, build_core
-from hocket.stage.finite.late_check import check_pending
+from hocket.stage.finite.nonfinite import check_pending
 from hocket.stage.parts import StageParts
 from hocket.stage.passes.backward import backward
 from hocket.stage.passes.forward import forward
-from hocket.stage.passes.learn import learn
-from hocket.stage.passes.update import update
+from hocket.stage.passes.update import learn, update
 from hocket.stage.report import ActionReport
 from hocket.stage.setup import Setup
 from hocket.stage.state import read_state, state_mismatches, write_state

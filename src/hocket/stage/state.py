@@ -4,7 +4,7 @@ import torch
 
 from hocket.stage.core import StageCore
 from hocket.stage.in_flight import DeferredTarget, ForwardedBatch
-from hocket.stage.passes.graph import backward_roots, graph_leaves
+from hocket.stage.passes.edges import backward_roots, graph_leaves
 from hocket.stage.weight_copies.forward_state import (
     ForwardState,
     mismatches,
@@ -33,7 +33,10 @@ def write_state(core: StageCore) -> Tree:
         "remedies": core.updater.remedies.state_dict(),
         "loss_scale": core.loss_scale.state_dict(),
         "in_flight": core.in_flight.state_dict(),
-        "deferred_targets": core.deferred_targets.state_dict(),
+        "deferred_targets": [
+            {"activation": vars(target.activation), "output": target.output}
+            for target in core.deferred_targets.values()
+        ],
         "to_previous": parts.to_previous.state_dict(),
         "to_next": parts.to_next.state_dict(),
         "epochs": dict(core.epochs),
@@ -104,9 +107,10 @@ def _repeat_forward(core: StageCore, state: Tree) -> None:
 def _defer_target(core: StageCore, activation: Activation, output: Tree) -> None:
     """Build a deferred loss again, which depends on nothing but what it is built from."""
     if activation.skipped:
-        core.deferred_targets.skip(activation)
+        core.deferred_targets[activation.batch] = DeferredTarget(None, activation, None)
         return
     unknown = (None,) * len(tensors(output))
     roots = backward_roots(core, activation.batch, output, activation.targets, unknown)
     assert roots.deferred is not None, "it was one of the same signal"
-    core.deferred_targets.add(DeferredTarget(roots.deferred, activation, output))
+    target = DeferredTarget(roots.deferred, activation, output)
+    core.deferred_targets[activation.batch] = target

@@ -9,9 +9,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from hocket.errors import DataError, OptionError
+from hocket.errors import DataError, OptionError, format_problems
 from hocket.timeline import trace_file
-from hocket.timeline.span import ACTION_KINDS, KIND_NAMES, Fractions, Span, Totals
+from hocket.timeline.recorder import ACTION_KINDS, KIND_NAMES, Fractions, Span, Totals
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,9 @@ class Timeline:
             object.__setattr__(self, "spans", tuple(sorted(self.spans, key=_sort_key)))
             problems = list(_overlap_problems(self.spans))
         if problems:
-            raise DataError(trace_file.format_first_problems("not a timeline", problems))
+            raise DataError(
+                format_problems("not a timeline", problems[: trace_file.MOST_SHOWN])
+            )
 
     @property
     def stages(self) -> tuple[int, ...]:

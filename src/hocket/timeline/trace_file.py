@@ -12,25 +12,19 @@ from typing import Any
 
 from hocket.errors import DataError, OptionError, format_problems
 from hocket.files import read_json, write_text_atomically
-from hocket.timeline.span import Span
+from hocket.options.hints import wrong_options
+from hocket.timeline.recorder import Span
 
 FORMAT = "hocket timeline 1"
 MOST_STAGES = 1024
-INTEGER, NUMBER, TEXT = (int,), (int, float), (str,)
-TYPE_NAMES: Mapping[tuple[type, ...], str] = {
-    INTEGER: "a whole number",
-    NUMBER: "a number",
-    TEXT: "a text",
-}
-# Fields of an event that are read, and their types.
-FIELDS: Mapping[str, tuple[type, ...]] = {
-    "cat": TEXT,
-    "pid": INTEGER,
-    "ts": NUMBER,
-    "dur": NUMBER,
-    "batch": INTEGER,
-    "tick": INTEGER,
-}
+MOST_SHOWN = 5
+"""Problems that a message shows, as a damaged file may have thousands."""
+LATEST = 1e15
+"""Limit of a time in microseconds, which is 30 years."""
+FIELDS: Mapping[str, type] = {
+    "cat": str, "pid": int, "ts": float, "dur": float, "batch": int, "tick": int,
+}  # fmt: skip
+"""Fields of an event that are read, and their types."""
 # Packets sent by an action: name, kind of the action that uses it, and its stage's offset.
 PACKETS = {
     "F": (("activation", "F", 1),),
@@ -100,28 +94,10 @@ def read_trace(file: Path) -> tuple[Span, ...]:
         for problem in _event_problems(event)
     ]
     if problems:
-        raise DataError(format_first_problems(f"{where}; record it again", problems))
+        raise DataError(format_problems(f"{where}; record it again", problems[:MOST_SHOWN]))
     if (stages := len({event["pid"] for _, event in span_events})) > MOST_STAGES:
         raise DataError(f"{where}: it has {stages} stages; at most {MOST_STAGES} are shown")
     return tuple(_parse_span(event) for _, event in span_events)
-
-
-def format_first_problems(title: str, problems: Sequence[str], shown: int = 5) -> str:
-    """Return a title with the first problems below it, as a damaged file may have thousands.
-
-    Args:
-        title: First line of the message.
-        problems: All problems.
-        shown: Number of problems to show.
-
-    >>> print(format_first_problems("two of three", ["a", "b", "c"], shown=2))
-    two of three:
-      - a
-      - b
-      - 1 more
-    """
-    more = [f"{len(problems) - shown} more"] if len(problems) > shown else []
-    return format_problems(title, [*problems[:shown], *more])
 
 
 def _event_problems(event: Any) -> Iterator[str]:
@@ -130,11 +106,11 @@ def _event_problems(event: Any) -> Iterator[str]:
     if not isinstance(args, dict) or event.get("ph") != "X":
         yield f"found {str(event)[:60]!r}; wanted an object with ph 'X' and args"
         return
-    for field, types in FIELDS.items():
-        value: Any = (args if field in ("batch", "tick") else event).get(field)
-        # The limit refuses infinity and NaN; as a time it is 30 years.
-        if type(value) not in types or (types != TEXT and not -1e15 < value < 1e15):
-            yield f"{field} is {value!r}; wanted {TYPE_NAMES[types]}"
+    fields = {name: (args if name in ("batch", "tick") else event).get(name) for name in FIELDS}
+    yield from wrong_options(fields, FIELDS, FIELDS)
+    for name, value in fields.items():
+        if isinstance(value, int | float) and abs(value) >= LATEST:
+            yield f"{name} is {value!r}; wanted a number below {LATEST:g}"
 
 
 def _ns(seconds: float) -> int:

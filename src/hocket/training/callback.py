@@ -136,13 +136,9 @@ class CallbackList:
         for callback in callbacks:
             kind = type(callback).__name__
             if not isinstance(callback, Callback):
-                if isinstance(callback, type):
-                    raise OptionError(
-                        f"a callback is the class {callback.__name__}; give an object of it"
-                    )
                 raise OptionError(
-                    f"a callback is a {kind}; derive its class from "
-                    "hocket.training.callback.Callback"
+                    f"a callback is {callback!r}; give an object of a class that is derived "
+                    "from hocket.callbacks.Callback"
                 )
             self._callbacks[f"{kind}.{counts[kind]}" if counts[kind] else kind] = callback
             counts[kind] += 1

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from operator import attrgetter
 
 from hocket.errors import PacketError
-from hocket.methods.replay import Replay
+from hocket.methods.method import Replay
 from hocket.transport.packet import Activation, Gradient
 from hocket.transport.port import ForwardOnlyPort
 from hocket.transport.stats import ReceiveStats

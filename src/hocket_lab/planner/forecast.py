@@ -7,7 +7,7 @@ from dataclasses import astuple, dataclass, replace
 from hocket.errors import OptionError
 from hocket.methods import GPipe
 from hocket.methods.method import Method
-from hocket.methods.simulated.extra_delay import with_extra_delay
+from hocket.methods.simulated.delays import with_extra_delay
 from hocket.partition.costs.link import Link
 from hocket.transport.processes.connection import LEAST_AHEAD, messages_ahead
 from hocket_lab.planner.rehearsals import Candidate

@@ -15,7 +15,7 @@ from hocket.distributed.launching.launch import launch
 from hocket.errors import HocketError
 from hocket.methods import parse_method
 from hocket.methods.method import Method
-from hocket.methods.simulated.extra_delay import with_extra_delay
+from hocket.methods.simulated.delays import with_extra_delay
 from hocket.partition import Plan, divide
 from hocket.signals.losses import cross_entropy
 from hocket.stage.setup import Setup

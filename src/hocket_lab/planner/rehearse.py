@@ -13,7 +13,7 @@ from statistics import fmean, median
 import torch
 from torch import Tensor, nn
 
-from hocket.engine.build_stage import build_signals, build_stage
+from hocket.engine.build import build_signals, build_stage
 from hocket.partition.costs.profile import synchronized_clock
 from hocket.partition.parts.copied_modules import copy_modules
 from hocket.program.action import Action, Kind, dependency

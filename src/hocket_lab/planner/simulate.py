@@ -14,7 +14,7 @@ from hocket.methods.method import Method
 from hocket.program.action import Action, Kind, dependency
 from hocket.program.program import unroll
 from hocket.timeline import Span, Timeline
-from hocket.timeline.span import ACTION_KINDS
+from hocket.timeline.recorder import ACTION_KINDS
 
 # Iterations after which the fractions of time in which stages overlap no longer change.
 OVERLAP_ITERATIONS = 4
@@ -126,7 +126,7 @@ def tick_s(
         jitter: Jitter of each stage; None for constant durations.
 
     >>> from hocket.methods import BP, FDG
-    >>> from hocket.methods.simulated.extra_delay import with_extra_delay
+    >>> from hocket.methods.simulated.delays import with_extra_delay
     >>> stage = StageTimes(forward_s=1.0, backward_s=2.0, update_s=0.0, packet_s=0.25)
     >>> [tick_s(method, [stage] * 2) for method in (BP(), FDG(), with_extra_delay(FDG(), 1))]
     [6.5, 3.25, 3.0]

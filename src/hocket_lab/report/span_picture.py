@@ -4,7 +4,7 @@ import json
 from collections.abc import Mapping
 
 from hocket.timeline import Span, Timeline
-from hocket.timeline.span import KIND_NAMES, SpanKind
+from hocket.timeline.recorder import KIND_NAMES, SpanKind
 from hocket_lab.report.markup import Markup, element
 
 ROW = 30

@@ -15,9 +15,7 @@ from unit.benchmarks.small_workloads import exact
 COSTS = st.lists(st.integers(0, 20).map(float), min_size=6, max_size=8)
 
 
-def step(
-    costs: list[float], cuts: tuple[int, ...], homes: list[int], microbatches: int
-) -> float:
+def step(costs, cuts, homes, microbatches):
     ends = [0, *cuts, len(costs)]
     stages = [sum(costs[a:b]) for a, b in itertools.pairwise(ends)]
     busy = [sum(s for s, home in zip(stages, homes, strict=True) if home == k) for k in homes]
@@ -28,9 +26,7 @@ def step(
     "homes", [one_per_process(2), one_per_process(3), round_robin(2), v_shape(2), v_shape(3)]
 )
 @given(costs=COSTS, microbatches=st.integers(1, 8))
-def test_no_other_cut_has_a_shorter_step(
-    homes: list[int], costs: list[float], microbatches: int
-) -> None:
+def test_no_other_cut_has_a_shorter_step(homes, costs, microbatches):
     found = tuple(balance_pipeline(costs, homes, microbatches))
     others = list(itertools.combinations(range(1, len(costs)), len(homes) - 1))
     shortest = min(step(costs, cuts, homes, microbatches) for cuts in others)
@@ -39,14 +35,14 @@ def test_no_other_cut_has_a_shorter_step(
 
 
 @given(costs=COSTS)
-def test_with_a_stage_for_every_process_the_largest_is_smallest(costs: list[float]) -> None:
-    def largest(cuts: list[int]) -> float:
+def test_with_a_stage_for_every_process_the_largest_is_smallest(costs):
+    def largest(cuts):
         return max(sum(costs[a:b]) for a, b in itertools.pairwise([0, *cuts, len(costs)]))
 
     assert largest(balance_pipeline(costs, one_per_process(3), 4)) == largest(balance(costs, 3))
 
 
-def test_layers_are_timed_once_for_each_size_of_micro_batch() -> None:
+def test_layers_are_timed_once_for_each_size_of_micro_batch():
     balance = Balancer(exact())
     plan = balance.plan(one_per_process(2), microbatches=2)
     assert balance.plan(one_per_process(2), microbatches=2) == plan
@@ -55,7 +51,7 @@ def test_layers_are_timed_once_for_each_size_of_micro_batch() -> None:
     assert list(balance.times_s[6]) == [f"conv{n}" for n in range(5)] + ["head"]
 
 
-def test_what_was_timed_decides() -> None:
+def test_what_was_timed_decides():
     times_s = {f"conv{n}": 1.0 for n in range(5)} | {"head": 3.0}
     balance = Balancer(exact(), times_s={6: times_s, 3: times_s | {"head": 1.0}})
     assert balance.plan(one_per_process(2), microbatches=2) == Plan(("conv4",))

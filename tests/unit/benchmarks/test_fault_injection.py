@@ -12,7 +12,6 @@ from benchmarks.faults.fault import format_schedule
 from benchmarks.faults.trial import TrialOutcome
 from benchmarks.harness.record import Record
 from benchmarks.report.render import render
-from hocket.errors import OptionError
 from hocket.runs.environment import source_digest
 
 CHOSEN = {"methods": ("fdg",), "stages": 2, "count": 3, "seed": 4}
@@ -58,15 +57,6 @@ def test_a_measurement_that_was_interrupted_goes_on(tries, tmp_path):
     shown = (out / "README.md").read_text()
     assert "| kill | is started again | 1 | 0 |" in shown
     assert "| packet with another bit | refuses it | 200 | 200 | - | - | - | - |" in shown
-
-
-def test_trials_of_other_settings_are_not_mixed(tries, tmp_path):
-    with pytest.raises(KeyboardInterrupt):
-        measure_fault_injection(FaultInjectionSettings(out=tmp_path, **CHOSEN, **FILES))
-    with pytest.raises(OptionError, match=r"other settings \(seed 4 != 5\); choose another"):
-        measure_fault_injection(
-            FaultInjectionSettings(out=tmp_path, **CHOSEN | {"seed": 5}, **FILES)
-        )
 
 
 def test_damage_that_is_not_refused_is_counted(monkeypatch, tmp_path):

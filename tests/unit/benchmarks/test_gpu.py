@@ -1,7 +1,5 @@
 """The comparison on a GPU, on the processor where there is none."""
 
-from pathlib import Path
-
 import pytest
 import torch
 
@@ -14,9 +12,7 @@ from hocket.errors import HocketError, OptionError
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 
-def test_every_row_is_compared_with_a_plain_loop(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_every_row_is_compared_with_a_plain_loop(tmp_path, monkeypatch, capsys):
     compiled: list[object] = []
     monkeypatch.setattr(torch, "compile", lambda f, **_: compiled.append(f) or f)
     measure_gpu(
@@ -39,7 +35,7 @@ def test_every_row_is_compared_with_a_plain_loop(
     assert "| perceptron | fdg, 2 stages |" in (tmp_path / "README.md").read_text()
 
 
-def test_a_launch_that_fails_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_launch_that_fails_is_told(tmp_path, monkeypatch):
     monkeypatch.setattr(module, "launch", lambda *_, **__: 3)
     settings = GpuSettings(
         out=tmp_path, device=DEVICE, networks=("perceptron",), rows=("fdg, 2 processes",)
@@ -48,7 +44,7 @@ def test_a_launch_that_fails_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyP
         measure_gpu(settings)
 
 
-def test_what_is_not_there_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_not_there_is_refused(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(OptionError, match="device is 'cuda', and PyTorch finds no GPU here"):
         measure_gpu()

@@ -1,7 +1,5 @@
 """A short measurement of the cost of a kill."""
 
-from pathlib import Path
-
 import pytest
 
 from benchmarks.harness.record import Record
@@ -12,7 +10,7 @@ from hocket.errors import HocketError
 pytestmark = pytest.mark.filterwarnings("ignore:a process was killed by SIGKILL")
 
 
-def test_a_kill_costs_others_nothing_where_stages_run_freely(tmp_path: Path) -> None:
+def test_a_kill_costs_others_nothing_where_stages_run_freely(tmp_path):
     settings = KillRecoverySettings(
         out=tmp_path, network="mlp:hidden=[8,8,8]", stages=2, epochs=1, killed_at=12, every=4,
         seeds=(0,), victims=(1,), methods=("dgl", "dgl-async"),
@@ -32,7 +30,7 @@ def test_a_kill_costs_others_nothing_where_stages_run_freely(tmp_path: Path) -> 
     assert "| dgl-async | stage 1 |" in (tmp_path / "README.md").read_text()
 
 
-def test_a_stage_that_was_not_killed_has_no_cost_of_zero(tmp_path: Path) -> None:
+def test_a_stage_that_was_not_killed_has_no_cost_of_zero(tmp_path):
     settings = KillRecoverySettings(
         out=tmp_path, network="mlp:hidden=[8,8]", stages=2, epochs=1, killed_at=9999, every=4,
         seeds=(0,), victims=(1,), methods=("dgl",),

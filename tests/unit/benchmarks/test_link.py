@@ -1,7 +1,5 @@
 """Rows over links of several rates, with the bytes that each sends."""
 
-from pathlib import Path
-
 import pytest
 
 from benchmarks.harness import nodes
@@ -11,7 +9,7 @@ from benchmarks.link import LinkSettings, measure_link
 
 
 @pytest.fixture
-def possible() -> None:
+def possible():
     try:
         with two_nodes():
             pass
@@ -19,8 +17,8 @@ def possible() -> None:
         pytest.skip(str(error))
 
 
-def measure(out: Path, **options: object) -> Record:
-    settings = LinkSettings(  # type: ignore[arg-type]
+def measure(out, **options):
+    settings = LinkSettings(
         **{"out": out, "network": "mlp:hidden=[64,64,64]", "shape": (16,), "batch": 8}
         | {"repetitions": 2, "seconds": 0.05, "channels_last": False}
         | options
@@ -30,9 +28,7 @@ def measure(out: Path, **options: object) -> Record:
 
 
 @pytest.mark.usefixtures("possible")
-def test_the_record_has_every_row_at_every_rate(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_record_has_every_row_at_every_rate(tmp_path, capsys):
     rows = ["bp", "ddp", "fdg:extra_delay=1"]
     record = measure(tmp_path, rows=rows, mbit_s=(1000, 100))
     labels = ["bp", "ddp", "fdg extra_delay=1"]
@@ -51,18 +47,14 @@ def test_the_record_has_every_row_at_every_rate(
     assert "100 Mbit/s, fdg extra_delay=1: " in capsys.readouterr().err
 
 
-def test_a_machine_that_cannot_be_two_is_refused_before_anything_starts(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_machine_that_cannot_be_two_is_refused_before_anything_starts(tmp_path, monkeypatch):
     monkeypatch.setattr("os.geteuid", lambda: 1000)
     with pytest.raises(NodesError, match="need root"):
         measure(tmp_path)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_what_was_sent_is_counted_on_the_link_only(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_was_sent_is_counted_on_the_link_only(tmp_path, monkeypatch):
     counts = tmp_path / "dev"
     heads = "Inter-| Receive | Transmit\n face |bytes packets ...\n"
     counts.write_text(heads + "    lo: 1 0 0 0 0 0 0 0 2 0 0 0 0 0 0 0\n")

@@ -1,7 +1,6 @@
 """The share of the machine that other programs use."""
 
 import time
-from pathlib import Path
 
 import pytest
 
@@ -10,7 +9,7 @@ from benchmarks.harness.load import MachineLoad, read_busy_s, wait_until_quiet
 
 
 @pytest.fixture
-def stat(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+def stat(monkeypatch, tmp_path):
     """Replace the counts of the system: a machine with two cores and 100 ticks a second."""
     file = tmp_path / "stat"
     monkeypatch.setattr(module, "STAT", file)
@@ -19,14 +18,12 @@ def stat(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     return file
 
 
-def test_idle_and_waiting_cores_are_not_busy(stat: Path) -> None:
+def test_idle_and_waiting_cores_are_not_busy(stat):
     stat.write_text("cpu  100 20 3 9000 800 40 5 60 0 0\ncpu0 1 2 3\n")
     assert read_busy_s() == pytest.approx(2.28)
 
 
-def test_what_we_and_our_helpers_do_is_not_foreign(
-    stat: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_we_and_our_helpers_do_is_not_foreign(stat, monkeypatch):
     clock = {"wall": 50.0, "own": 7.0}
     monkeypatch.setattr(module.time, "perf_counter", lambda: clock["wall"])
     monkeypatch.setattr(module.time, "process_time", lambda: clock["own"])
@@ -38,15 +35,13 @@ def test_what_we_and_our_helpers_do_is_not_foreign(
     assert load.foreign(own_processes_s=9.0) == 0.0
 
 
-def test_where_the_system_does_not_tell_others_are_not_known(stat: Path) -> None:
+def test_where_the_system_does_not_tell_others_are_not_known(stat):
     assert not stat.exists()
     assert read_busy_s() is None
     assert MachineLoad().foreign() is None
 
 
-def test_waiting_ends_when_others_do_or_with_patience(
-    stat: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_waiting_ends_when_others_do_or_with_patience(stat, monkeypatch):
     shares = iter([0.5, 0.3, 0.02, 0.5])
     monkeypatch.setattr(MachineLoad, "foreign", lambda _: next(shares))
     wait_until_quiet(0.04, 60, interval_s=0.001)

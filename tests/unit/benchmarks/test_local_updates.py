@@ -5,16 +5,16 @@ import dataclasses
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from benchmarks.peers.local_updates import LocalReplicas, LocalUpdates
-from unit.benchmarks.small_workloads import Exact, exact
+from unit.benchmarks.small_workloads import exact
 
 STEPS = 5  # two outer steps after every two inner ones, and an inner one after them
 ADAM = "AdamW:lr=0.01,weight_decay=0.1"
 
 
-def naive(work: Exact, settings: LocalUpdates) -> list[list[Tensor]]:
+def naive(work, settings):
     """Return the weights of each replica after arXiv 2311.08105, algorithm 1."""
     shared = work.build_network()
     momentum = [torch.zeros_like(weight) for weight in shared.parameters()]
@@ -42,7 +42,7 @@ def naive(work: Exact, settings: LocalUpdates) -> list[list[Tensor]]:
     return [[weight.detach() for weight in replica.parameters()] for replica in replicas]
 
 
-def require_close(network: nn.Module, wanted: list[Tensor]) -> None:
+def require_close(network, wanted):
     for one, other in zip(network.parameters(), wanted, strict=True):
         torch.testing.assert_close(one.detach(), other, rtol=0, atol=1e-10)
 
@@ -52,7 +52,7 @@ def require_close(network: nn.Module, wanted: list[Tensor]) -> None:
     [LocalUpdates(3, 1, 2), LocalUpdates(3, 1, 2, 0.7, 0.9), LocalUpdates(3, 1, 1, 0.5)],
     ids=["local SGD", "DiLoCo", "each step"],
 )
-def test_replicas_of_one_process_train_as_in_the_paper(settings: LocalUpdates) -> None:
+def test_replicas_of_one_process_train_as_in_the_paper(settings):
     work = dataclasses.replace(exact(stages=3), rule=ADAM)
     replicas = LocalReplicas(work.build_network(), settings, work.optimizer)
     for _ in range(STEPS):
@@ -62,7 +62,7 @@ def test_replicas_of_one_process_train_as_in_the_paper(settings: LocalUpdates) -
         require_close(network, own)
 
 
-def test_local_sgd_with_an_outer_step_after_each_inner_one_is_data_parallelism() -> None:
+def test_local_sgd_with_an_outer_step_after_each_inner_one_is_data_parallelism():
     work = dataclasses.replace(exact(), rule="SGD:lr=0.1")
     plain = work.build_network()
     step = work.loop_step(plain, work.batches())
@@ -74,14 +74,14 @@ def test_local_sgd_with_an_outer_step_after_each_inner_one_is_data_parallelism()
         require_close(network, [weight.detach() for weight in plain.parameters()])
 
 
-def test_replicas_keep_their_buffers_and_inner_states() -> None:
+def test_replicas_keep_their_buffers_and_inner_states():
     network = nn.Sequential(nn.BatchNorm2d(3), nn.Flatten(), nn.Linear(60, 10)).double()
     work = dataclasses.replace(exact(), rule=ADAM)
     replicas = LocalReplicas(network, LocalUpdates(2, 1, 1), work.optimizer)
     replicas.step(*work.example_batch())
     first, second = replicas.networks
     require_close(first, [weight.detach() for weight in second.parameters()])
-    assert not torch.equal(first[0].running_mean, second[0].running_mean)  # type: ignore[index]
+    assert not torch.equal(first[0].running_mean, second[0].running_mean)
     moments = [
         next(iter(optimizer.state.values()))["exp_avg"] for optimizer in replicas.optimizers
     ]

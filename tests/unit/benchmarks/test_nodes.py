@@ -4,17 +4,16 @@ import os
 import shutil
 import socket
 import time
-from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from threading import Thread
 
 import pytest
 
-from benchmarks.harness.nodes import Node, NodesError, VirtualLink, two_nodes
+from benchmarks.harness.nodes import NodesError, two_nodes
 
 
 @pytest.fixture
-def link() -> Iterator[VirtualLink]:
+def link():
     with ExitStack() as stack:
         try:
             link = stack.enter_context(two_nodes())
@@ -23,10 +22,10 @@ def link() -> Iterator[VirtualLink]:
         yield link
 
 
-def on(node: Node, work: Callable[[], None]) -> Thread:
+def on(node, work):
     """Start a thread of this process in a node."""
 
-    def enter_and_work() -> None:
+    def enter_and_work():
         node.enter()
         work()
 
@@ -35,16 +34,16 @@ def on(node: Node, work: Callable[[], None]) -> Thread:
     return thread
 
 
-def seconds_for(link: VirtualLink, size: int) -> float:
+def seconds_for(link, size):
     """Return the seconds for these bytes from one node to the other."""
     one, two = link.nodes
     ready: list[socket.socket] = []
     took: list[float] = []
 
-    def listen() -> None:
+    def listen():
         ready.append(socket.create_server((one.address, 29500)))
 
-    def receive() -> None:
+    def receive():
         connection, _ = ready[0].accept()
         with ready[0], connection:
             left = size
@@ -52,7 +51,7 @@ def seconds_for(link: VirtualLink, size: int) -> float:
                 left -= len(connection.recv(65536))
             took.append(time.perf_counter() - start)
 
-    def send() -> None:
+    def send():
         with socket.create_connection((one.address, 29500), timeout=5) as connection:
             connection.sendall(bytes(size))
 
@@ -64,7 +63,7 @@ def seconds_for(link: VirtualLink, size: int) -> float:
     return took[0]
 
 
-def test_a_link_lets_through_what_it_is_told(link: VirtualLink) -> None:
+def test_a_link_lets_through_what_it_is_told(link):
     megabit = 125_000
     link.limit(10)
     slow_s = seconds_for(link, 4 * megabit)
@@ -73,7 +72,7 @@ def test_a_link_lets_through_what_it_is_told(link: VirtualLink) -> None:
     assert seconds_for(link, 4 * megabit) < slow_s
 
 
-def test_a_node_sees_its_own_end_of_the_link_and_loopback_only(link: VirtualLink) -> None:
+def test_a_node_sees_its_own_end_of_the_link_and_loopback_only(link):
     seen: list[set[str]] = []
     node = link.nodes[0]
     on(node, lambda: seen.append({name for _, name in socket.if_nameindex()})).join()
@@ -82,7 +81,7 @@ def test_a_node_sees_its_own_end_of_the_link_and_loopback_only(link: VirtualLink
     assert node.interface not in {name for _, name in socket.if_nameindex()}
 
 
-def test_nothing_is_left_of_them(link: VirtualLink) -> None:
+def test_nothing_is_left_of_them(link):
     before = len(os.listdir("/proc/self/fd"))
     with two_nodes() as other:
         assert len(os.listdir("/proc/self/fd")) == before + 2
@@ -90,16 +89,16 @@ def test_nothing_is_left_of_them(link: VirtualLink) -> None:
     assert len(os.listdir("/proc/self/fd")) == before
 
 
-def test_all_that_is_missing_is_told_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_that_is_missing_is_told_at_once(monkeypatch):
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     monkeypatch.setattr(shutil, "which", lambda tool: None if tool != "ip" else "/sbin/ip")
     with pytest.raises(NodesError, match=r"(?s)need root; .*no tc and no nsenter; install"):
         two_nodes().__enter__()
 
 
-def test_rights_that_are_withheld_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rights_that_are_withheld_are_named(monkeypatch):
     class Libc:
-        def unshare(self, _: int) -> int:
+        def unshare(self, _):
             return -1
 
     monkeypatch.setattr("ctypes.CDLL", lambda *_, **__: Libc())

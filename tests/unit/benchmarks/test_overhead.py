@@ -1,8 +1,6 @@
-from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from operator import attrgetter
-from pathlib import Path
 
 import pytest
 import torch
@@ -38,7 +36,7 @@ WORK = Workload(
 SMALL = {"network": "mlp", "shape": (64,), "batch": 8, "pairs": 1, "steps": 1}
 
 
-def test_ratios_are_taken_pair_by_pair() -> None:
+def test_ratios_are_taken_pair_by_pair():
     pairs = PairedTimes(plain_s=(1.0, 10.0, 4.0), other_s=(1.1, 13.0, 4.8), samples=2)
     summary = pairs.summary()
     assert summary["ratios"] == pytest.approx([1.1, 1.3, 1.2])
@@ -47,7 +45,7 @@ def test_ratios_are_taken_pair_by_pair() -> None:
     assert (summary["plain_sample_s"], summary["sample_s"]) == pytest.approx((2.0, 2.4))
 
 
-def test_both_sides_take_turns_and_equally_many_steps() -> None:
+def test_both_sides_take_turns_and_equally_many_steps():
     turns: list[str] = []
     pairs = time_pairs(
         lambda: turns.append("p"), lambda: turns.append("o"), pairs=3, steps=2, batch=4
@@ -57,7 +55,7 @@ def test_both_sides_take_turns_and_equally_many_steps() -> None:
 
 
 @pytest.mark.parametrize("row", ROWS)
-def test_every_row_can_be_timed_and_predicted(row: str) -> None:
+def test_every_row_can_be_timed_and_predicted(row):
     threads = torch.get_num_threads()
     found = time_row(WORK, row, pairs=1, steps=1) | predicted_memory(WORK, row)
     assert found["row"] == (PLAIN if row == PLAIN else Named.parse(row).label)
@@ -77,12 +75,10 @@ def test_every_row_can_be_timed_and_predicted(row: str) -> None:
         ("ddg+spike-compensation", "ddg", None),
     ],
 )
-def test_remedies_are_timed_beside_their_method(
-    row: str, base: str, goal: float | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_remedies_are_timed_beside_their_method(row, base, goal, monkeypatch):
     turns = []
 
-    def blocks(loops: dict[str, object], rounds: int, steps: int) -> dict[str, list[float]]:
+    def blocks(loops, rounds, steps):
         turns.append((list(loops), rounds, steps))
         return {"plain": [1.0, 1.0], "row": [2.2, 2.4], "base": [2.0, 2.0]}
 
@@ -95,9 +91,7 @@ def test_remedies_are_timed_beside_their_method(
     assert found["base_sample_s"] == pytest.approx(2.0 / 3 / WORK.batch)
 
 
-def test_both_sides_are_compiled_where_that_is_asked_for(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_both_sides_are_compiled_where_that_is_asked_for(tmp_path, monkeypatch):
     compiled: list[object] = []
     monkeypatch.setattr(torch, "compile", lambda f, **_: compiled.append(f) or f)
     measure_overhead(OverheadSettings(out=tmp_path, rows=("fdg",), compile=True, **SMALL))
@@ -106,7 +100,7 @@ def test_both_sides_are_compiled_where_that_is_asked_for(
     assert "peak_mib" not in row
 
 
-def test_a_compiled_plain_loop_is_one_graph(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_compiled_plain_loop_is_one_graph(monkeypatch):
     """Also of a chain, whose layers `network.compile()` compiles one by one."""
     graphs = CompileCounter()
     monkeypatch.setattr(torch, "compile", partial(torch.compile, backend=graphs))
@@ -118,14 +112,14 @@ def test_a_compiled_plain_loop_is_one_graph(monkeypatch: pytest.MonkeyPatch) -> 
     assert graphs.frame_count == 1
 
 
-def test_the_plain_loop_and_bp_do_the_same_work() -> None:
+def test_the_plain_loop_and_bp_do_the_same_work():
     plain = WORK.plain_step()
     trained = WORK.trainer_step(WORK.build_trainer(BP()))
     assert [plain() for _ in range(5)] == [trained() for _ in range(5)]
 
 
 @pytest.mark.parametrize("row", SHORT_ROWS, ids=attrgetter("name"))
-def test_a_row_of_short_steps_compares_the_same_work(row: ShortRow) -> None:
+def test_a_row_of_short_steps_compares_the_same_work(row):
     """The loop by hand leaves the bits that the engine leaves."""
     work = short_workload(row.stages)
     trainer = short_trainer(row)
@@ -141,7 +135,7 @@ def test_a_row_of_short_steps_compares_the_same_work(row: ShortRow) -> None:
     assert len(set(losses)) > 1
 
 
-def test_short_steps_are_timed_in_turns() -> None:
+def test_short_steps_are_timed_in_turns():
     row = short_step_row(ShortRow("fdg", 2, goal=1.5), rounds=3, steps=1)
     assert row["row"] == "fdg on 2"
     assert row["goal"] == 1.5
@@ -149,13 +143,13 @@ def test_short_steps_are_timed_in_turns() -> None:
     assert row["ratio_min"] <= row["ratio"] <= row["ratio_max"]
 
 
-def test_predictions_are_summed_over_stages() -> None:
+def test_predictions_are_summed_over_stages():
     counts = dict.fromkeys(("graphs", "inputs", "versions"), 4)
     assert predicted_memory(WORK, "fdg:order=forward-first") == counts
     assert predicted_memory(WORK, PLAIN) == predicted_memory(WORK, "bp")
 
 
-def test_the_record_has_every_row(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_record_has_every_row(tmp_path, capsys):
     rows = (PLAIN, "fdg:linearize=live")
     without = {"memory": False, "short_rounds": 0}
     measure_overhead(OverheadSettings(out=tmp_path, rows=rows, **SMALL, **without))
@@ -166,10 +160,10 @@ def test_the_record_has_every_row(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert "[2/2] fdg linearize=live: " in capsys.readouterr().err
 
 
-def test_allocations_are_counted_step_by_step() -> None:
+def test_allocations_are_counted_step_by_step():
     kib = 2**8  # float32
 
-    def steps() -> Iterator[int]:
+    def steps():
         first = torch.zeros(5 * kib)
         yield 0
         torch.zeros(3 * kib)
@@ -183,7 +177,7 @@ def test_allocations_are_counted_step_by_step() -> None:
     assert [each.peak for each in found] == [5 * 2**10, 8 * 2**10, 5 * 2**10, 5 * 2**10]
 
 
-def test_the_tensors_of_an_engine_and_of_a_loop_by_hand_are_counted() -> None:
+def test_the_tensors_of_an_engine_and_of_a_loop_by_hand_are_counted():
     work = replace(WORK, batch=4096)
     counts = [count_allocated(work, "fdg", 3, by_hand=by_hand) for by_hand in (False, True)]
     assert counts[1] > 1
@@ -193,7 +187,7 @@ def test_the_tensors_of_an_engine_and_of_a_loop_by_hand_are_counted() -> None:
     assert plain < counts[1]
 
 
-def test_memory_counts_what_training_adds() -> None:
+def test_memory_counts_what_training_adds():
     large = replace(WORK, shape=(50_000,), batch=2)
     weights_mib = large.parameter_count() * 4 / 2**20
     found = measure_peak_mib(large, "fdg", steps=1)

@@ -4,7 +4,6 @@ from operator import attrgetter
 
 import pytest
 import torch
-from torch import Tensor
 
 from benchmarks.harness.balance import Balancer
 from benchmarks.harness.repetition import TimedSteps
@@ -18,19 +17,19 @@ from benchmarks.peers.rows import BUILDERS, find_builder, parse_row
 from benchmarks.speed import ROWS
 from hocket.errors import CutError, OptionError
 from hocket.methods import METHODS, parse_method
-from unit.benchmarks.small_workloads import Exact, exact, vectors, weights
+from unit.benchmarks.small_workloads import exact, vectors, weights
 
 STEPS = 2
 
 
-def name_of(value: object) -> str:
+def name_of(value):
     """Part of a test's id: texts, and the classes and stages of workloads."""
     return (
         f"{type(value).__name__} {value.stages}" if isinstance(value, Workload) else str(value)
     )
 
 
-def trained_plainly(work: Exact) -> dict[str, Tensor]:
+def trained_plainly(work):
     network = work.build_network()
     step = work.loop_step(network, work.batches())
     for _ in range(STEPS):
@@ -38,7 +37,7 @@ def trained_plainly(work: Exact) -> dict[str, Tensor]:
     return dict(network.named_parameters())
 
 
-def trained_by(row: str, work: Exact) -> list[dict[str, Tensor]]:
+def trained_by(row, work):
     """Return the weights of each process."""
     with RowProcesses(
         row, build_baseline(row, work, Balancer(work)), work, timeout_s=30
@@ -54,9 +53,7 @@ def trained_by(row: str, work: Exact) -> list[dict[str, Tensor]]:
     ("row", "processes", "tolerance"),
     [("bp", 1, 0.0), ("independent", 2, 0.0), ("ddp", 2, 1e-12), ("bp-all", 1, 1e-12)],
 )
-def test_processes_train_what_a_plain_loop_does(
-    row: str, processes: int, tolerance: float
-) -> None:
+def test_processes_train_what_a_plain_loop_does(row, processes, tolerance):
     """Bit-equal where no batch is shared."""
     work = exact()
     plain, found = trained_plainly(work), trained_by(row, work)
@@ -69,7 +66,7 @@ def test_processes_train_what_a_plain_loop_does(
 
 
 @pytest.mark.parametrize("row", ["local-sgd:steps=2", "diloco:steps=2,outer_momentum=0.8"])
-def test_local_updates_are_those_of_replicas_in_one_process(row: str) -> None:
+def test_local_updates_are_those_of_replicas_in_one_process(row):
     work = exact()
     local = build_baseline(row, work, Balancer(work))
     assert isinstance(local, LocalUpdates)
@@ -84,7 +81,7 @@ def test_local_updates_are_those_of_replicas_in_one_process(row: str) -> None:
                 torch.testing.assert_close(found, weight.detach(), rtol=0, atol=1e-12)
 
 
-def require_same(row: str, work: Exact) -> None:
+def require_same(row, work):
     plain = trained_plainly(work)
     found = trained_by(row, work)
     together = {name: weight for own in found for name, weight in own.items()}
@@ -94,9 +91,10 @@ def require_same(row: str, work: Exact) -> None:
         torch.testing.assert_close(together[name], plain[name].detach(), rtol=0, atol=1e-12)
 
 
-@pytest.mark.parametrize("microbatches", [2, 4])
-@pytest.mark.parametrize("schedule", SCHEDULES)
-def test_every_schedule_trains_the_same(schedule: str, microbatches: int) -> None:
+@pytest.mark.parametrize(
+    ("schedule", "microbatches"), [*((name, 4) for name in SCHEDULES), ("gpipe", 2), ("zbv", 2)]
+)
+def test_every_schedule_trains_the_same(schedule, microbatches):
     require_same(f"{schedule}:microbatches={microbatches}", exact())
 
 
@@ -106,11 +104,11 @@ def test_every_schedule_trains_the_same(schedule: str, microbatches: int) -> Non
     [exact(channels_last=False), vectors(), exact(stages=3)],
     ids=["channels first", "vectors", "three processes"],
 )
-def test_schedules_train_the_same_in_other_worlds(schedule: str, work: Exact) -> None:
+def test_schedules_train_the_same_in_other_worlds(schedule, work):
     require_same(f"{schedule}:microbatches=6", work)
 
 
-def test_samples_are_those_of_all_processes() -> None:
+def test_samples_are_those_of_all_processes():
     work = exact()
     for row, samples in (("independent", 24), ("ddp", 12), ("gpipe:microbatches=2", 12)):
         with RowProcesses(
@@ -120,13 +118,13 @@ def test_samples_are_those_of_all_processes() -> None:
 
 
 @pytest.mark.parametrize("row", ROWS)
-def test_every_default_row_can_be_read(row: str) -> None:
+def test_every_default_row_can_be_read(row):
     name = parse_row(row).name
     assert name in BUILDERS or name in METHODS
     assert callable(find_builder(name))
 
 
-def test_a_row_says_what_was_chosen() -> None:
+def test_a_row_says_what_was_chosen():
     work = exact()
     peer = build_baseline("zbv:microbatches=3", work, Balancer(work))
     about = peer.describe()
@@ -167,7 +165,7 @@ LAYERS = Workload(
     ],
     ids=name_of,
 )
-def test_what_is_no_row_is_refused(row: str, work: Workload, match: str) -> None:
+def test_what_is_no_row_is_refused(row, work, match):
     with pytest.raises((OptionError, CutError), match=match):
         build_baseline(row, work, Balancer(work))
 
@@ -175,7 +173,7 @@ def test_what_is_no_row_is_refused(row: str, work: Workload, match: str) -> None
 @pytest.mark.parametrize(
     ("row", "cuts"), [("fdg:cut=conv3", ("conv3",)), ('dgl:cut=["conv4"]', ("conv4",))]
 )
-def test_a_row_may_name_its_cuts(row: str, cuts: tuple[str, ...]) -> None:
+def test_a_row_may_name_its_cuts(row, cuts):
     work = exact()
     peer = build_baseline(row, work, Balancer(work))
     assert isinstance(peer, Decoupled)
@@ -198,7 +196,7 @@ def test_a_row_may_name_its_cuts(row: str, cuts: tuple[str, ...]) -> None:
     ],
     ids=name_of,
 )
-def test_a_method_on_processes_trains_what_it_trains_in_one(row: str, work: Exact) -> None:
+def test_a_method_on_processes_trains_what_it_trains_in_one(row, work):
     """Bit-equal; also FDG by hand."""
     peer = build_baseline(row, work, Balancer(work))
     method = peer.method if isinstance(peer, Decoupled) else parse_method("fdg")
@@ -215,6 +213,6 @@ def test_a_method_on_processes_trains_what_it_trains_in_one(row: str, work: Exac
     assert together == {n: own.tolist() for n, own in serial.network.state_dict().items()}
 
 
-def test_a_row_has_options_of_its_method_and_slack() -> None:
+def test_a_row_has_options_of_its_method_and_slack():
     options = parse_row("fdg:shrink=0.5,extra_delay=1").options
     assert options == {"shrink": 0.5, "extra_delay": 1}

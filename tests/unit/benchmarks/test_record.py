@@ -25,24 +25,21 @@ class ExampleSettings:
 
 
 @pytest.fixture
-def record(monkeypatch: pytest.MonkeyPatch) -> Record:
+def record(monkeypatch):
     monkeypatch.setenv("MALLOC_TOP_PAD_", "65536")
     monkeypatch.setenv("LD_PRELOAD", "")
     begun = Record.begin("overhead", "python -m benchmarks overhead", {"steps": 1}, threads=1)
     return begun.with_rows([{"row": "bp", "ratio": 1.0}])
 
 
-def test_a_record_is_read_as_it_was_written(record: Record, tmp_path: Path) -> None:
+def test_a_record_is_read_as_it_was_written(record, tmp_path):
     record.write(tmp_path / "new" / "folder")
     assert Record.read(tmp_path / "new" / "folder") == record
-
-
-def test_a_record_is_plain_json(record: Record) -> None:
     fields = dataclasses.asdict(record)
     assert json.loads(json.dumps(fields, allow_nan=False)) == fields
 
 
-def test_a_record_knows_code_machine_and_allocator(record: Record) -> None:
+def test_a_record_knows_code_machine_and_allocator(record):
     assert record.source == source_digest()
     assert record.commit is None or len(record.commit) == 40
     assert (record.commit is None) == (record.dirty is None)
@@ -53,16 +50,14 @@ def test_a_record_knows_code_machine_and_allocator(record: Record) -> None:
     assert record.date.endswith("+00:00")
 
 
-def test_a_write_that_fails_leaves_the_old_file_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_write_that_fails_leaves_the_old_file_alone(tmp_path, monkeypatch):
     path = write_record_json(tmp_path / "record.json", {"old": True})
     with pytest.raises(TypeError):
         write_record_json(path, {"new": object()})
     with pytest.raises(ValueError, match="not JSON compliant"):
         write_record_json(path, float("nan"))
 
-    def full(_: int) -> None:
+    def full(_):
         raise OSError("disk full")
 
     monkeypatch.setattr(os, "fsync", full)
@@ -72,7 +67,7 @@ def test_a_write_that_fails_leaves_the_old_file_alone(
     assert [entry.name for entry in tmp_path.iterdir()] == ["record.json"]
 
 
-def test_what_is_missing_or_no_record_is_refused(tmp_path: Path) -> None:
+def test_what_is_missing_or_no_record_is_refused(tmp_path):
     with pytest.raises(DataError, match="measure first"):
         Record.read(tmp_path)
     (tmp_path / "record.json").write_text("{")
@@ -83,7 +78,7 @@ def test_what_is_missing_or_no_record_is_refused(tmp_path: Path) -> None:
         Record.read(tmp_path)
 
 
-def test_the_command_has_what_differs_and_no_folders_of_this_machine() -> None:
+def test_the_command_has_what_differs_and_no_folders_of_this_machine():
     settings = ExampleSettings(
         out=Path("/home/someone/x"),
         data_dir=Path("/home/someone/data"),
@@ -97,7 +92,7 @@ def test_the_command_has_what_differs_and_no_folders_of_this_machine() -> None:
     assert command_line("python -m benchmarks x", same) == "python -m benchmarks x"
 
 
-def test_a_record_of_a_measurement_has_its_choices_but_no_folders() -> None:
+def test_a_record_of_a_measurement_has_its_choices_but_no_folders():
     settings = ExampleSettings(out=Path("y"), seeds=(1, 3), threads=2)
     record = Record.from_settings("kill-recovery", settings, parameters=5)
     assert record.name == "kill-recovery"

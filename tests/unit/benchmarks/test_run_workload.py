@@ -1,7 +1,6 @@
 """Rows train on the data, and by the schedule, of a run: they learn what the run learns."""
 
 from functools import partial
-from pathlib import Path
 
 import pytest
 import torch
@@ -34,11 +33,11 @@ CONFIG = partial(
 )
 
 
-def work_of(config: RunConfig) -> RunWorkload:
+def work_of(config):
     return RunWorkload.of(config, stages=2, threads=1)
 
 
-def test_a_plain_loop_does_the_updates_of_a_run_bit_by_bit(tmp_path: Path) -> None:
+def test_a_plain_loop_does_the_updates_of_a_run_bit_by_bit(tmp_path):
     config = CONFIG(method="bp", stages=1, run_dir=tmp_path / "run")
     train(config)
     wanted = torch.load(tmp_path / "run" / "network.pt", weights_only=True)
@@ -61,9 +60,7 @@ def test_a_plain_loop_does_the_updates_of_a_run_bit_by_bit(tmp_path: Path) -> No
         ("adl:accumulate=2,cut=hidden1", "adl:accumulate=2", 2, UPDATES),
     ],
 )
-def test_processes_end_at_the_test_loss_of_the_run(
-    row: str, method: str, accumulate: int, updates: int, tmp_path: Path
-) -> None:
+def test_processes_end_at_the_test_loss_of_the_run(row, method, accumulate, updates, tmp_path):
     config = CONFIG(
         method=method,
         stages=1 if method == "bp" else 2,
@@ -80,7 +77,7 @@ def test_processes_end_at_the_test_loss_of_the_run(
     assert ran["seconds"] > 0
 
 
-def test_the_test_loss_is_that_of_the_mean_of_weights_and_statistics() -> None:
+def test_the_test_loss_is_that_of_the_mean_of_weights_and_statistics():
     work = work_of(CONFIG(network="resnet8", batch_size=100))
     network = work.build_network().eval()  # whose counts of batches are whole numbers
     state = {name: own.clone() for name, own in network.state_dict().items()}
@@ -92,13 +89,13 @@ def test_the_test_loss_is_that_of_the_mean_of_weights_and_statistics() -> None:
     assert work.test_loss(apart) == pytest.approx(whole / count, rel=1e-5)
 
 
-def test_batches_that_cannot_be_shared_are_left_out() -> None:
+def test_batches_that_cannot_be_shared_are_left_out():
     batches = work_of(CONFIG(batch_size=100)).batches(multiple=4)  # the last one has 38
     sizes = [len(next(batches)[0]) for _ in range(30)]
     assert sizes == [100] * 30
 
 
-def test_what_a_plain_loop_cannot_follow_is_refused_at_once() -> None:
+def test_what_a_plain_loop_cannot_follow_is_refused_at_once():
     with pytest.raises(
         OptionError,
         match=r"(?s)no plain loop can follow.*label_smoothing is 0.1; leave it out.*scheduler "

@@ -1,7 +1,6 @@
 """Rows take turns; ratios are to the base in the same round."""
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 import torch
@@ -11,7 +10,6 @@ from benchmarks import speed as module
 from benchmarks.harness.record import Record
 from benchmarks.harness.repetition import (
     NoisePolicy,
-    Repeat,
     Repetition,
     Turn,
     summarize_turns,
@@ -23,11 +21,11 @@ from benchmarks.speed import SpeedSettings, count_parameters, measure_speed
 QUIET = NoisePolicy(foreign=0.04, retries=2, patience_s=0)
 
 
-def took(wall_s: float, foreign: float | None = 0.0) -> Repetition:
+def took(wall_s, foreign=0.0):
     return Repetition(1, wall_s, cpu_s=2 * wall_s, foreign=foreign, other_cpu_s=wall_s / 2)
 
 
-def replayed(*shares: float | None) -> Repeat:
+def replayed(*shares):
     replay: Iterator[float | None] = iter(shares)
     return lambda: took(1.0, next(replay))
 
@@ -41,20 +39,18 @@ def replayed(*shares: float | None) -> Repeat:
         ((0.3, 0.2, 0.5), 0.2, 2),
     ],
 )
-def test_a_disturbed_turn_is_repeated_but_not_for_ever(
-    shares: tuple[float | None, ...], taken: float | None, dropped: int
-) -> None:
+def test_a_disturbed_turn_is_repeated_but_not_for_ever(shares, taken, dropped):
     found = take_turn(replayed(*shares), QUIET)
     assert (found.counted.foreign, found.dropped) == (taken, dropped)
 
 
 @pytest.fixture(autouse=True)
-def hurry(monkeypatch: pytest.MonkeyPatch) -> None:
+def hurry(monkeypatch):
     """Let the measurement repeat no turn, and wait for nobody."""
     monkeypatch.setattr(module, "QUIET", NoisePolicy(foreign=0.04, retries=0, patience_s=0))
 
 
-def test_ratios_are_taken_round_by_round() -> None:
+def test_ratios_are_taken_round_by_round():
     base = [Turn(took(wall_s), 0) for wall_s in (1.0, 2.0, 4.0)]
     row = [Turn(took(1.0), 0), Turn(took(1.0, 0.5), 2), Turn(took(4.0), 1)]
     found = summarize_turns(row, base, samples=20, base_samples=10, quiet=QUIET)
@@ -67,8 +63,8 @@ def test_ratios_are_taken_round_by_round() -> None:
     assert (found["disturbed"], found["dropped"]) == (1, 3)
 
 
-def measure(out: Path, **options: object) -> Record:
-    settings = SpeedSettings(  # type: ignore[arg-type]
+def measure(out, **options):
+    settings = SpeedSettings(
         **{"out": out, "network": "mlp", "shape": (8,), "channels_last": False, "batch": 8}
         | {"repetitions": 2, "steps": 1}
         | options
@@ -77,9 +73,7 @@ def measure(out: Path, **options: object) -> Record:
     return Record.read(out)
 
 
-def test_the_record_has_every_row_and_the_base(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_record_has_every_row_and_the_base(tmp_path, capsys):
     rows = ["ddp", "1f1b:microbatches=2", "ddp"]
     record = measure(tmp_path, rows=rows, at_once=1)
     assert [row["row"] for row in record.rows] == ["bp", "ddp", "1f1b microbatches=2"]
@@ -94,7 +88,7 @@ def test_the_record_has_every_row_and_the_base(
     assert "1f1b microbatches=2: " in capsys.readouterr().err
 
 
-def test_rows_of_hocket_tell_what_their_time_went_to(tmp_path: Path) -> None:
+def test_rows_of_hocket_tell_what_their_time_went_to(tmp_path):
     base, own = measure(tmp_path, rows=["fdg"], steps=3).rows
     assert (base["waiting"], base["communication"]) == ([], [])
     for waits, sends in zip(own["waiting"], own["communication"], strict=True):
@@ -104,7 +98,7 @@ def test_rows_of_hocket_tell_what_their_time_went_to(tmp_path: Path) -> None:
     assert max(own["communication"]) > 0
 
 
-def test_rows_are_compared_with_the_limit_that_had_its_turns_with_them(tmp_path: Path) -> None:
+def test_rows_are_compared_with_the_limit_that_had_its_turns_with_them(tmp_path):
     record = measure(tmp_path, rows=["independent", "ddp", "fdg"], at_once=2)
     base, limit, beside, later = record.rows
     assert limit["of_limit"] == 1.0
@@ -115,7 +109,7 @@ def test_rows_are_compared_with_the_limit_that_had_its_turns_with_them(tmp_path:
     assert 0 <= beside["other_cpu"] < 1
 
 
-def test_a_weight_with_two_names_counts_once_and_a_buffer_never() -> None:
+def test_a_weight_with_two_names_counts_once_and_a_buffer_never():
     tied = nn.Parameter(torch.zeros(3))
     state = {"embedding.weight": tied, "head.weight": tied, "mean": torch.zeros(5)}
     assert count_parameters(PreparedTraining(lambda: None, 1, state)) == 3

@@ -1,8 +1,6 @@
 """Times to the target of a study: a small study, its times, its table and its refusals."""
 
 from functools import partial
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -39,15 +37,13 @@ SETTINGS = partial(StudyTimesSettings, repetitions=2, seconds=0.02)
 
 
 @pytest.fixture(autouse=True)
-def here(monkeypatch: pytest.MonkeyPatch) -> None:
+def here(monkeypatch):
     """Run the trainings of studies in this process, and draw nothing of them."""
     run_here(monkeypatch)
     monkeypatch.setattr("hocket_lab.studies.sweep.draw_curves", lambda _, file: file.touch())
 
 
-def test_updates_of_a_study_are_multiplied_by_seconds_in_processes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_updates_of_a_study_are_multiplied_by_seconds_in_processes(tmp_path, monkeypatch):
     kept = sweep(STUDY(), tmp_path / "study")
     settings = SETTINGS(
         out=tmp_path, study=str(tmp_path / "study"), baselines=("ddp", "independent")
@@ -85,10 +81,8 @@ def test_updates_of_a_study_are_multiplied_by_seconds_in_processes(
     assert (tmp_path / "study-times.svg").is_file()
 
 
-def test_a_row_that_did_not_reach_the_target_has_no_seconds_to_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def pretend(_: str, rows: list[Any], **__: Any) -> dict[str, Any]:
+def test_a_row_that_did_not_reach_the_target_has_no_seconds_to_it(tmp_path, monkeypatch):
+    def pretend(_, rows, **__):
         return {one.row: {"update_s": 0.1, "min_s": 0.1, "max_s": 0.1} for one in rows}
 
     monkeypatch.setattr("benchmarks.study_times.time_over_link", pretend)
@@ -118,20 +112,14 @@ def test_a_row_that_did_not_reach_the_target_has_no_seconds_to_it(
     ],
     ids=["of errors", "without target", "without bp", "balanced"],
 )
-def test_a_study_that_cannot_be_timed_is_refused(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    study: dict[str, Any],
-    settings: dict[str, Any],
-    said: str,
-) -> None:
+def test_a_study_that_cannot_be_timed_is_refused(tmp_path, monkeypatch, study, settings, said):
     pretend_runs(monkeypatch, lambda config: 1.0)
     sweep(STUDY(**study), tmp_path / "study")
     with pytest.raises(OptionError, match=said):
         measure_study_times(SETTINGS(out=tmp_path, study=str(tmp_path / "study"), **settings))
 
 
-def test_an_unfinished_study_is_refused(tmp_path: Path) -> None:
+def test_an_unfinished_study_is_refused(tmp_path):
     record = sweep(STUDY(grid=[BP]), tmp_path)
     record.rows[0]["state"] = "incomplete"
     record.write()

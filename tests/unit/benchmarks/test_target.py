@@ -4,7 +4,6 @@ import os
 import signal
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -41,13 +40,13 @@ SETTINGS = partial(
 
 
 @pytest.fixture(autouse=True)
-def here(monkeypatch: pytest.MonkeyPatch) -> None:
+def here(monkeypatch):
     """Run the trainings of methods in this process, and draw nothing of a sweep."""
     run_here(monkeypatch)
     monkeypatch.setattr("hocket_lab.studies.sweep.draw_curves", lambda _, file: file.touch())
 
 
-def pretend_times(_: str, rows: list[Any], **__: Any) -> dict[str, Any]:
+def pretend_times(_, rows, **__):
     """Return times that grow from row to row, in the place of processes."""
     return {
         one.row: {"update_s": 0.1 * number, "min_s": 0.05, "max_s": 9.0}
@@ -56,13 +55,13 @@ def pretend_times(_: str, rows: list[Any], **__: Any) -> dict[str, Any]:
 
 
 def test_a_stopped_measurement_goes_on_and_multiplies_updates_by_seconds(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+    tmp_path, monkeypatch, capsys
+):
     monkeypatch.setattr("benchmarks.target.time_over_link", pretend_times)
     trained = updates_to_target.train_replicas
     calls = []
 
-    def stop_at_the_second(*arguments: Any) -> Any:
+    def stop_at_the_second(*arguments):
         calls.append(arguments[1])
         if len(calls) == 2:
             os.kill(os.getpid(), signal.SIGTERM)
@@ -102,7 +101,7 @@ def test_a_stopped_measurement_goes_on_and_multiplies_updates_by_seconds(
         measure_target(SETTINGS(out=tmp_path, confirm=("bp",)))
 
 
-def test_seconds_are_those_of_processes_and_a_real_run_confirms_them(tmp_path: Path) -> None:
+def test_seconds_are_those_of_processes_and_a_real_run_confirms_them(tmp_path):
     rows = ("bp-all", "diloco:steps=4", "paci:accumulate=2")
     chosen = {"rates": (0.01,), "rows": rows, "confirm": rows, "seconds": 0.01}
     assert measure_target(SETTINGS(out=tmp_path, repetitions=1, **chosen)) == 0
@@ -127,7 +126,7 @@ def test_seconds_are_those_of_processes_and_a_real_run_confirms_them(tmp_path: P
     assert f"One run of paci accumulate=2 (link: no limit) took {took}" in shown
 
 
-def test_periods_are_those_of_updates_and_outer_steps() -> None:
+def test_periods_are_those_of_updates_and_outer_steps():
     work = exact()
     ticks = {}
     for row in ("ddp", "diloco:steps=8", "paci:accumulate=4", "hocket-gpipe:accumulate=2"):
@@ -136,7 +135,7 @@ def test_periods_are_those_of_updates_and_outer_steps() -> None:
     assert list(ticks.values()) == [(1, 1), (1, 8), (4, 4), (2, 2)]
 
 
-def test_the_beginning_of_a_text_is_used(tmp_path: Path) -> None:
+def test_the_beginning_of_a_text_is_used(tmp_path):
     (tmp_path / "all.txt").write_text("abcdef")
     place = shorten_text(tmp_path, 3, tmp_path / "out")
     assert Path(place or "").read_text() == "abc"
@@ -147,10 +146,8 @@ def test_the_beginning_of_a_text_is_used(tmp_path: Path) -> None:
         shorten_text(tmp_path / "empty", 3, tmp_path)
 
 
-def test_trainings_that_somebody_stopped_are_no_results(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def stop(self: Any, *_: Any) -> None:
+def test_trainings_that_somebody_stopped_are_no_results(tmp_path, monkeypatch):
+    def stop(self, *_):
         self.returncode = -signal.SIGTERM
 
     monkeypatch.setattr(HereProcess, "__init__", stop)
@@ -158,7 +155,7 @@ def test_trainings_that_somebody_stopped_are_no_results(
     assert not (tmp_path / "record.json").exists()
 
 
-def test_without_warm_up_the_rate_is_that_of_the_row(tmp_path: Path) -> None:
+def test_without_warm_up_the_rate_is_that_of_the_row(tmp_path):
     trainings = TargetMeasurement(SETTINGS(out=tmp_path, warmup=0, rows=("bp",))).trainings
     config = trainings.config("bp", 0.01)
     assert config.scheduler == "none"

@@ -20,8 +20,8 @@ def test_is_skipped(): pytest.skip("no reason")
 
 
 def test_outcomes_are_counted_failures_named_and_other_versions_kept(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+    tmp_path, monkeypatch, capsys
+):
     (tmp_path / "test_three.py").write_text(THREE_OUTCOMES)
     monkeypatch.setattr(module, "ROOT", tmp_path)
     settings = VersionsSettings(
@@ -45,22 +45,18 @@ def test_outcomes_are_counted_failures_named_and_other_versions_kept(
     assert "`test_three.test_fails`" in text
 
 
-def test_an_interpreter_that_does_not_exist_is_told(tmp_path: Path) -> None:
+def test_an_interpreter_that_does_not_exist_is_told(tmp_path):
     with pytest.raises(HocketError, match=r"no interpreter '.*'; give its path, or its name"):
         ask_versions(tmp_path / "python")
 
 
-def test_an_interpreter_without_what_the_tests_need_is_told(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_an_interpreter_without_what_the_tests_need_is_told(monkeypatch):
     monkeypatch.setattr(module, "PROBE", "import no_such_torch")
     with pytest.raises(HocketError, match=r"cannot run .*no_such_torch.*install the extra"):
         ask_versions(Path(sys.executable))
 
 
-def test_tests_that_end_without_a_report_are_told(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_tests_that_end_without_a_report_are_told(tmp_path, monkeypatch):
     (tmp_path / "conftest.py").write_text("import os; os._exit(3)")
     monkeypatch.setattr(module, "ROOT", tmp_path)
     with pytest.raises(HocketError, match=r"ended with 3 and no report; install the extra"):

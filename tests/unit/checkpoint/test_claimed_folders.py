@@ -9,7 +9,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from contract.small import data, mlp, sgd
 from hocket import FDG, Checkpoints, Trainer
-from hocket.checkpoint.claimed_folders import ClaimedFolders
+from hocket.checkpoint.claimed_folders import claim_folder
 from hocket.errors import CheckpointError, OptionError
 
 BATCHES = data(mlp, 4)
@@ -37,7 +37,7 @@ def test_a_training_that_was_not_resumed_leaves_the_checkpoints_of_another(tmp_p
 
 def test_a_folder_is_that_of_one_fit_at_a_time(tmp_path):
     said = "' is the folder of a fit that is under way; save checkpoints of your own, or of"
-    with ClaimedFolders().claim(tmp_path):
+    with claim_folder(tmp_path, set()):
         with pytest.raises(CheckpointError, match=said):
             fit(tmp_path, epochs=1)
         fit(tmp_path / "own", epochs=1)
@@ -61,17 +61,17 @@ def test_workers_of_a_loader_do_not_hold_the_folder(tmp_path):
 
 
 def test_a_folder_that_was_refused_is_no_folder_of_ones_own(tmp_path):
-    refused = ClaimedFolders()
+    own = set()
     with (
-        ClaimedFolders().claim(tmp_path),
+        claim_folder(tmp_path, set()),
         pytest.raises(CheckpointError, match="is the folder of a fit that is under way"),
-        refused.claim(tmp_path),
+        claim_folder(tmp_path, own),
     ):
         pytest.fail("it was claimed twice")
     fit(tmp_path, epochs=1)
     with (
         pytest.raises(CheckpointError, match="has checkpoints of another training"),
-        refused.claim(tmp_path),
+        claim_folder(tmp_path, own),
     ):
         pytest.fail("it was claimed")
 
@@ -99,6 +99,6 @@ def test_file_systems_without_locks_lose_no_descriptor(tmp_path, monkeypatch):
     monkeypatch.setattr("fcntl.flock", refuse)
     before = len(os.listdir("/proc/self/fd"))
     for _ in range(3):
-        with ClaimedFolders().claim(tmp_path):
+        with claim_folder(tmp_path, set()):
             pass
     assert len(os.listdir("/proc/self/fd")) == before

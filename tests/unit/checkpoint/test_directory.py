@@ -296,9 +296,7 @@ def test_no_code_is_run(dump, tmp_path):
     data = (checkpoint / PARTS[0]).read_bytes()
     digest = directory.FileDigest(len(data), hashlib.sha256(data).hexdigest())
     manifest.parts[PARTS[0]] = digest
-    with pytest.raises(
-        CheckpointError, match=r"stage0.pt' holds no state .* was run"
-    ) as caught:
+    with pytest.raises(CheckpointError, match="holds no state") as caught:
         read_part(checkpoint, PARTS[0], manifest)
     assert "weights_only" not in str(caught.value)
     assert not mark.exists()

@@ -130,16 +130,6 @@ def test_code_that_a_file_names_is_run_only_if_the_user_names_it(call, way, netw
     assert not Path("harm").exists()
 
 
-def test_a_network_that_the_user_names_too_is_run(call):
-    Path("nets_here.py").write_text(
-        "from hocket.zoo import mlp\ndef small():\n    return mlp(hidden=[8, 8])\n"
-    )
-    named = ("--network", "nets_here.py:small")
-    words = ("--epochs", 1, "--checkpoint-every", 10, "--run-dir", "mine")
-    assert call("train", *named, *words)[0] == 0
-    assert call("train", "--resume", "mine", "--epochs", 2, *named)[0] == 0
-
-
 # What no checkpoint knows.
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from hocket.methods import parse_method
-from hocket.methods.simulated.staleness_profile import with_staleness
+from hocket.methods.simulated.delays import with_staleness
 from hocket.program import format_program, unroll
 from hocket.timeline import Span, Timeline
 from unit.timeline.timelines import simulated_fdg

@@ -3,6 +3,7 @@
 import io
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -12,7 +13,18 @@ import pytest
 import hocket
 from hocket.cli import output
 from hocket.cli.main import main
+from hocket.cli.output import print_tables
 from hocket.distributed.folder import last_words
+from hocket.runs.summary import Summary
+from hocket.runs.tables import (
+    METHOD_COLUMNS,
+    data_table,
+    method_rows,
+    method_table,
+    option_table,
+    summary_tables,
+)
+from hocket.training.results.metrics import EpochResult
 
 QUICK = ("--network", "mlp:hidden=[16,16]", "--epochs", "1", "--run-dir", "mine")
 
@@ -88,3 +100,41 @@ def test_strange_values_of_a_run_file_end_in_a_sentence(choices, words, tmp_path
     file.write_text(json.dumps(choices))
     assert main(["train", "--config", str(file)]) == 2
     assert words in capsys.readouterr().err
+
+
+# Tables.
+
+WIDTHS = pytest.mark.parametrize("width", [40, 80, 100, 120, 200])
+
+
+def printed(capsys, monkeypatch, width, *tables):
+    monkeypatch.setenv("COLUMNS", str(width))
+    print_tables(*tables)
+    text = capsys.readouterr().out
+    assert all(len(line) <= width for line in text.splitlines())
+    assert "…" not in text
+    return text
+
+
+def words_in(text):
+    return set(re.findall(r"[\w.,:%=()/-]+", text))
+
+
+@WIDTHS
+def test_no_value_of_the_methods_is_cut(capsys, monkeypatch, width):
+    text = printed(capsys, monkeypatch, width, method_table(4))
+    for row in method_rows(4):  # all but the paper, which is prose
+        assert words_in(" ".join(row[:-1])) <= words_in(text)
+    assert {name for name in METHOD_COLUMNS if name in text} == set(METHOD_COLUMNS)
+
+
+@WIDTHS
+def test_prose_breaks_between_words(capsys, monkeypatch, width):
+    printed(capsys, monkeypatch, width, option_table(), data_table())
+
+
+def test_no_number_of_a_result_is_cut(capsys, monkeypatch):
+    epochs = (EpochResult(0, 1.23456789, None, 1.0, 8, (0.0,), (0,)),)
+    summary = Summary("finished", "", Path("runs/mine"), epochs, 12345.6, 98765.4, (), ())
+    text = printed(capsys, monkeypatch, 40, *summary_tables(summary))
+    assert "12345.6" in words_in(text)

@@ -9,13 +9,14 @@ import pytest
 
 from hocket.errors import OptionError
 from hocket.methods import parse_method
-from hocket.methods.registry import forwards_first, normalize_method, with_option
+from hocket.methods.registry import forwards_first, normalize_method
 from hocket.remedies import parse_remedies
 from hocket.runs.build import load_data
 from hocket.runs.config import RunConfig
 from hocket.runs.own_code import named_code
 from hocket_lab.studies.rows import Run
 from hocket_lab.studies.study import Study
+from unit.lab.studies.in_process import run_here
 
 MINE = """
 from __future__ import annotations
@@ -70,7 +71,6 @@ def test_a_function_builds_a_method_and_a_class_a_remedy():
     assert (method.backward_delay, method.name) == (2, parse_method("mine.py:late").name)
     assert [remedy.share for remedy in method.remedies] == [0.25]
     assert parse_method("ddg:linearize=live+mine.py:Half").remedies[0].share == 0.5
-    assert with_option(METHOD, "extra", 0) == METHOD.replace("extra=1", "extra=0")
     assert normalize_method("mine.py:late:extra=1+mine.py:Half(share=25e-2)") == METHOD
     assert "order=forward-first" in forwards_first(METHOD)
 
@@ -109,9 +109,8 @@ def test_a_run_is_trained_and_resumed_by_name_only(call):
 
 
 def test_a_report_runs_no_code_that_a_run_folder_names(call):
-    assert (
-        call("train", "--method", METHOD, *TRAIN, "--epochs", "1", "--run-dir", "run")[0] == 0
-    )
+    words = ("--method", METHOD, *TRAIN, "--epochs", "1", "--run-dir", "run")
+    assert call("train", *words)[0] == 0
     Path("mine.py").write_text("raise SystemExit('it ran')")
     assert call("report", "run", "--out", "report.html")[0] == 0
     assert "mine.py:late" in Path("report.html").read_text()
@@ -127,7 +126,8 @@ def test_draw_and_plan_take_them(call):
     assert re.search(f"--method '{method}'", printed)
 
 
-def test_a_study_names_them_with_a_word_of_the_user(call):
+def test_a_study_names_them_with_a_word_of_the_user(call, monkeypatch):
+    run_here(monkeypatch)
     Path("mine.toml").write_text(
         "grid = {method = ['ddg', 'mine.py:late', 'mine.py:late:extra=1+mine.py:Half']}\n"
         "base = {data = 'mine.py:toy', network = 'mlp:hidden=[8,8]', epochs = 1}"
@@ -136,9 +136,8 @@ def test_a_study_names_them_with_a_word_of_the_user(call):
     assert code == 2
     assert "give --method mine.py:late:extra=1+mine.py:Half" in told.replace("\n", " ")
     allowed = ("--method", "mine.py:late", "--method", "fdg+mine.py:Half")
-    code, _, told = call(
-        "sweep", "mine.toml", *allowed, "--data", "mine.py:toy", "--out", "out"
-    )
+    words = ("--data", "mine.py:toy", "--out", "out")
+    code, _, told = call("sweep", "mine.toml", *allowed, *words)
     assert code == 0, told
     read = Study.read("mine.toml", own_code={"method": [METHOD], "data": ["mine.py:toy"]})
     assert len(read.rows) == 3

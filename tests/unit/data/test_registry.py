@@ -3,9 +3,10 @@
 from pathlib import Path
 
 import pytest
+import torch
 
-from hocket.data import DATA, Data, load, options
-from hocket.errors import OptionError
+from hocket.data import DATA, Data, check_targets, load, options
+from hocket.errors import DataError, OptionError
 
 READ_FILES = ("cifar10", "cifar100", "folder", "text")
 
@@ -50,11 +51,7 @@ HERE = {"data_dir": Path("here")}
         ("zzz", {}, "unknown data set 'zzz'; there are: digits, cifar10"),
         ("synthetic:classes=4", {}, "cannot read 'classes=4' in .*give options as arguments"),
         ("cifar10", HERE | {"subsets": 3}, "'subsets' .did you mean 'subset'"),
-        (
-            "cifar10",
-            HERE | {"colour": 1},
-            "'colour'; there are: subset, augment, normalisation",
-        ),
+        ("cifar10", HERE | {"colour": 1}, "'colour'; there are: subset, augment"),
         ("digits", {"x": 1}, "unknown option 'x'; there are: none"),
         *((name, {}, "reads files; pass their folder with --data-dir") for name in READ_FILES),
         *(
@@ -66,3 +63,21 @@ HERE = {"data_dir": Path("here")}
 def test_names_and_options_that_do_not_exist_are_refused(name, options, said):
     with pytest.raises(OptionError, match=said):
         load(name, batch_size=4, **options)
+
+
+def test_targets_in_range_pass():
+    check_targets(torch.tensor([[0, 9], [3, 4]]), classes=10)
+
+
+@pytest.mark.parametrize(
+    ("targets", "said"),
+    [
+        (torch.tensor([0, 10]), "range from 0 to 10, but 10 classes want 0 to 9"),
+        (torch.tensor([-1, 3]), "range from -1 to 3, but 10 classes want 0 to 9"),
+        (torch.zeros(3), "targets are torch.float32; give class numbers as integers"),
+        (torch.zeros(3, dtype=torch.complex64), "targets are torch.complex64; give class"),
+    ],
+)
+def test_targets_that_are_no_class_numbers_are_refused(targets, said):
+    with pytest.raises(DataError, match=said):
+        check_targets(targets, classes=10)

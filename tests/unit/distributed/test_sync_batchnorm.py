@@ -22,7 +22,7 @@ from hocket.distributed.replicas.sync_batchnorm import (
 from hocket.engine.build import EngineParts, build_distributed
 from hocket.errors import OptionError
 from hocket.methods import FDG
-from hocket.stage.layers.network_names import NetworkNames
+from hocket.stage.layers.module_tensors import NetworkNames
 from hocket.stage.setup import Setup
 
 

@@ -4,7 +4,7 @@ from collections import Counter
 
 import pytest
 
-from hocket.engine.async_clock import EventClock
+from hocket.engine.async_simulated import EventClock
 from hocket.errors import OptionError
 from hocket.methods.simulated.stage_speeds import StageSpeeds
 

@@ -7,8 +7,7 @@ import pytest
 from hocket import Trainer
 from hocket.errors import OptionError
 from hocket.methods import ADL, BP, DDG, DGL, FDG, METHODS, PipeDream2BW
-from hocket.methods.simulated.extra_delay import parse_extra_delay, with_extra_delay
-from hocket.methods.simulated.staleness_profile import with_staleness
+from hocket.methods.simulated.delays import parse_extra_delay, with_extra_delay, with_staleness
 from hocket.program import unroll
 from hocket.runs.build import build_run_method
 from hocket.runs.config import RunConfig

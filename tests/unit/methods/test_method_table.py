@@ -22,10 +22,8 @@ from hocket.methods import (
     build_method,
     method_options,
 )
-from hocket.methods.delays import MemoryCount
-from hocket.methods.method import Method
+from hocket.methods.method import MemoryCount, Method, Replay
 from hocket.methods.registry import as_method, parse_method
-from hocket.methods.replay import Replay
 from hocket.signals import Delayed
 
 

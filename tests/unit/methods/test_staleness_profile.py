@@ -11,7 +11,7 @@ from contract.worlds import Case, trained
 from hocket import Trainer
 from hocket.errors import OptionError
 from hocket.methods import ADL, BP, DDG, DGL, FDG, METHODS, PipeDream
-from hocket.methods.simulated.staleness_profile import with_staleness
+from hocket.methods.simulated.delays import with_staleness
 from hocket.program import unroll
 from hocket.runs.build import build_run_method
 from hocket.runs.config import RunConfig

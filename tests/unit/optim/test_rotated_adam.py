@@ -1,6 +1,5 @@
 """Adam in rotated bases: its reference, its laws, and its place in a training."""
 
-import copy
 import math
 from functools import partial
 
@@ -74,21 +73,6 @@ def test_a_rotation_of_the_weights_rotates_their_path():
         build = partial(kind, **ADAM)
         turned = walk(build, rotated([start])[0], rotated(path))
         assert (not far(rotated(walk(build, start, path)), turned)) == same
-
-
-def test_it_goes_on_from_its_state():
-    start, *path = gradients((3, 4))
-    whole = walk(lambda params: RotatedAdam(params, **OPTIONS), start, path)
-    weight = nn.Parameter(start.clone())
-    optimizer = RotatedAdam([weight], **OPTIONS)
-    for number, gradient in enumerate(path):
-        if number == 6:
-            state = copy.deepcopy(optimizer.state_dict())
-            optimizer = RotatedAdam([weight])
-            optimizer.load_state_dict(state)
-        weight.grad = gradient
-        optimizer.step()
-    assert torch.equal(weight.detach(), whole[-1])
 
 
 def test_predictions_need_the_last_change():

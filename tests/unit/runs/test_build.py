@@ -8,9 +8,10 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from hocket import Plan, Trainer, data
+from hocket import Plan, Trainer, data, zoo
 from hocket.errors import OptionError
-from hocket.methods import FDG
+from hocket.methods import FDG, parse_method
+from hocket.options import Named
 from hocket.runs.build import (
     KEPT_PLAN,
     build_network,
@@ -19,7 +20,8 @@ from hocket.runs.build import (
     build_scheduler_factory,
     parse_stage_speeds,
 )
-from hocket.runs.config import RunConfig
+from hocket.runs.config import RunConfig, parse_config
+from hocket.runs.recipes import RECIPES, recipe
 from hocket.runs.train import train
 
 IMPOSSIBLE = "pipedream-2bw:accumulate=1"
@@ -226,3 +228,35 @@ def test_a_resumed_run_does_not_balance_again(tmp_path, monkeypatch):
     Plan((other,)).write(Path("run") / KEPT_PLAN)
     summary = train(replace(config, epochs=2), resume=True)
     assert summary.cuts == (other,)
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_everything_a_recipe_names_exists(name):
+    run = parse_config(recipe(name), name)
+    assert Named.parse(run.network).name in zoo.NETWORKS
+    assert Named.parse(run.data).name in data.DATA
+    parse_method(run.method)
+    build_plan(run)
+    build_optimizer_factory(run)
+    build_scheduler_factory(run)
+    assert parse_stage_speeds(run) is None or len(parse_stage_speeds(run)) == run.stages
+
+
+def test_a_recipe_is_a_copy():
+    recipe("fdg-cifar")["epochs"] = 1
+    assert recipe("fdg-cifar")["epochs"] == 300
+
+
+def test_the_settings_of_the_fdg_paper():
+    run = parse_config(recipe("fdg-cifar-warmup"), "recipe")
+    assert (run.epochs, run.batch_size) == (300, 128)
+    wanted = {"lr": 0.1, "momentum": 0.9, "weight_decay": 0.0005}
+    assert Named.parse(run.optimizer).options == wanted
+    optimizer = torch.optim.SGD([torch.ones(1, requires_grad=True)], lr=0.1)
+    scheduler, rates = build_scheduler_factory(run)(optimizer), []
+    for _ in range(300):
+        rates.append(optimizer.param_groups[0]["lr"])
+        optimizer.step()
+        scheduler.step()
+    wanted = [0.01] * 3 + [0.1] * 147 + [0.01] * 75 + [0.001] * 50 + [0.0001] * 25
+    assert rates == pytest.approx(wanted)

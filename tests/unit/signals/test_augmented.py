@@ -9,7 +9,7 @@ from hocket import DGL, Trainer, cross_entropy, zoo
 from hocket.errors import OptionError
 from hocket.methods import parse_method
 from hocket.signals import Local
-from hocket.signals.augmented import build_augmented_head, pyramid_depth, spread_evenly
+from hocket.signals.heads import build_augmented_head, pyramid_depth, spread_evenly
 from hocket.signals.signal import LaterLayers
 from reference import auglocal, dgl
 

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from hocket.errors import DataError, OptionError
-from hocket.signals.matching import SimilarityMatching, build_matching, similarities
+from hocket.signals.similarity import SimilarityMatching, build_matching, similarities
 
 
 def test_similarities_are_correlations_of_features():

@@ -6,7 +6,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from hocket.errors import DataError, OptionError
-from hocket.signals.synthesizers import build_synthesizer
+from hocket.signals.synthetic import build_synthesizer
 
 # Shape of one sample, shape of the targets of a batch of 4.
 LAYOUTS = {"map": ((3, 6, 5), (4,)), "tokens": ((7, 3), (4, 7)), "vector": ((3,), (4,))}

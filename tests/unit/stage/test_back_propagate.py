@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from hocket.errors import PacketError
-from hocket.stage.passes.graph import graph_leaves
+from hocket.stage.passes.edges import graph_leaves
 from hocket.transport.packet import Activation
 
 

@@ -8,8 +8,8 @@ import torch
 from torch import nn
 from torch.overrides import TorchFunctionMode
 
-from hocket.stage.passes import bare_backward as module
-from hocket.stage.passes.bare_backward import bare_backward
+from hocket.stage.passes import back_propagate as module
+from hocket.stage.passes.back_propagate import bare_backward
 
 
 def roots_of(kind):

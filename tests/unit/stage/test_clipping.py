@@ -12,7 +12,7 @@ from contract.small import copied, data, different, mlp, sgd, train
 from hocket import Trainer, cross_entropy
 from hocket.errors import CheckpointError, OptionError
 from hocket.methods import ADL, BP, METHODS
-from hocket.stage.update.clipping import Clipping, as_clipping
+from hocket.stage.update.accumulate import Clipping, as_clipping
 
 BATCHES = data(mlp, 6)
 

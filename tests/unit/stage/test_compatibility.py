@@ -14,7 +14,7 @@ from hocket import Trainer
 from hocket.errors import LinearizeError, OptionError
 from hocket.methods import FDG
 from hocket.stage.layers.compatibility import check_compatible
-from hocket.stage.layers.network_names import NetworkNames
+from hocket.stage.layers.module_tensors import NetworkNames
 
 
 class Cell(nn.Module):

@@ -9,10 +9,9 @@ from torch import Tensor, nn
 
 from contract.small import different
 from hocket.stage.late_gradients.build import build_linearizer
-from hocket.stage.late_gradients.copied_weights import CopiedWeights
-from hocket.stage.late_gradients.stash_or_live import KeptOutput, SavedTensorHooks
+from hocket.stage.late_gradients.linearizer import KeptOutput, StageLayers
+from hocket.stage.late_gradients.saved_weights import CopiedWeights, SavedTensorHooks
 from hocket.stage.layers.known_layers import KnownLayers
-from hocket.stage.layers.network_names import NetworkNames
 
 IMAGES = torch.randn(4, 6, 8, 8, generator=torch.Generator().manual_seed(1))
 VECTORS = IMAGES[:, :, 0, 0].contiguous()
@@ -52,7 +51,7 @@ def build(name: str = "linear") -> tuple[nn.Module, Tensor]:
 
 
 def copied(module: nn.Module) -> CopiedWeights:
-    linearizer = build_linearizer("stash", 1, "forward", layers=KnownLayers(module))
+    linearizer = build_linearizer("stash", 1, "forward", StageLayers(known=KnownLayers(module)))
     assert isinstance(linearizer, CopiedWeights)
     return linearizer
 
@@ -85,7 +84,7 @@ def late_gradients(
 
 @pytest.mark.parametrize("name", MODULES)
 def test_late_gradients_are_those_of_hooks(name):
-    wanted = late_gradients(lambda module: SavedTensorHooks(NetworkNames(), stash=True), name)
+    wanted = late_gradients(lambda module: SavedTensorHooks(StageLayers(), stash=True), name)
     found = late_gradients(copied, name)
     assert any(gradient.any() for gradient in wanted)
     assert not different(wanted, found)
@@ -135,7 +134,7 @@ def resident_mib() -> float:
 def test_a_graph_without_a_backward_is_freed(stash):
     """As of a batch that is skipped, or in flight when a trainer is closed."""
     module, inputs = nn.Sequential(nn.Linear(8, 2**20), nn.ReLU()), torch.ones(8, 8)
-    linearizer = SavedTensorHooks(NetworkNames(), stash=stash)
+    linearizer = SavedTensorHooks(StageLayers(), stash=stash)
     for warmup in (True, False):
         before = resident_mib()
         for _ in range(3 if warmup else 8):

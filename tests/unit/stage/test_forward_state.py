@@ -6,14 +6,14 @@ import torch
 from torch import nn
 
 from contract.small import conv, data
-from hocket.stage.late_gradients.stash_or_live import SavedTensorHooks
-from hocket.stage.layers.network_names import NetworkNames
+from hocket.stage.late_gradients.linearizer import StageLayers
+from hocket.stage.late_gradients.saved_weights import SavedTensorHooks
 from hocket.stage.weight_copies.forward_state import mismatches, named_tensors, set_tensors
 
 (X, _), (OTHER, _) = data(conv, 2)
 
 
-hooks = partial(SavedTensorHooks, NetworkNames())
+hooks = partial(SavedTensorHooks, StageLayers(keep_states=True))
 
 
 def build_module():
@@ -34,13 +34,13 @@ def storages(state):
 
 
 def test_nothing_is_kept_unless_it_is_asked_for():
-    assert hooks(stash=True).forward_state(build_module()) is None
+    assert SavedTensorHooks(StageLayers(), stash=True).forward_state(build_module()) is None
 
 
 def test_stash_shares_what_is_kept_with_what_it_copies():
     module, linearizer = (
         build_module(),
-        hooks(stash=True, keep_states=True),
+        hooks(stash=True),
     )
     state = linearizer.forward_state(module)
     stashed = storages(state)

@@ -9,7 +9,7 @@ from torch import nn
 from contract.small import sgd
 from hocket import Trainer
 from hocket.errors import NonFiniteError
-from hocket.stage.layers.network_names import NetworkNames
+from hocket.stage.layers.module_tensors import NetworkNames
 
 
 def test_what_the_network_has_is_named_as_there():

@@ -23,6 +23,7 @@ from hocket.errors import CutError, DataError
 from hocket.methods import BP, FDG
 from hocket.training.session.batches import (
     BatchSplitter,
+    Upload,
     length_of,
     require_batches,
 )
@@ -268,3 +269,17 @@ def test_a_data_set_where_a_loader_belongs_is_refused():
     for use in (partial(trainer.fit, epochs=1), trainer.evaluate, trainer.predict):
         with pytest.raises(DataError, match=r"a data set, TensorData.*DataLoader\(dataset, b"):
             use(ROWS)
+
+
+CPU = torch.device("cpu")
+
+
+def test_a_batch_that_is_in_place_is_not_copied():
+    values = torch.ones(2, 3, 4, 4)
+    assert Upload(CPU, channels_last=False)(values) is values
+
+
+def test_images_get_the_memory_format():
+    images, targets = Upload(CPU, channels_last=True)((torch.ones(2, 3, 4, 4), torch.ones(2)))
+    assert images.is_contiguous(memory_format=torch.channels_last)
+    assert targets.is_contiguous()

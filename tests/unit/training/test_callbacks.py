@@ -136,9 +136,7 @@ def test_a_state_that_has_become_empty_stays_so(tmp_path):
 def test_a_state_that_is_no_json_is_refused_by_name(tmp_path, value):
     diary = Diary()
     diary.state_dict = lambda: {"best": value}
-    with pytest.raises(
-        OptionError, match=r"the callback Diary has a state that .* cannot keep"
-    ):
+    with pytest.raises(OptionError, match="the callback Diary has a state"):
         fit(trainer_of(resumable=True), diary, checkpoints=Checkpoints(tmp_path))
     assert not [*tmp_path.iterdir()]
 
@@ -357,7 +355,7 @@ REFUSALS = {
     ),
     "no class numbers": (
         lambda: epochs_until_stop(EarlyStopping(), [None]),
-        "epoch 0 has no error, as targets are not class numbers",
+        "epoch 0 has no error",
     ),
     "another metric than before": (
         lambda: on_start(EarlyStopping("test_loss"), EarlyStopping().state_dict()),
@@ -365,7 +363,7 @@ REFUSALS = {
     ),
     "stages that run freely": (
         lambda: on_start(EarlyStopping(), has_common_epochs=False),
-        "EarlyStopping compares epochs, and the stages run",
+        "the stages run",
     ),
 }
 

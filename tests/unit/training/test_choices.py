@@ -71,16 +71,10 @@ def resumed(saved, built=None, **options):
     return after, "\n".join(str(each.message) for each in caught)
 
 
-def test_what_has_not_changed_is_not_told(saved):
-    assert resumed(saved)[1] == ""
-
-
 CHANGED = {
+    "nothing": ({}, ""),
     "a rate": ({"optimizer": partial(adam, lr=0.1)}, "lr was 0.01, and is 0.1"),
-    "momenta": (
-        {"optimizer": partial(adam, betas=(0.5, 0.9))},
-        "betas was [0.9, 0.99], and is [0.5, 0.9]",
-    ),
+    "momenta": ({"optimizer": partial(adam, betas=(0.5, 0.9))}, "and is [0.5, 0.9]"),
     "a schedule in another": (
         {"scheduler": partial(schedule, steps=10)},
         "stage 1: the checkpoint decides, so these changes have no effect:\n"
@@ -91,17 +85,16 @@ CHANGED = {
         {"built": network(eps=0.1)},
         "layer 'norm' was LayerNorm((4,), eps",
     ),
-    "the loss": (
-        {"loss": nn.CrossEntropyLoss(label_smoothing=0.3)},
-        "the loss was cross_entropy, and is CrossEntropyLoss(reduction=mean, ",
-    ),
+    "the loss": ({"loss": nn.CrossEntropyLoss(label_smoothing=0.3)}, "loss was cross_entropy"),
 }
 
 
 @pytest.mark.parametrize("name", CHANGED)
 def test_a_change_is_told(saved, name):
     options, told = CHANGED[name]
-    assert told in resumed(saved, **options)[1]
+    found = resumed(saved, **options)[1]
+    assert told in found
+    assert bool(told) == bool(found)
 
 
 def test_the_rate_of_the_checkpoint_is_used(saved):

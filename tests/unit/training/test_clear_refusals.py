@@ -43,7 +43,7 @@ REFUSALS = {
     "inference": (lambda: prepared(of_inference()), "built in inference_mode"),
     "callback": (
         lambda: Trainer(mlp(2), optimizer=sgd).fit([], epochs=1, callbacks=[Callback]),
-        "a callback is the class Callback; give an object",
+        "Callback'>; give an object of a class",
     ),
     "tensorboard": (lambda: parse_trackers("tensorboard"), "--tensorboard"),
     "SGD": (lambda: build_optimizer_factory(RunConfig(optimizer="SGD")), "SGD:lr=0.05"),

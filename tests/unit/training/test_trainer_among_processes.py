@@ -1,7 +1,5 @@
 """What a trainer offers for several processes, seen from one; and what it refuses."""
 
-import itertools
-
 import pytest
 
 from contract.small import data, different, mlp, sgd
@@ -32,22 +30,6 @@ def test_alone_a_process_leads_and_gathers_from_itself():
     assert trainer.sent_bytes == 0
     state = trainer.state_dict()
     assert different(state.values(), trainer.network.state_dict().values()) == []
-
-
-def test_a_trace_has_a_span_for_every_action_and_its_stages_take_turns():
-    events = []
-    trainer = Trainer(
-        mlp(3),
-        optimizer=sgd,
-        record_timeline=True,
-        watchers=[lambda event, _: events.append(event)],
-    )
-    trainer.fit(data(mlp, 4), epochs=1, progress=False)
-    spans = trainer.timeline().spans
-    assert [(s.kind, s.stage, s.batch, s.tick) for s in spans] == [
-        (e.action.kind, e.action.stage, e.action.batch, e.tick) for e in events
-    ]
-    assert all(a.end_s <= b.start_s for a, b in itertools.pairwise(spans))
 
 
 def test_a_second_fit_counts_all_epochs(capsys):

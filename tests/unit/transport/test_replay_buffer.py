@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hocket.errors import PacketError
-from hocket.methods.replay import Replay
+from hocket.methods.method import Replay
 from hocket.transport.packet import Activation, Gradient
 from hocket.transport.replay_buffer import BufferToNext, BufferToPrevious, ReplayBuffer
 

@@ -7,6 +7,7 @@ network cannot reach them. They end on their own where they can; those that hang
 import math
 import os
 import pickle
+import resource
 import runpy
 import signal
 import sys
@@ -26,6 +27,8 @@ from hocket.distributed.launching.worker_main import STOP_SIGNALS, WorkerSpec
 from hocket.distributed.network.network_interface import loopback_interface
 from hocket.errors import OptionError, PeerLostError, format_problems, warn
 
+FILES, FILES_PER_PROCESS = 40, 8
+"""Files and connections of a process of a launch: its own, and those for each process."""
 CHECKPOINT_GRACE_S = 30.0
 """Seconds that processes have to end where they may write a last checkpoint."""
 _servers: list[ForkServer] = []
@@ -211,6 +214,14 @@ def _check_options(processes: int, threads: int, grace_s: float, timeout_s: floa
     if not 0 < timeout_s < math.inf:
         problems.append(f"timeout_s is {timeout_s}; use a number of seconds")
 
+    # What the system allows.
+    needed_files = FILES + FILES_PER_PROCESS * processes
+    files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if files != resource.RLIM_INFINITY and files < needed_files:
+        problems.append(
+            f"a process may have {files} files and connections open, and needs {needed_files}; "
+            "raise the limit with `ulimit -n`"
+        )
     if threading.current_thread() is not threading.main_thread():
         problems.append(
             f"launch was called in the thread {threading.current_thread().name!r}, which "

@@ -86,7 +86,13 @@ class Value:
     shape: tuple[int, ...] = ()
 
     def register(self, key: ValueKey, event: int, tensor: Tensor) -> None:
-        """Add a key under which the tensor is known from an event on, as it is then."""
+        """Add a key under which the tensor is known from an event on, as it is then.
+
+        Args:
+            key: The key.
+            event: Number of the event.
+            tensor: The tensor.
+        """
         self.keys.append((key, event))
         self.storage = tensor.untyped_storage()._cdata
         self.shape = tuple(tensor.shape)

@@ -5,49 +5,36 @@ or views of the present memory, whose changes autograd does not count. The gradi
 tensors are passed on to the weights.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping
 
-import torch
 from torch import Tensor, nn
-from torch.autograd.function import FunctionCtx
 
 from hocket.errors import LinearizeError, OptionError
-from hocket.stage.late_gradients.compiled import CompiledLayers
-from hocket.stage.late_gradients.stash_or_live import Editable, KeptGraph, KeptOutput
+from hocket.stage.late_gradients.linearizer import (
+    KeptOutput,
+    Linearizer,
+    OutputOfCopies,
+    StageLayers,
+)
 from hocket.stage.layers.compatibility import graph_nodes
-from hocket.stage.layers.network_names import NetworkNames
-from hocket.stage.weight_copies.version_copies import VersionCopies
+from hocket.stage.weight_copies.copies import VersionCopies
 from hocket.tree import Tree
 
 
-class CompiledGraph(KeptGraph):
+class CompiledGraph(Linearizer):
     """Graph of compiled layers, with the weights of the forward (stash) or present ones (live).
 
     Args:
-        layers: The compiled layers, which must recompute nothing for ``live``.
-        names: Names of the weights in the network.
+        layers: What is known of the layers, which must recompute nothing for ``live``.
         stash: Differentiate at the weights of the forward.
-        keep_states: Keep the state of each forward, so that it can be repeated.
-        editable: Returns an input that the layers may edit.
-        trained: Weights that have an optimizer.
     """
 
     copies: VersionCopies
 
-    def __init__(
-        self,
-        layers: CompiledLayers,
-        names: NetworkNames,
-        *,
-        stash: bool,
-        keep_states: bool,
-        editable: Editable,
-        trained: Iterable[nn.Parameter],
-    ) -> None:
-        super().__init__(VersionCopies(), editable, keep_states=keep_states, trained=trained)
-        self._layers = layers
-        self._names = names
+    def __init__(self, layers: StageLayers, *, stash: bool) -> None:
+        super().__init__(layers, VersionCopies())
+        assert layers.compiled is not None
+        self._layers = layers.compiled
         self._stash = stash
         self._graph_checked = False
 
@@ -58,45 +45,27 @@ class CompiledGraph(KeptGraph):
             OptionError: The layers cannot be compiled, or use weights that are no parameters
                 of theirs.
         """
-        # Copies of the weights, or their present memory.
+        # Forward with copies of the weights, or with their present memory.
         weights = self._weights_of(module)
-        given = present = {
+        given = {
             name: self.copies.whole(weight) if self._stash else weight.data
             for name, weight in weights.items()
         }
-
-        # Weights that learn get the gradients of what is given for them.
-        if learned := {name: w for name, w in weights.items() if w.requires_grad}:
-            with_graph = _GivenFor.apply(  # type: ignore[no-untyped-call]
-                [present[name] for name in learned], *learned.values()
-            )
-            given = present | dict(zip(learned, with_graph, strict=True))
-
-        # Compute, and check the first graph.
+        for name, weight in weights.items():
+            given[name].requires_grad_(weight.requires_grad)
         output = self._layers(module, self._editable(leaves), given)
+
+        # Check the first graph.
         if not self._graph_checked:
             _check_graph(output, dict(self._names.of_parameters(module)))
             self._graph_checked = True
 
         def get_output() -> Tree:
             if not self._stash:
-                _require_same_memory(present, weights)
+                _require_same_memory(given, weights)
             return output
 
-        return output, KeptOutput(get_output)
-
-
-class _GivenFor(torch.autograd.Function):
-    """Tensors to compute with instead of weights, to which their gradients are passed on."""
-
-    @staticmethod
-    def forward(ctx: FunctionCtx, given: Sequence[Tensor], *weights: Tensor) -> Any:
-        ctx.set_materialize_grads(False)
-        return tuple(given)
-
-    @staticmethod
-    def backward(ctx: FunctionCtx, *gradients: Tensor | None) -> Any:
-        return None, *gradients
+        return output, OutputOfCopies(get_output, [*weights.values()], [*given.values()])
 
 
 def _check_graph(output: Tree, weights: Mapping[str, Tensor]) -> None:
@@ -110,7 +79,7 @@ def _check_graph(output: Tree, weights: Mapping[str, Tensor]) -> None:
         OptionError: The graph leads to a weight, not to the tensor that was given for it.
     """
     names = {id(weight): name for name, weight in weights.items()}
-    for node in graph_nodes(output, (_GivenFor._backward_cls,)):
+    for node in graph_nodes(output):
         name = names.get(id(getattr(node, "variable", None)))
         if name is not None:
             raise OptionError(

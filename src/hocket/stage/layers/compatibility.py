@@ -20,7 +20,7 @@ from torch.overrides import TorchFunctionMode
 
 from hocket.errors import LinearizeError, OptionError, format_problems
 from hocket.methods.method import Linearize
-from hocket.stage.layers.network_names import NetworkNames
+from hocket.stage.layers.module_tensors import NetworkNames
 from hocket.tree import Tree, tensors
 
 GENERATORS = (
@@ -173,22 +173,16 @@ def check_graph(output: Tree, weights: Mapping[str, Tensor]) -> None:
                         )
 
 
-def graph_nodes(output: Tree, ends: tuple[type, ...] = ()) -> Iterator[Node]:
-    """Yield each node of a graph once.
-
-    Args:
-        output: Output of a forward, with its graph.
-        ends: Classes of nodes behind which the graph is left alone.
-    """
+def graph_nodes(output: Tree) -> Iterator[Node]:
+    """Yield each node of the graph of an output once."""
     nodes = [tensor.grad_fn for tensor in tensors(output) if tensor.grad_fn is not None]
     seen = set(nodes)
     while nodes:
         node = nodes.pop()
         yield node
-        if not isinstance(node, ends):
-            following = {each for each, _ in node.next_functions if each is not None} - seen
-            seen |= following
-            nodes += following
+        following = {each for each, _ in node.next_functions if each is not None} - seen
+        seen |= following
+        nodes += following
 
 
 class ForbidForward(TorchFunctionMode):

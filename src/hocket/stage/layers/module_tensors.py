@@ -1,11 +1,17 @@
-"""Weights and buffers of a module, found without a walk through its layers in every tick."""
+"""Weights and buffers of a module, their names, and the outputs that a gradient flows through.
 
+None of these needs a walk through the layers in every tick.
+"""
+
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import TypeAlias
 
 from torch import Tensor, nn
 
 LayerBuffers: TypeAlias = dict[str, Tensor | None]
 """Buffers of a layer by its own names, as they are now."""
+FindFlow: TypeAlias = Callable[[], list[bool]]
+"""Finds out for each tensor of an output whether a gradient flows through it."""
 
 
 def present_buffer(buffers: LayerBuffers, name: str) -> Tensor | None:
@@ -51,3 +57,98 @@ class ModuleTensors:
             for name, buffer in buffers.items()
             if buffer is not None
         ]
+
+
+class GradientFlow:
+    """Finds out once which tensors of an output a gradient flows through.
+
+    It does so again only if other inputs or weights need gradients, for some stages have to
+    forward once more for that.
+
+    Args:
+        tensors: Weights and buffers of the stage.
+    """
+
+    def __init__(self, tensors: ModuleTensors) -> None:
+        self._tensors = tensors
+        self._through: list[bool] = []
+        self._known_for: Hashable = None  # everything that it depends on
+
+    def through(
+        self,
+        outputs: Sequence[Tensor],
+        inputs: Sequence[Tensor],
+        find: FindFlow,
+    ) -> list[bool]:
+        """Return for each tensor of an output whether a gradient flows through it.
+
+        Args:
+            outputs: Tensors of the output.
+            inputs: Tensors of the input.
+            find: Finds it out.
+        """
+        sources = (*inputs, *self._tensors.parameters)
+        depends_on = (len(outputs), *[tensor.requires_grad for tensor in sources])
+        if self._known_for != depends_on:
+            self._known_for = depends_on
+            self._through = find()
+        return self._through
+
+
+def find_tables(outputs: Sequence[Tensor], find: FindFlow) -> list[bool]:
+    """Return for each tensor of an output whether it is a table, such as one of positions.
+
+    No gradient flows through a table, but through another tensor of the output. The next stage
+    takes it as it would in the uncut network, without a gradient, for PyTorch may choose its
+    kernels by that. In a stage that learns nothing, activations cannot be told from tables.
+
+    Args:
+        outputs: Tensors of the output.
+        find: Finds out through which of them a gradient flows.
+    """
+    if len(outputs) == 1:
+        return [False]
+    flows = find()
+    return [any(flows) and not learned for learned in flows]
+
+
+class NetworkNames:
+    """Names that parameters, buffers and layers have in the whole network.
+
+    Layers that are cut out of a sequence, or given as a list of stages, have other names. What
+    the network does not have keeps its own name.
+
+    Args:
+        network: The network; without it all names are those within the stage.
+
+    Attributes:
+        parameters: Name of each parameter of the network.
+    """
+
+    def __init__(self, network: nn.Module | None = None) -> None:
+        named = [] if network is None else list(network.named_modules())
+        self._layers = {layer: name for name, layer in named}
+        self.parameters: dict[nn.Parameter, str] = {}
+        if network is not None:
+            self.parameters = {p: name for name, p in network.named_parameters()}
+
+    def of_parameters(self, module: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
+        """Yield each parameter of a module once, with its name in the network."""
+        for own, parameter in module.named_parameters():
+            yield self.parameters.get(parameter, own), parameter
+
+    def of_layers(self, module: nn.Module) -> Iterator[tuple[str, nn.Module]]:
+        """Yield each layer of a module, itself included, with its name in the network."""
+        names: dict[str, str] = {}
+        for own, layer in module.named_modules():
+            parent, _, last = own.rpartition(".")
+            inside = ".".join(filter(None, [names.get(parent, ""), last]))
+            names[own] = self._layers.get(layer, inside)
+            yield names[own], layer
+
+    def of_buffers(self, module: nn.Module) -> Iterator[tuple[str, Tensor]]:
+        """Yield each buffer of each layer of a module, with its name in the network."""
+        for name, layer in self.of_layers(module):
+            for key, buffer in layer._buffers.items():
+                if buffer is not None:
+                    yield ".".join(filter(None, [name, key])), buffer

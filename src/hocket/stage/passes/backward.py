@@ -9,11 +9,10 @@ from hocket.signals.signal import BackwardRoots
 from hocket.stage.core import StageCore
 from hocket.stage.in_flight import DeferredTarget, ForwardedBatch
 from hocket.stage.passes.back_propagate import back_propagate, require_graph
-from hocket.stage.passes.graph import backward_roots
-from hocket.stage.passes.outgoing import to_outgoing
+from hocket.stage.passes.edges import backward_roots, to_outgoing
 from hocket.stage.passes.skip import skip_backward
 from hocket.stage.report import ActionReport, Number
-from hocket.stage.update.foreign_weights import drop_gradients
+from hocket.stage.update.untrained import drop_gradients
 from hocket.transport.packet import Gradient
 from hocket.tree import Tree, map_tensors, tensors
 
@@ -84,7 +83,7 @@ def backward(core: StageCore, batch: int) -> ActionReport:
     then = core.weights.at_version(forwarded.version)
     core.gradients = core.updater.accumulate(staleness, then)
     if roots.deferred is not None:
-        core.deferred_targets.add(DeferredTarget(roots.deferred, activation, seen))
+        core.deferred_targets[batch] = DeferredTarget(roots.deferred, activation, seen)
     core.epochs[batch] = activation.epoch
     return ActionReport(
         epoch=activation.epoch,

@@ -5,9 +5,8 @@ from functools import partial
 from hocket.signals.signal import expects_answer
 from hocket.stage.core import StageCore
 from hocket.stage.in_flight import ForwardedBatch
-from hocket.stage.layers.gradient_flow import find_tables
-from hocket.stage.passes.graph import graph_leaves
-from hocket.stage.passes.outgoing import send_output
+from hocket.stage.layers.module_tensors import find_tables
+from hocket.stage.passes.edges import graph_leaves, send_output
 from hocket.stage.passes.skip import skip_forward
 from hocket.stage.report import ActionReport
 from hocket.tree import Tree, is_inexact, tensors

@@ -9,9 +9,8 @@ from torch import Tensor
 from hocket.modes import evaluation_mode
 from hocket.signals.losses import class_dimension
 from hocket.stage.core import StageCore
-from hocket.stage.layers.gradient_flow import find_tables
-from hocket.stage.passes.graph import graph_leaves
-from hocket.stage.passes.outgoing import send_output, to_outgoing
+from hocket.stage.layers.module_tensors import find_tables
+from hocket.stage.passes.edges import graph_leaves, send_output, to_outgoing
 from hocket.stage.passes.skip import send_skipped
 from hocket.stage.report import ActionReport
 from hocket.stage.weight_copies.forward_state import forward_without_buffer_updates

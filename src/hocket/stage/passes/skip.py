@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from hocket.signals.signal import expects_answer
 from hocket.stage.core import StageCore
-from hocket.stage.in_flight import ForwardedBatch
+from hocket.stage.in_flight import DeferredTarget, ForwardedBatch
 from hocket.stage.report import ActionReport
 from hocket.transport.packet import Activation, Gradient
 
@@ -83,6 +83,7 @@ def skip_backward(
     if any(activation.differentiable):
         core.parts.to_previous.send(Gradient(activation.batch, None))
     if core.parts.signal.learns_from_gradient:
-        core.deferred_targets.skip(activation)
+        empty = DeferredTarget(None, activation.without_values(), None)
+        core.deferred_targets[activation.batch] = empty
     core.epochs[activation.batch] = activation.epoch
     return ActionReport(activation.epoch, core.updater.version, skipped=True, fault=fault)

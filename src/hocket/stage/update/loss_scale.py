@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterable, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -14,16 +14,18 @@ GROWTH_INTERVAL = 2000
 """Constants of torch.amp.GradScaler, all of them powers of two but the interval."""
 
 
-class LossScale(Protocol):
+class LossScale:
     """Factor on the backward of a stage, which its gradients no longer have.
+
+    Here it is 1, for precisions that have the exponents of float32.
 
     Attributes:
         factor: The factor now, a power of two.
         most_backoffs: Batches in a row that it may cost to find the factor.
     """
 
-    factor: float
-    most_backoffs: int
+    factor = 1.0
+    most_backoffs = 0
 
     def unscale(
         self, weights: Iterable[nn.Parameter], inputs: Sequence[Tensor]
@@ -37,6 +39,7 @@ class LossScale(Protocol):
         Returns:
             The gradient of each input; None for one without.
         """
+        return tuple([leaf.grad for leaf in inputs])
 
     def judge(self, *, finite: bool) -> bool:
         """Record a backward; return True if it overflowed because the scale was too large.
@@ -44,39 +47,17 @@ class LossScale(Protocol):
         Args:
             finite: True if all gradients are finite.
         """
+        return False
 
     def state_dict(self) -> dict[str, Any]:
         """Return what a resumed training continues from, as plain values."""
+        return {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from the state of another scale."""
 
 
-class NoScale:
-    """Scale of 1, for precisions that have the exponents of float32."""
-
-    factor = 1.0
-    most_backoffs = 0
-
-    def unscale(
-        self, weights: Iterable[nn.Parameter], inputs: Sequence[Tensor]
-    ) -> tuple[Tensor | None, ...]:
-        """Return the gradients of the inputs as they are; see the protocol."""
-        return tuple([leaf.grad for leaf in inputs])
-
-    def judge(self, *, finite: bool) -> bool:
-        """Return False: what is not finite is a fault of the batch; see the protocol."""
-        return False
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return nothing."""
-        return {}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Do nothing."""
-
-
-class DynamicScale:
+class DynamicScale(LossScale):
     """Scale that is halved when a gradient overflows, and doubled after many that do not.
 
     Each stage has one. Gradients leave it without the scale, and gradients of inputs as
@@ -99,7 +80,7 @@ class DynamicScale:
     def unscale(
         self, weights: Iterable[nn.Parameter], inputs: Sequence[Tensor]
     ) -> tuple[Tensor | None, ...]:
-        """Divide the gradients of a backward by the scale; see the protocol.
+        """Divide the gradients of a backward by the scale; see the base.
 
         Not in place: the gradients of a weight and of an input may share their memory.
         Gradients of inputs have at least 32 bits.
@@ -115,7 +96,7 @@ class DynamicScale:
         )
 
     def judge(self, *, finite: bool) -> bool:
-        """Change the scale if it is time; see the protocol."""
+        """Change the scale if it is time; see the base."""
         if finite:
             self._finite_count += 1
             if self._finite_count == GROWTH_INTERVAL:

@@ -1,10 +1,12 @@
 """Check of forwards: do they leave alone what they are said to, and do they change weights?"""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from hocket.errors import LinearizeError, list_names, warn
 from hocket.restore import numpy_and_python_state, preserve_rng, restore_state
@@ -12,11 +14,50 @@ from hocket.stage.layers.known_layers import KnownLayers
 from hocket.stage.parts import StageParts
 from hocket.stage.setup import Setup
 from hocket.stage.update.untrained import describe_names
-from hocket.stage.weight_copies.weight_edits import WeightEdits
-from hocket.stage.weights.held import NewestWeights
+from hocket.stage.weight_copies.copies import version_key
 from hocket.tree import Tree, copy_tensors, tensors
 
 _NO_CHECK: AbstractContextManager[None] = nullcontext()
+
+
+class WeightEdits(TorchFunctionMode):
+    """Finds weights that are changed, or are given another memory, from now on.
+
+    Embeddings with ``max_norm`` change theirs in their own forward.
+
+    As a context manager it sees edits of ``weight.data`` as well. These raise the version of
+    that tensor alone, which is kept until then.
+
+    Args:
+        weights: Weights by name.
+    """
+
+    def __init__(self, weights: Mapping[str, Tensor]) -> None:
+        super().__init__()
+        self._weights = weights
+        self._keys = {name: version_key(weight) for name, weight in weights.items()}
+        self._data: list[Tensor] = []
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        result = func(*args, **(kwargs or {}))
+        if func == Tensor.data.__get__:  # type: ignore[attr-defined]
+            self._data.append(result)
+        return result
+
+    def names(self) -> list[str]:
+        """Return the names of these weights."""
+        edited = {data.untyped_storage().data_ptr() for data in self._data if data._version}
+        return [
+            name
+            for name, weight in self._weights.items()
+            if version_key(weight) != self._keys[name] or self._keys[name][0] in edited
+        ]
 
 
 class ForwardCheck:
@@ -139,7 +180,7 @@ class ForwardCheck:
 
 
 def build_forward_check(
-    setup: Setup, parts: StageParts, known: KnownLayers, in_place: NewestWeights
+    setup: Setup, parts: StageParts, known: KnownLayers, stand_in: str
 ) -> ForwardCheck:
     """Build the check of the forwards of a stage.
 
@@ -147,9 +188,9 @@ def build_forward_check(
         setup: Options that all stages share.
         parts: Parts of the stage.
         known: What is known of its layers.
-        in_place: What sets the weights of its forwards.
+        stand_in: What its forwards see instead of the newest weights; see `ForwardCheck`.
     """
-    method, stand_in = setup.method, in_place.stand_in
+    method = setup.method
     weights = dict(parts.names.of_parameters(parts.module))
     if stand_in:
         weights = {name: p for name, p in weights.items() if p.requires_grad}

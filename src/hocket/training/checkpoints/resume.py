@@ -55,7 +55,7 @@ def resume_from(session: Session, folder: Path) -> tuple[FitState, ResumePoint]:
         snapshot, newer = newest_common_checkpoint(folder, wanted, lambda value: [value])
     else:
         snapshot, newer = newest_common_checkpoint(folder, wanted, world.gather)
-    session.checkpoint_folders.add(snapshot.folder.parent)
+    session.checkpoint_folders.add(snapshot.folder.parent.resolve())
     # Refuse another training, and build the stages for the inputs of the checkpoint.
     manifest, first = snapshot.manifest, next(iter(snapshot.parts.values()))
     require_same_setup(manifest, session.setup)

@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 import torch
 
 from hocket.checkpoint import Checkpoints, CheckpointWriter, Manifest
+from hocket.checkpoint.claimed_folders import claim_folder
 from hocket.checkpoint.directory import checkpoint_name
 from hocket.distributed.failures.phases import Phase
 from hocket.distributed.world.solo_world import SoloWorld
@@ -71,7 +72,7 @@ def saving(
         folder = Path(checkpoints.folder) / str(world.process_name)
         checkpoints, world = replace(checkpoints, folder=folder), SoloWorld()
         # A job that begins anew, as a stage had no checkpoint, finds checkpoints of others.
-        session.checkpoint_folders.add(folder)
+        session.checkpoint_folders.add(folder.resolve())
     # Claim the folder, and write until the training ends; then wait for the last checkpoint.
     with ExitStack() as claim:
         with session.world.in_phase(Phase.SAVING):
@@ -108,7 +109,7 @@ def _claim_folder(
     problem = ""
     if world.is_main:
         try:
-            claim.enter_context(session.checkpoint_folders.claim(folder))
+            claim.enter_context(claim_folder(folder, session.checkpoint_folders))
         except CheckpointError as error:
             problem = str(error)
     if problem := "".join(world.gather(problem)):

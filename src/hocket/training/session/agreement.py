@@ -17,7 +17,7 @@ from hocket.distributed.world.solo_world import SoloWorld
 from hocket.distributed.world.world import World
 from hocket.errors import WorldError
 from hocket.optim.factory import build_optimizer, build_scheduler
-from hocket.stage.layers.network_names import NetworkNames
+from hocket.stage.layers.module_tensors import NetworkNames
 from hocket.stage.setup import Setup
 from hocket.training.session.choices import (
     as_text,

@@ -70,11 +70,6 @@ class CutNetwork:
             self.modules = list(stages)
 
     @property
-    def device(self) -> torch.device:
-        """Device of the network's parameters."""
-        return find_device(self.network)
-
-    @property
     def parameter_names(self) -> list[list[str]]:
         """For each stage, the network's names of its parameters and buffers."""
         return [

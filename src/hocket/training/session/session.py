@@ -6,28 +6,31 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 
-from hocket.checkpoint.claimed_folders import ClaimedFolders
 from hocket.distributed.failures.phases import Phase
 from hocket.distributed.replicas.sync_batchnorm import unshare_statistics
 from hocket.distributed.world.joined_worlds import join_world
 from hocket.distributed.world.solo_world import SoloWorld
-from hocket.engine.build import EngineParts, build_engine
-from hocket.engine.build_stage import warn_of_biased_gradients, warn_of_idle_remedies
-from hocket.engine.engine import Engine
+from hocket.engine.build import (
+    EngineParts,
+    build_engine,
+    warn_of_biased_gradients,
+    warn_of_idle_remedies,
+)
+from hocket.engine.engine import Engine, UnbuiltEngine
 from hocket.engine.event import Event, Watcher
 from hocket.engine.gradient_error import GradientErrorMeter
-from hocket.engine.unbuilt import UnbuiltEngine
 from hocket.errors import OptionError, warn
 from hocket.modes import TrainingMode
 from hocket.options.require import require_list
 from hocket.partition.inputs import as_inputs
 from hocket.restore import preserve_rng
-from hocket.stage.layers.network_names import NetworkNames
+from hocket.stage.layers.module_tensors import NetworkNames
 from hocket.stage.setup import Setup
 from hocket.stage.stage import Stage
 from hocket.stage.update.scale_free import warn_of_cancelled_scales
@@ -40,7 +43,7 @@ from hocket.training.session.batches import (
     Upload,
     read,
 )
-from hocket.training.session.cut_network import CutNetwork, Stages
+from hocket.training.session.cut_network import CutNetwork, Stages, find_device
 from hocket.training.session.ticks import Ticks
 from hocket.tree import Tree, copy_tensors, count_samples, take_samples
 
@@ -101,7 +104,7 @@ class Session:
         self.training_mode = TrainingMode(network)
         self.splitter = BatchSplitter(network, split_batch)
         self.upload = Upload(setup.device, channels_last=setup.channels_last)
-        self.checkpoint_folders = ClaimedFolders()
+        self.checkpoint_folders: set[Path] = set()
         self.prepared, self.closed, self.sample = False, False, None
         # Join the other processes, if there are any.
         self.world = world = join_world(
@@ -166,7 +169,7 @@ class Session:
         """
         setup, world, cut = self.setup, self.world, self.cut
         # Agree with the other processes on what to train, and on a sample.
-        to_cut = self.upload.to(cut.device)
+        to_cut = self.upload.to(find_device(cut.network))
         sample = self._choose_sample(inputs, to_cut, whole) if world.reads_data else inputs
         require_same_training(world, setup, cut.network, resumes=resumes)
         sample = world.broadcast(sample)

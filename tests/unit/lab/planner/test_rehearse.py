@@ -10,6 +10,7 @@ from torch import nn
 from hocket.methods import METHODS, build_method
 from hocket_lab.planner import rehearse
 from hocket_lab.planner.rehearsals import Candidate, rehearse_candidates, rehearse_together
+from hocket_lab.planner.tensor_memory import LiveTensorMemory
 from unit.lab.planner.workload import BATCH, FLOAT, NETWORK, WIDTH, build_workload
 
 
@@ -95,3 +96,27 @@ def test_several_processes_rehearse_the_same():
             assert stage.peak_bytes == same.peak_bytes
             assert stage.seconds.keys() == same.seconds.keys()
             assert min(stage.seconds["B"]) > 0
+
+
+def test_memory_counts_once_and_until_it_is_freed():
+    excluded = torch.ones(100)
+    with LiveTensorMemory(excluded) as memory:
+        a = torch.ones(8)
+        view = a[:4]
+        assert memory.live_bytes == 32
+        del a
+        assert memory.live_bytes == 32
+        del view
+        assert memory.live_bytes == 0
+        excluded.add_(1)
+        assert (memory.live_bytes, memory.peak_bytes) == (0, 32)
+        copy = excluded.untyped_storage().clone()
+        assert memory.live_bytes == 400
+        del copy
+        assert memory.live_bytes == 0
+
+
+def test_meta_tensors_take_no_memory():
+    with LiveTensorMemory() as memory:
+        kept = torch.empty(5, device="meta")
+        assert (kept.shape, memory.live_bytes) == ((5,), 0)

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hocket.methods import ADL, BP, DDG, DGL, DNI, FDG, FR
-from hocket.methods.simulated.extra_delay import with_extra_delay
+from hocket.methods.simulated.delays import with_extra_delay
 from hocket.program import dependency, unroll
 from hocket_lab.planner.simulate import StageTimes, contended_times, simulate, tick_s
 

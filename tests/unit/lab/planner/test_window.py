@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hocket.methods import ADL, BP, DDG, DGL, FDG, FR, PACI, GPipe, OneFOneB
-from hocket.methods.simulated.extra_delay import with_extra_delay
+from hocket.methods.simulated.delays import with_extra_delay
 from hocket_lab.planner.simulate import StageTimes, tick_s
 from hocket_lab.planner.window import TOLERANCE, bound_s, least_extra_delay
 

@@ -7,7 +7,6 @@ from hocket_lab.studies.rows import Row
 from hocket_lab.studies.run_folder import (
     RunResult,
     check_is_run,
-    last_line,
     newest_batch,
     read_result,
     write_result,
@@ -51,10 +50,3 @@ def test_the_newest_batch_is_found_behind_a_row_that_is_being_written(tmp_path):
     ]
     (tmp_path / "metrics.jsonl").write_text("\n".join(rows))
     assert newest_batch(tmp_path) == (20, 1.5)
-
-
-def test_the_last_line_that_says_something_is_found(tmp_path):
-    (tmp_path / "log").write_text("first\nsecond \n\n")
-    assert last_line(tmp_path / "log") == "second"
-    assert last_line(tmp_path / "none") == ""
-    assert last_line(tmp_path / "log", (tmp_path / "log").stat().st_size) == ""

@@ -6,6 +6,7 @@ import hocket
 from hocket.errors import OptionError
 from hocket_lab import Study
 from hocket_lab.studies.record import study_command
+from hocket_lab.studies.target import Target
 
 BP = {"method": "bp", "stages": 1}
 MANY = list(range(1, 1001))
@@ -155,18 +156,9 @@ def test_one_error_lists_all_problems_of_a_file(tmp_path):
         ({"grid": BP, "base": {"clip": "much"}}, "clip is 'much'; use a norm"),
         ({"grid": BP, "name": ""}, "name is ''; give one that can be the name of a folder"),
         ({"grid": BP, "name": "../x"}, "name is '../x'; give one that can be"),
-        (
-            {"base": {"method": hocket.FDG(shrink=0.5)}},
-            'base: .* Method object; .*"fdg:shrink=',
-        ),
-        (
-            {"grid": {"method": hocket.FDG(shrink=0.5)}},
-            'grid: .* Method object; .*"fdg:shrink=',
-        ),
-        (
-            {"grid": {"epochs": MANY, "batch_size": MANY}, "seeds": [0, 1]},
-            "it has 2000000 runs",
-        ),
+        ({"base": {"method": hocket.FDG(shrink=0.5)}}, 'base: .*"fdg:shrink='),
+        ({"grid": {"method": hocket.FDG(shrink=0.5)}}, 'grid: .*"fdg:shrink='),
+        ({"grid": {"epochs": MANY, "batch_size": MANY}, "seeds": [0, 1]}, "2000000 runs"),
     ],
 )
 def test_an_impossible_study_is_refused(values, message):
@@ -209,3 +201,25 @@ def test_a_file_that_is_no_study_is_refused(tmp_path, text, options, message):
     file = tmp_path / "study.toml" if text is None else write(tmp_path, text)
     with pytest.raises(OptionError, match=message):
         Study.read(file, **options)
+
+
+def test_a_target_is_reached_at_its_limit():
+    target = Target.parse("test_error <= 0.15")
+    assert (target.metric, target.limit) == ("test_error", 0.15)
+    assert [target.is_reached(value) for value in (0.15, 0.1501, None)] == [True, False, False]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("soon", "target is 'soon'; write it like 'test_loss <= 1.90'"),
+        ("test_los <= 1", "target: unknown metric 'test_los' .did you mean 'test_loss'"),
+        ("test_loss >= 1", "less is better for test_loss"),
+        ("test_loss <= low", "wanted a finite number, not 'low'"),
+        ("test_loss <= inf", "wanted a finite number, not 'inf'"),
+        ("test_error <= 10", "test_error is a share, .*; 10 % are 'test"),
+    ],
+)
+def test_what_is_no_target_is_refused(text, message):
+    with pytest.raises(OptionError, match=message):
+        Target.parse(text)

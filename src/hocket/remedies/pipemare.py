@@ -1,0 +1,159 @@
+"""The three techniques of PipeMare.
+
+Reference: Yang et al., MLSys 2021, arXiv 1910.05124. Plain versions:
+``tests/reference/pipedream.py``, and ``tests/reference/predict.py`` of T2. T3 is a matter of
+the program:
+
+>>> from hocket.methods import PipeDream
+>>> from hocket.program import format_program, unroll
+>>> method = PipeDream().with_remedies(T3(updates=2))
+>>> print(format_program(unroll(method, stages=3, batches=5), stages=3))
+tick | stage 0     | stage 1     | stage 2
+   0 | F0          | F0          | F0 B0 U0
+   1 |             | B0 U0       |
+   2 | B0 U0       |             |
+   3 | F1          | F1          | F1 B1 U1
+   4 |             | B1 U1       |
+   5 | B1 U1       |             |
+   6 | F2          | F2          | F2 B2 U2
+   7 | F3          | F3 B2 U2    | F3 B3 U3
+   8 | F4 B2 U2    | F4 B3 U3    | F4 B4 U4
+   9 | B3 U3       | B4 U4       |
+  10 | B4 U4       |             |
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from hocket.options.ranges import Range
+from hocket.remedies.remedy import Remedy, StageInfo, StageRemedy, Weights
+
+
+@dataclass(frozen=True, kw_only=True)
+class T1(Remedy):
+    """Multiply the learning rate of update t by S^-p with p = 1 - min(t / anneal, 1).
+
+    S is the stage's staleness, at least 1.
+
+    Attributes:
+        anneal: Updates until the learning rate is as without the remedy; 0 for no effect.
+
+    Raises:
+        OptionError: It is no number of updates.
+    """
+
+    name: ClassVar[str] = "t1"
+    paper: ClassVar[str] = "arXiv 1910.05124"
+    ranges: ClassVar[Mapping[str, Range]] = {"anneal": Range(least=0)}
+    slows: ClassVar[bool] = True
+    anneal: int = 1000
+
+    def attach(self, stage: StageInfo, weights: Weights) -> StageRemedy:
+        """See the protocol."""
+        return _Annealed(max(stage.staleness, 1.0), self.anneal)
+
+
+class _Annealed(StageRemedy):
+    def __init__(self, staleness: float, anneal: int) -> None:
+        self._staleness = staleness
+        self._anneal = anneal
+
+    def lr_factor(self, update: int) -> float:
+        """Return the factor on the learning rates of an update."""
+        if update >= self._anneal:
+            return 1.0
+        power: float = self._staleness ** (update / self._anneal - 1)
+        return power
+
+
+@dataclass(frozen=True, kw_only=True)
+class T2(Remedy):
+    """Back-propagate at w - S d, where d is the mean change of the weights in an update.
+
+    d is a moving average with the factor decay^(1/tau) for the past, where tau is the stage's
+    mean staleness. S is the counted staleness of the batch.
+
+    Attributes:
+        decay: What is left after tau updates of a change's part in d; 0 for the last change
+            alone, 1 for no effect.
+
+    Raises:
+        OptionError: It is not in this range.
+    """
+
+    name: ClassVar[str] = "t2"
+    paper: ClassVar[str] = "arXiv 1910.05124"
+    ranges: ClassVar[Mapping[str, Range]] = {"decay": Range(least=0, most=1)}
+    moves: ClassVar[Literal["backward"]] = "backward"
+    decay: float = 0.135
+
+    @property
+    def copies(self) -> int:
+        """Copies of a stage's weights that it keeps between two actions."""
+        return 1
+
+    def attach(self, stage: StageInfo, weights: Weights) -> StageRemedy:
+        """See the protocol."""
+        return _MeanChange(self.decay ** (1 / stage.staleness), weights)
+
+
+class _MeanChange(StageRemedy):
+    needs_changes = True
+
+    def __init__(self, kept: float, weights: Weights) -> None:
+        self._kept = kept
+        self._mean = [torch.zeros_like(weight.detach()) for weight in weights.parameters]
+
+    def shift_for_backward(self, staleness: int) -> list[Tensor | None] | None:
+        """Return the changes that lead back to the weights of a forward."""
+        return [mean * -staleness for mean in self._mean]
+
+    def observe_update(self, lrs: Sequence[float], changes: Sequence[Tensor]) -> None:
+        """Add the changes of an update to their mean."""
+        for mean, change in zip(self._mean, changes, strict=True):
+            mean.mul_(self._kept).add_(change, alpha=1 - self._kept)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the mean changes."""
+        return {"mean": self._mean}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue from the mean changes at the same stage."""
+        for mean, saved in zip(self._mean, state["mean"], strict=True):
+            mean.copy_(saved)
+
+
+@dataclass(frozen=True, kw_only=True)
+class T3(Remedy):
+    """Let the pipeline be empty at each of the first updates, as in back-propagation.
+
+    A batch enters after the update with the group of ``accumulate`` batches before it. Other
+    remedies act as if the training began with the first update that may be late.
+
+    Attributes:
+        updates: Number of these updates; 0 for no effect.
+
+    Raises:
+        OptionError: It is no number of updates.
+    """
+
+    name: ClassVar[str] = "t3"
+    paper: ClassVar[str] = "arXiv 1910.05124"
+    ranges: ClassVar[Mapping[str, Range]] = {"updates": Range(least=0)}
+    updates: int = 1000
+
+    @property
+    def flushed_updates(self) -> int:
+        """First updates before each of which the pipeline is flushed."""
+        return self.updates
+
+    def attach(self, stage: StageInfo, weights: Weights) -> StageRemedy:
+        """Attach nothing: the stages follow the program."""
+        return StageRemedy()
+
+
+REMEDIES: Mapping[str, type[Remedy]] = {T1.name: T1, T2.name: T2, T3.name: T3}

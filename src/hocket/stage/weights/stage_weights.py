@@ -1,0 +1,330 @@
+"""The weights that an action of a stage meets: its newest, older ones, or moved ones.
+
+Old or moved weights are copied into the memory of the parameters for the time of an action, so
+that parameters keep their identity for the optimizer, for hooks and for graphs.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from hocket.errors import LinearizeError
+from hocket.methods.method import Method
+from hocket.program.action import Action
+from hocket.stage.in_flight import InFlight
+from hocket.stage.late_gradients.linearizer import Linearizer
+from hocket.stage.parts import StageParts
+from hocket.stage.update.updater import Updater
+from hocket.stage.weight_copies.copies import Copies, Share, VersionCopies, WeightMemory
+
+_NEWEST = nullcontext()
+
+
+class NewestWeights:
+    """Forwards with the weights as they are.
+
+    Args:
+        updater: Updater of the weights.
+
+    Attributes:
+        replaces: True if some action is done with other weights than the newest.
+        stand_in: What forwards see instead of the newest weights, for messages; empty if they
+            see these.
+    """
+
+    replaces = False
+    stand_in = ""
+
+    def __init__(self, updater: Updater) -> None:
+        self._updater = updater
+
+    @property
+    def version(self) -> int:
+        """Number of updates that the weights in place have seen."""
+        return self._updater.version
+
+    def at(self, action: Action) -> AbstractContextManager[None]:
+        """Return a context in which the weights of an action are in place.
+
+        Args:
+            action: Action of the program.
+        """
+        return _NEWEST
+
+    def before_update(self) -> None:
+        """Keep what later actions need of the weights, which are about to change."""
+
+    def at_version(self, version: int) -> list[Tensor] | None:
+        """Return the weights that a forward in flight used; None if they are not kept.
+
+        Args:
+            version: Number of updates that they had seen.
+        """
+        return None
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the old weights that are kept, as plain values."""
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue from the state of the same stage."""
+
+
+@dataclass(frozen=True)
+class _Version:
+    """Old weights of a stage.
+
+    Attributes:
+        version: Number of updates that they have seen.
+        copies: A copy of the memory of each weight.
+    """
+
+    version: int
+    copies: Copies
+
+
+class HeldWeights(NewestWeights):
+    """Keeps old weights for as long as a later forward may need them.
+
+    Graphs share the copies that are kept here. The program counts its updates, also those
+    that are left out because all batches of a group were skipped; so does this object.
+
+    Args:
+        updater: Updater of the weights.
+        copies: Copies of the newest weights, which graphs share.
+        held_back: The most updates by which a forward is older than the newest weights.
+        stage: Number of the stage, for messages.
+
+    Raises:
+        OptionError: The memory of a weight has other things in it.
+    """
+
+    replaces = True
+
+    def __init__(
+        self, updater: Updater, copies: VersionCopies, held_back: int, stage: int
+    ) -> None:
+        super().__init__(updater)
+        self._memory = WeightMemory(updater.parameters)
+        self._memory.require_own(stage)
+        self._copies = copies
+        self._held_back = held_back
+        self.stand_in = "older ones (hold)" if held_back else ""
+        self._layouts = self._memory.layouts()
+        self._kept: dict[int, _Version] = {}  # by updates of the program
+        self._updates = 0
+        self._swapped: int | None = None
+
+    @property
+    def version(self) -> int:
+        """Number of updates that the weights in place have seen."""
+        return self._updater.version if self._swapped is None else self._swapped
+
+    @property
+    def kept(self) -> list[int]:
+        """Versions that are kept, without the newest one and those in graphs in flight."""
+        return list(self._kept)
+
+    def at(self, action: Action) -> AbstractContextManager[None]:
+        """Return a context in which the weights of an action are in place; see the base.
+
+        The version of the action counts updates of the program.
+        """
+        version = action.version
+        if version is None:
+            return _NEWEST
+        self._discard_before(version)
+        return _NEWEST if version == self._updates else self._swap(self._kept[version])
+
+    def before_update(self) -> None:
+        """Keep the weights that are about to change."""
+        if self._held_back:
+            copies = self._copies.copy_weights(self._memory.weights)
+            self._kept[self._updates] = _Version(self._updater.version, copies)
+        self._updates += 1
+        self._discard_before(self._updates - self._held_back)
+
+    def _discard_before(self, version: int) -> None:
+        """Discard the weights that no later forward has."""
+        self._kept = {number: kept for number, kept in self._kept.items() if number >= version}
+
+    @contextmanager
+    def _swap(self, old: _Version) -> Iterator[None]:
+        """Context manager in which old weights are in place, also those that graphs keep.
+
+        Raises:
+            LinearizeError: A weight is laid out in another way than at the beginning.
+        """
+        if self._memory.layouts() != self._layouts:
+            raise LinearizeError(
+                "a weight was replaced by one with other strides or in another memory, so "
+                "that older weights do not fit it; update weights in place"
+            )
+        self._swapped = old.version
+        try:
+            with self._memory.replaced(old.copies, self._copies.sharing):
+                yield
+        finally:
+            self._swapped = None
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the old weights that are kept, each as flat memory, and their count."""
+        return {
+            "updates": self._updates,
+            "kept": {
+                number: {
+                    "version": kept.version,
+                    "copies": self._memory.to_tensors(kept.copies),
+                }
+                for number, kept in self._kept.items()
+            },
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue from the state of the same stage."""
+        self._updates = state["updates"]
+        self._kept = {
+            number: _Version(kept["version"], self._memory.from_tensors(kept["copies"]))
+            for number, kept in state["kept"].items()
+        }
+
+
+class CorrectedWeights(NewestWeights):
+    """Lets the remedies of a stage move its weights for an action, and puts them back.
+
+    The weights are the same parameters in the same memory meanwhile, and autograd counts no
+    new version of them.
+
+    Args:
+        updater: Updater of the weights, with the remedies.
+        linearizer: Linearizer of the stage, whose graphs may keep the moved weights.
+        in_flight: Batches whose versions tell how late their backwards are.
+    """
+
+    replaces = True
+
+    def __init__(self, updater: Updater, linearizer: Linearizer, in_flight: InFlight) -> None:
+        super().__init__(updater)
+        self._in_flight = in_flight
+        self._remedies = updater.remedies
+        self._memory = WeightMemory(updater.parameters)
+        self._share: Share = lambda weights, copies: nullcontext()  # no graph is kept
+        if linearizer.copies is not None:
+            self._share = linearizer.copies.sharing
+
+    def at(self, action: Action) -> AbstractContextManager[None]:
+        """Return a context in which the weights of an action are in place; see the base."""
+        changes = None
+        if action.kind == "F" and action.due:
+            changes = self._remedies.shift_for_forward(action.due)
+        elif action.kind == "B":
+            staleness = self.version - self._in_flight[action.batch].version
+            changes = self._remedies.shift_for_backward(staleness) if staleness else None
+        return super().at(action) if changes is None else self._move(changes)
+
+    @contextmanager
+    def _move(self, changes: Sequence[Tensor | None]) -> Iterator[None]:
+        """Context manager in which the weights are moved, also those that graphs keep.
+
+        Args:
+            changes: What to add to each weight, of its shape; None for nothing.
+        """
+        moved = self._memory.copy()
+        for view, change in zip(self._memory.views(moved), changes, strict=True):
+            if change is not None:
+                view.add_(change)
+        with self._memory.replaced(moved, self._share):
+            yield
+
+
+class PastWeights(NewestWeights):
+    """Keeps the weights of each version with which a batch in flight was forwarded.
+
+    Under ``stash`` the graphs share these copies, so that they cost nothing.
+
+    Args:
+        updater: Updater of the weights.
+        linearizer: Linearizer of the stage.
+        in_flight: Batches in flight at the stage.
+    """
+
+    def __init__(self, updater: Updater, linearizer: Linearizer, in_flight: InFlight) -> None:
+        super().__init__(updater)
+        self._in_flight = in_flight
+        self._memory = WeightMemory(updater.parameters)
+        self._shared = linearizer.copies
+        self._kept: dict[int, Copies] = {}
+
+    @property
+    def kept(self) -> list[int]:
+        """Versions that are kept, without the newest one."""
+        return list(self._kept)
+
+    def before_update(self) -> None:
+        """Keep the weights that are about to change, if a batch in flight used them."""
+        used = {forwarded.version for forwarded in self._in_flight}
+        self._kept = {version: kept for version, kept in self._kept.items() if version in used}
+        if self.version in used:
+            memory, shared = self._memory, self._shared
+            self._kept[self.version] = (
+                memory.copy() if shared is None else shared.copy_weights(memory.weights)
+            )
+
+    def at_version(self, version: int) -> list[Tensor] | None:
+        """Return the weights that a forward in flight used; None if they are the newest."""
+        if version == self.version:
+            return None
+        return self._memory.views(self._kept[version])
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the weights that are kept, each as flat memory."""
+        kept = {version: self._memory.to_tensors(each) for version, each in self._kept.items()}
+        return {"kept": kept}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue from the state of the same stage."""
+        self._kept = {
+            version: self._memory.from_tensors(tensors)
+            for version, tensors in state["kept"].items()
+        }
+
+
+def build_weights(
+    method: Method,
+    parts: StageParts,
+    updater: Updater,
+    linearizer: Linearizer,
+    in_flight: InFlight,
+) -> NewestWeights:
+    """Build the object that sets the weights for each action of a stage.
+
+    Args:
+        method: Method of the training.
+        parts: Parts of the stage.
+        updater: Updater of the weights.
+        linearizer: Linearizer of the stage.
+        in_flight: Batches in flight at the stage.
+
+    Raises:
+        OptionError: A weight shares its memory with others, which old weights would change.
+    """
+    # All stages forward with one old version.
+    if method.holds(parts.count):
+        assert linearizer.copies is not None, "a method that holds weights stashes"
+        held_back = method.held_back(parts.index, parts.count)
+        return HeldWeights(updater, linearizer.copies, held_back, parts.index)
+
+    # Remedies move the weights, or compare them with old ones.
+    if any(remedy.moves for remedy in method.remedies):
+        corrected = CorrectedWeights(updater, linearizer, in_flight)
+        passes = {"forward", "backward"} if linearizer.recomputes else {"forward"}
+        moving = [remedy.name for remedy in method.remedies if remedy.moves in passes]
+        if updater.remedies and moving:
+            corrected.stand_in = f"moved ones ({moving[0]})"
+        return corrected
+    if updater.remedies.needs_forward_weights:
+        return PastWeights(updater, linearizer, in_flight)
+    return NewestWeights(updater)
