@@ -27,7 +27,7 @@ from hocket import Trainer, cross_entropy
 from hocket.data import InMemory
 from hocket.errors import HocketError, OptionError
 from hocket.methods import METHODS, DGLAsync, build_method, method_options
-from hocket.runs import trackers
+from hocket.runs import resolve
 from hocket.runs import train as runs_train
 from hocket.runs.config import RunConfig
 from hocket.runs.train import train
@@ -369,7 +369,7 @@ def tracked(tmp_path: Path, **choices: Any) -> object:
     notes: list[str] = []
 
     class Notes:
-        title = "notes"
+        title, needs = "notes", ()
 
         def __init__(self, *about: object) -> None:
             notes.append("built")
@@ -380,10 +380,7 @@ def tracked(tmp_path: Path, **choices: Any) -> object:
         def close(self, *, failed: bool = False) -> None:
             notes.append("closed")
 
-    with (
-        patch.dict(trackers.TRACKERS, mlflow=Notes),
-        patch.dict(trackers._REQUIRE, mlflow=lambda: None),
-    ):
+    with patch.dict(resolve.TRACKERS, mlflow=Notes), patch.object(resolve, "import_extra"):
         ran(tmp_path, **choices)
     return notes
 

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 from torch.optim import lr_scheduler
-from unit.training.test_left_out import Center
 
 import hocket
 from contract.small import data, mlp, sgd
 from hocket import Checkpoints, Trainer
 from hocket.errors import warn
+from unit.training.test_resume import Center
 
 BATCHES = data(mlp, 4)
 
