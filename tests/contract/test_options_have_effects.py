@@ -27,7 +27,7 @@ from hocket import Trainer, cross_entropy
 from hocket.data import InMemory
 from hocket.errors import HocketError, OptionError
 from hocket.methods import METHODS, DGLAsync, build_method, method_options
-from hocket.runs import trackers
+from hocket.runs import resolve
 from hocket.runs import train as runs_train
 from hocket.runs.config import RunConfig
 from hocket.runs.train import train
@@ -370,6 +370,7 @@ def tracked(tmp_path: Path, **choices: Any) -> object:
 
     class Notes:
         title = "notes"
+        needs = ""
 
         def __init__(self, *about: object) -> None:
             notes.append("built")
@@ -381,8 +382,8 @@ def tracked(tmp_path: Path, **choices: Any) -> object:
             notes.append("closed")
 
     with (
-        patch.dict(trackers.TRACKERS, mlflow=Notes),
-        patch.dict(trackers._REQUIRE, mlflow=lambda: None),
+        patch.dict(resolve.TRACKERS, mlflow=Notes),
+        patch.object(resolve, "import_extra"),
     ):
         ran(tmp_path, **choices)
     return notes
