@@ -369,7 +369,7 @@ def tracked(tmp_path: Path, **choices: Any) -> object:
     notes: list[str] = []
 
     class Notes:
-        title, needs = "notes", ()
+        title, needs = "notes", ""
 
         def __init__(self, *about: object) -> None:
             notes.append("built")

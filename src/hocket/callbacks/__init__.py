@@ -8,4 +8,4 @@ from hocket.callbacks.trackers import Tracker as Tracker
 from hocket.callbacks.tracking import Tracking as Tracking
 from hocket.callbacks.wandb_tracker import WandB as WandB
 from hocket.training.callback import Callback as Callback
-from hocket.training.view import TrainerView as TrainerView
+from hocket.training.callback import TrainerView as TrainerView

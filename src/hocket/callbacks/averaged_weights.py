@@ -12,8 +12,7 @@ from torch.optim.swa_utils import get_ema_multi_avg_fn
 from hocket.errors import OptionError, format_problems
 from hocket.options.ranges import Range
 from hocket.stage.stage import Stage
-from hocket.training.callback import Callback
-from hocket.training.view import TrainerView
+from hocket.training.callback import Callback, TrainerView
 
 
 class AveragedWeights(Callback):

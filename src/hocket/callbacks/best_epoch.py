@@ -6,9 +6,8 @@ from typing import Any, Literal, TypeAlias
 
 from hocket.errors import CheckpointError, OptionError
 from hocket.options.ranges import check_choice
-from hocket.training.callback import Callback
+from hocket.training.callback import Callback, TrainerView
 from hocket.training.results.metrics import EpochResult, read_metric
-from hocket.training.view import TrainerView
 from hocket.training.weights_file import save_weights
 
 Mode: TypeAlias = Literal["min", "max"]

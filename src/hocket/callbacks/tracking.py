@@ -6,10 +6,9 @@ from dataclasses import asdict
 from hocket.callbacks.trackers import Tracker, Trackers
 from hocket.engine.event import Event
 from hocket.errors import OptionError
-from hocket.training.callback import Callback
+from hocket.training.callback import Callback, TrainerView
 from hocket.training.results.metrics import EpochResult, EvaluationResult
 from hocket.training.results.rows import event_row
-from hocket.training.view import TrainerView
 
 
 class Tracking(Callback):

@@ -1,22 +1,84 @@
-"""Callbacks: actions after the steps, epochs and checkpoints of a training."""
+"""Callbacks: actions after steps, epochs and checkpoints, and the trainer as they see it."""
 
 import json
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
-from torch import Tensor
+from torch import Tensor, nn
 
+from hocket.engine.engine import Engine
 from hocket.engine.event import Event
 from hocket.errors import OptionError
+from hocket.partition import Plan
 from hocket.stage.stage import Stage
 from hocket.stage.weight_copies.forward_state import named_tensors
 from hocket.training.results.metrics import EpochResult, EvaluationResult
-from hocket.training.view import TrainerView
 
 StageTensors: TypeAlias = Mapping[str, dict[str, Tensor]]
 """Tensors that callbacks keep for a stage, by the names of the callbacks and of the tensors."""
+
+
+class TrainerView(Protocol):
+    """A trainer during a ``fit``, as its callbacks see it; ``hocket.Trainer`` documents it.
+
+    Callbacks depend on this protocol, and the trainer on them.
+    """
+
+    @property
+    def network(self) -> nn.Module:
+        """The network, with its own names."""
+
+    @property
+    def plan(self) -> Plan | None:
+        """Cuts of the network; None for stages given as modules."""
+
+    @property
+    def stages(self) -> Sequence[Stage]:
+        """Stages at work in this process."""
+
+    @property
+    def stage_count(self) -> int:
+        """Number of stages."""
+
+    @property
+    def engine(self) -> Engine:
+        """Engine that executes the program."""
+
+    @property
+    def epoch(self) -> int:
+        """Number of epochs done."""
+
+    @property
+    def has_common_epochs(self) -> bool:
+        """True unless stages run freely in separate processes."""
+
+    @property
+    def is_main_process(self) -> bool:
+        """True in the one process that should print and write files."""
+
+    @property
+    def process_name(self) -> str | None:
+        """Name of this process among several; None if it is alone."""
+
+    def request_stop(self) -> None:
+        """Let the current ``fit`` end after this epoch, in all processes."""
+
+    def evaluate(self, batches: Iterable[Any]) -> EvaluationResult:
+        """Measure the network as it is now; all processes must call it."""
+
+    def predict(self, batches: Iterable[Any]) -> list[Any]:
+        """Return the outputs of the network as it is now; all processes must call it."""
+
+    def gather(self, value: Any) -> list[Any]:
+        """Return the values of all processes, in the order of stages."""
+
+    def collect(self) -> None:
+        """Bring the weights of all stages into the network; all processes must call it."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the weights of all stages, by the network's names; all must call it."""
 
 
 class Callback:

@@ -37,9 +37,8 @@ from hocket.training.callback import Callback
 from hocket.training.checkpoints.find_and_load import ResumePoint
 from hocket.training.checkpoints.resume import resume_from
 from hocket.training.checkpoints.save import saving
-from hocket.training.fit.fit import FitRequest
+from hocket.training.fit.fit import FitRequest, open_fit
 from hocket.training.fit.interrupt import ctrl_c_held_back
-from hocket.training.fit.open_fit import open_fit
 from hocket.training.fit_state import FitState
 from hocket.training.results.metrics import EpochResult, EvaluationResult
 from hocket.training.results.own_metrics import Metric

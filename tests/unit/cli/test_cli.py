@@ -301,14 +301,6 @@ def test_options_of_other_programs_are_told_with_the_right_one(refused, flag):
     assert all(hasattr(RunConfig, name) for name in named - {"processes"})
 
 
-def test_a_terminal_shows_what_goes_on_before_the_first_batch(call, here, monkeypatch):
-    monkeypatch.setenv("FORCE_COLOR", "1")
-    code, _, err = call("train", *QUICK)
-    assert code == 0
-    places = [err.index(t) for t in ("reading digits", "building the stages", "epoch 1/1")]
-    assert places == sorted(places)
-
-
 def test_each_option_of_a_training_stands_in_one_group_of_its_help(call, here):
     code, out, _ = call("train", "--help")
     assert code == 0

@@ -19,7 +19,7 @@ from hocket.training.checkpoints.find_and_load import (
     warn_of_changes,
 )
 from hocket.training.fit_state import FitState
-from hocket.training.session.choices import (
+from hocket.training.session.agreement import (
     require_same_setup,
     settings_of,
     warn_of_changed_choices,

@@ -21,7 +21,7 @@ from hocket.training.checkpoints.find_and_load import (
     warn_of_unsaved,
 )
 from hocket.training.fit_state import FitState
-from hocket.training.session.choices import (
+from hocket.training.session.agreement import (
     settings_of,
     setup_choices,
 )
