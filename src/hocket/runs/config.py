@@ -72,7 +72,7 @@ class RunConfig(CommonOptions):
     """Result by which the weights of the best epoch are kept, as network-best.pt."""
     batch_size: int = 64
     """Number of inputs in a batch."""
-    optimizer: str = "SGD:lr=0.05,momentum=0.9,weight_decay=0.0005"
+    optimizer: str = "SGD:lr=0.025,momentum=0.5,weight_decay=0.0005"
     """Optimizer of torch.optim or RotatedAdam, such as
     AdamW:lr=0.001,betas=[0.9,0.99],weight_decay=0.1."""
     weight_decay_on: Literal["all", "matrices"] = "all"
