@@ -28,6 +28,8 @@ class BestWeights(BestEpoch):
 
     Raises:
         OptionError: The mode is unknown.
+
+    >>> BestWeights("best.pt", "test_loss").best_epoch  # None before the first epoch
     """
 
     def __init__(

@@ -27,6 +27,9 @@ class EarlyStopping(BestEpoch):
 
     Raises:
         OptionError: An option is out of its range.
+
+    >>> EarlyStopping("test_loss", patience=5).exhausted  # for `fit(..., callbacks=[...])`
+    False
     """
 
     def __init__(
