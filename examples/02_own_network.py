@@ -5,9 +5,6 @@ stage in this tick, an earlier one; so None at first. After the last batch some 
 flight: `finish` completes them. The weights keep the names that your network gave them.
 """
 
-import tempfile
-from pathlib import Path
-
 import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
@@ -42,9 +39,17 @@ for epoch in range(6):
 trainer.finish()
 print(f"stages 1 and 2 begin at layers {' and '.join(trainer.plan.cuts)}")
 
-# The file has no stages in it: it loads into the plain network.
-with tempfile.TemporaryDirectory() as folder:
-    file = Path(folder) / "network.pt"
-    torch.save(network.state_dict(), file)
-    names = list(torch.load(file, weights_only=True))
-    print(f"saved {len(names)} tensors: {names[0]}, {names[1]}, ..., {names[-1]}")
+weights = network.state_dict()  # without stages: the file loads into the plain network
+torch.save(weights, "network.pt")
+print(f"saved {len(weights)} tensors: {', '.join(list(weights)[:2])}, ...")
+
+# It prints:
+#
+#   epoch 0: loss 0.541, test error 17.2%
+#   epoch 1: loss 0.534, test error 17.8%
+#   epoch 2: loss 0.339, test error 15.0%
+#   epoch 3: loss 0.365, test error 15.5%
+#   epoch 4: loss 0.282, test error 8.2%
+#   epoch 5: loss 0.212, test error 5.5%
+#   stages 1 and 2 begin at layers 1.0 and 2.0
+#   saved 23 tensors: 0.0.weight, 0.0.bias, ...

@@ -7,7 +7,6 @@ factor, once for every edge that the gradient has crossed. The gradient of the l
 late and still not exact, because its inputs come from older weights of the stages before it.
 """
 
-from collections import defaultdict
 from statistics import mean
 
 import torch
@@ -20,22 +19,30 @@ print("shrink  stage  cosine  norm ratio")
 for shrink in (1.0, 0.7, 0.4):
     torch.manual_seed(0)
     digits = hocket.data.load("digits", batch_size=64)
-    cosines, ratios = defaultdict(list), defaultdict(list)
-
-    def record(error, cosines=cosines, ratios=ratios):
-        cosines[error.stage].append(error.cosine)
-        ratios[error.stage].append(error.ratio)
-
+    errors = []
     trainer = hocket.Trainer(
         hocket.zoo.mlp(hidden=[64, 64]),
         stages=STAGES,
         method=hocket.FDG(shrink=shrink),
         optimizer=lambda weights: torch.optim.SGD(weights, lr=0.02, momentum=0.9),
         gradient_error_every=4,
-        on_gradient_error=record,
+        on_gradient_error=errors.append,
     )
     trainer.fit(digits.train, epochs=2, progress=False)
     for stage in range(STAGES):
-        print(
-            f"{shrink:6}  {stage:5}  {mean(cosines[stage]):6.3f}  {mean(ratios[stage]):10.3f}"
-        )
+        cosine = mean(error.cosine for error in errors if error.stage == stage)
+        ratio = mean(error.ratio for error in errors if error.stage == stage)
+        print(f"{shrink:6}  {stage:5}  {cosine:6.3f}  {ratio:10.3f}")
+
+# It prints:
+#
+#   shrink  stage  cosine  norm ratio
+#      1.0      0   0.941       0.975
+#      1.0      1   0.976       0.970
+#      1.0      2   0.999       0.980
+#      0.7      0   0.987       0.476
+#      0.7      1   0.995       0.691
+#      0.7      2   1.000       0.992
+#      0.4      0   0.995       0.155
+#      0.4      1   0.998       0.397
+#      0.4      2   1.000       0.997

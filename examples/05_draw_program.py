@@ -25,3 +25,38 @@ for method in (hocket.BP(), hocket.DDG(), hocket.FDG()):
         file = folder / f"{method.name}.svg"
         draw_program(ticks, STAGES, f"{method.name} on {STAGES} stages", file)
         print(f"drawn to {file}\n")
+
+# It prints:
+#
+#   bp: 6 ticks, 18 busy ticks of stages, locks: forward, backward, update
+#   tick | stage 0     | stage 1     | stage 2
+#      0 | F0 B0 U0    | F0 B0 U0    | F0 B0 U0
+#      1 | F1 B1 U1    | F1 B1 U1    | F1 B1 U1
+#      2 | F2 B2 U2    | F2 B2 U2    | F2 B2 U2
+#      3 | F3 B3 U3    | F3 B3 U3    | F3 B3 U3
+#      4 | F4 B4 U4    | F4 B4 U4    | F4 B4 U4
+#      5 | F5 B5 U5    | F5 B5 U5    | F5 B5 U5
+#
+#   ddg: 8 ticks, 21 busy ticks of stages, locks: forward
+#   tick | stage 0     | stage 1     | stage 2
+#      0 | F0          | F0          | F0 B0 U0
+#      1 | F1          | F1 B0 U0    | F1 B1 U1
+#      2 | F2 B0 U0    | F2 B1 U1    | F2 B2 U2
+#      3 | F3 B1 U1    | F3 B2 U2    | F3 B3 U3
+#      4 | F4 B2 U2    | F4 B3 U3    | F4 B4 U4
+#      5 | F5 B3 U3    | F5 B4 U4    | F5 B5 U5
+#      6 | B4 U4       | B5 U5       |
+#      7 | B5 U5       |             |
+#
+#   fdg: 10 ticks, 24 busy ticks of stages, locks: none
+#   tick | stage 0     | stage 1     | stage 2
+#      0 | F0          |             |
+#      1 | F1          | F0          |
+#      2 | F2          | F1          | F0 B0 U0
+#      3 | F3          | B0 U0 F2    | F1 B1 U1
+#      4 | B0 U0 F4    | B1 U1 F3    | F2 B2 U2
+#      5 | B1 U1 F5    | B2 U2 F4    | F3 B3 U3
+#      6 | B2 U2       | B3 U3 F5    | F4 B4 U4
+#      7 | B3 U3       | B4 U4       | F5 B5 U5
+#      8 | B4 U4       | B5 U5       |
+#      9 | B5 U5       |             |

@@ -50,3 +50,9 @@ with hocket.Trainer(
         for epoch in history:
             print(f"epoch {epoch.number}: test loss {epoch.evaluation.loss:.3f}")
         print(f"stage 1 begins at {trainer.plan.cuts[0]}")
+
+# It prints:
+#
+#   epoch 0: test loss 0.424
+#   epoch 1: test loss 0.038
+#   stage 1 begins at bert.encoder.layer.1.attention.output.LayerNorm

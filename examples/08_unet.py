@@ -62,3 +62,10 @@ for epoch in trainer.fit(batches, [(pictures, masks)], epochs=3, progress=False)
 found = network.eval()(pictures) > 0
 overlap = (found & (masks > 0)).sum() / (found | (masks > 0)).sum()
 print(f"intersection over union of the discs found: {overlap:.1%}")
+
+# It prints:
+#
+#   epoch 0: test loss 0.206
+#   epoch 1: test loss 0.087
+#   epoch 2: test loss 0.050
+#   intersection over union of the discs found: 86.3%

@@ -28,3 +28,7 @@ with hocket.Trainer(
         print(f"test error {history[-1].evaluation.error:.1%}, one stage on each machine")
         if len(sys.argv) > 1:
             torch.save(network.state_dict(), sys.argv[1])
+
+# It prints:
+#
+#   test error 20.6%, one stage on each machine

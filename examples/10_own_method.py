@@ -48,3 +48,20 @@ trainer = hocket.Trainer(
 )
 for epoch in trainer.fit(digits.train, digits.test, epochs=2, progress=False):
     print(f"epoch {epoch.number}: test error {epoch.evaluation.error:.1%}")
+
+# It prints:
+#
+#   tick | stage 0     | stage 1
+#      0 | F0          |
+#      1 | F1          |
+#      2 | F2          | F0 B0 U0
+#      3 | F3          | F1 B1 U1
+#      4 | F4 B0 U0    | F2 B2 U2
+#      5 | F5 B1 U1    | F3 B3 U3
+#      6 | B2 U2       | F4 B4 U4
+#      7 | B3 U3       | F5 B5 U5
+#      8 | B4 U4       |
+#      9 | B5 U5       |
+#   staleness [4.0, 0.0], MemoryCount(graphs=5, inputs=5, versions=5)
+#   epoch 0: test error 22.5%
+#   epoch 1: test error 12.8%

@@ -52,5 +52,10 @@ for method in (plain, plain.with_remedies(Trust(strength=10.0))):
         optimizer=lambda weights: torch.optim.SGD(weights, lr=0.02, momentum=0.9),
     )
     last = trainer.fit(digits.train, digits.test, epochs=2, progress=False)[-1]
-    names = [remedy.name for remedy in method.remedies] or "no remedy"
+    names = "+".join(remedy.name for remedy in method.remedies) or "no remedy"
     print(f"{method.name} with {names}: test error {last.evaluation.error:.1%}")
+
+# It prints:
+#
+#   fdg with no remedy: test error 18.3%
+#   fdg with trust: test error 17.8%

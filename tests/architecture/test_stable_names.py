@@ -2,10 +2,12 @@
 
 import ast
 import re
+import sys
 import tomllib
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
+from typing import Literal, get_args, get_origin
 
 import pytest
 
@@ -52,6 +54,27 @@ def used(text):
 @pytest.mark.parametrize("name", STABLE)
 def test_a_stable_name_exists_and_says_what_it_is(name):
     assert resolve(name).__doc__
+
+
+def test_types_in_signatures_have_their_values_on_a_page():
+    pages = [(ROOT / f"docs/api/{page}.md").read_text() for page in ("training", "methods")]
+    told = dict(re.findall(r"^\| `(\w+)` \| (.*) \|$", "".join(pages), re.MULTILINE))
+    options = hocket.TrainingOptions.__mro__[:-1]
+    modules = {sys.modules[used.__module__] for used in (*METHODS.values(), *options)}
+    found = literals(modules)
+    assert len(found) > 10
+    for name, values in found.items():
+        assert [value for value in values if f'"{value}"' not in told[name]] == []
+
+
+def literals(modules):
+    """Return the values of literals that modules import or define, by their names."""
+    return {
+        name: get_args(found)
+        for module in modules
+        for name, found in vars(module).items()
+        if get_origin(found) is Literal
+    }
 
 
 def test_each_stable_name_has_its_docstring_on_one_page_of_the_site():

@@ -28,6 +28,8 @@ class AveragedWeights(Callback):
 
     Raises:
         OptionError: ``decay`` or ``start`` is out of range.
+
+    >>> averages = AveragedWeights(decay=0.99, start=100)  # for `fit(..., callbacks=...)`
     """
 
     def __init__(self, decay: float = 0.999, *, start: int = 0) -> None:

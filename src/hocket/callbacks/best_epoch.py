@@ -103,6 +103,8 @@ class BestWeights(BestEpoch):
 
     Raises:
         OptionError: The mode is unknown.
+
+    >>> BestWeights("best.pt", "test_loss").best_epoch  # None before the first epoch
     """
 
     def __init__(
@@ -164,6 +166,9 @@ class EarlyStopping(BestEpoch):
 
     Raises:
         OptionError: An option is out of its range.
+
+    >>> EarlyStopping("test_loss", patience=5).exhausted  # for `fit(..., callbacks=[...])`
+    False
     """
 
     def __init__(

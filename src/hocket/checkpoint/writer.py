@@ -55,6 +55,9 @@ class Checkpoints:
 
     Raises:
         OptionError: A number is out of range.
+
+    >>> Checkpoints("runs/mine", every=500).keep  # for `fit(..., checkpoints=...)`
+    3
     """
 
     folder: Path | str

@@ -57,13 +57,33 @@ app = App(
     default_parameter=Parameter(converter=_convert),
 )
 COMMANDS = {
-    "train": "Train a network; everything it leaves is in a new run folder.",
-    "methods": "List the methods: delays, staleness, memory, locks, paper and options.",
-    "networks": "List the networks: parameters, layers and options.",
-    "data": "List the data sets: their files and options.",
-    "draw": "Print or draw the program of a method, or a timeline that was measured.",
-    "launch": "Run a Python script in several processes of this machine.",
+    "train": (
+        "Train a network. All output goes to a new folder under runs/.",
+        "hocket train --epochs 4",
+        "hocket train --method adl:accumulate=4 --stages 4 --network mlp:hidden=[64,64,64]",
+        "hocket train --stages 2 --processes 2 --threads 1",
+    ),
+    "methods": (
+        "List the methods: delays, staleness, memory, locks, paper and options.",
+        "hocket methods --stages 4",
+        "hocket methods --remedies",
+        "hocket methods --stages 2 --markdown",
+    ),
+    "networks": ("List the networks: parameters, layers and options.", "hocket networks"),
+    "data": ("List the data sets: their files and options.", "hocket data"),
+    "draw": (
+        "Print or draw what each stage does in each tick, or a timeline that was measured.",
+        "hocket draw --method fdg --stages 3",
+        "hocket draw --method ddg --stages 4 --out ddg.svg",
+        "hocket draw --timeline runs/NAME/timeline.json",
+    ),
+    "launch": (
+        "Run a Python script in several processes of this machine.",
+        "hocket launch --processes 2 script.py",
+        "hocket launch --processes 4 --threads 1 script.py --option-of-the-script",
+    ),
 }
+"""What each command does, and examples."""
 HINTS = {
     "--lr": "an optimizer has its learning rate: --optimizer SGD:lr=0.1",
     "--learning-rate": "an optimizer has its learning rate: --optimizer SGD:lr=0.1",
@@ -89,13 +109,15 @@ HINTS = {
 ALL_NAMED = "every choice has a name: --method fdg --network resnet20 --data digits"
 
 
-def _add_commands(package: str, helps: Mapping[str, str]) -> None:
+def _add_commands(package: str, helps: Mapping[str, Sequence[str]]) -> None:
     """Add the commands of a package, each the function ``NAME_command`` of a module NAME."""
-    for name, text in helps.items():
+    for name, (text, *examples) in helps.items():
         app.command(
             f"{package}.{name}:{name}_command",
             name=name,
             help=text,
+            help_epilogue="\n".join(["```sh", *examples, "```"]),
+            sort_key=0 if name == "train" else None,
             help_formatter=GroupedFormatter() if name == "train" else None,
         )
 

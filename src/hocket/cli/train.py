@@ -24,27 +24,27 @@ DEFAULTS = RunConfig()
 
 
 def train_command(
-    config: Annotated[RunConfig, Parameter(name="*")] = DEFAULTS,
     *,
-    base: Annotated[Path | None, Parameter(name="--config")] = None,
     from_recipe: Annotated[str | None, Parameter(name="--recipe")] = None,
     resume: Path | None = None,
+    base: Annotated[Path | None, Parameter(name="--config")] = None,
     processes: int = 1,
     max_restarts: int = 0,
+    config: Annotated[RunConfig, Parameter(name="*")] = DEFAULTS,
 ) -> int:
-    """Train a network; everything it leaves is in a new run folder.
+    """Train a network. All output goes to a new folder under runs/.
 
     Args:
-        config: Options of the training.
-        base: A run file to start from, such as run.json of a run folder; options given here
-            win.
         from_recipe: A published setting to start from: fdg-cifar, fdg-cifar-warmup, dgl-cifar,
             ddg-cifar, dgl-async-slowdown, gpt-characters.
         resume: Folder of a run to resume from its last checkpoint; options given here win.
+        base: A run file to start from, such as run.json of a run folder; options given here
+            win.
         processes: Processes of this machine to train in, one for each stage (times replicas).
         max_restarts: Number of restarts from the last checkpoint after a process was killed,
-            hung, or received a damaged packet. All processes are restarted; where the stages
-            are independent at that time, only the one that was killed.
+            hung, or received a damaged packet. All processes are restarted; with asynchronous
+            stages (dgl-async) only the one that was killed.
+        config: Options of the training.
 
     Raises:
         OptionError: A resumed run is given another folder or other choices to start from.

@@ -8,17 +8,16 @@ from hocket.options.common_options import COMMON_GROUPS
 from hocket.options.texts import in_groups
 
 FIRST_OF_GROUP = COMMON_GROUPS | {
+    "recipe": "Start and processes",
     "method": "Method and stages",
     "network": "Network and data",
     "epochs": "Length",
     "optimizer": "Optimization",
     "device": "Computation",
     "extra_delay": "Delays, packets and speeds",
-    "threads": "Replicas and waits",
     "log_every": "Records",
     "checkpoint_every": "Checkpoints and NaN",
     "tensorboard": "Files",
-    "config": "Runs and processes",
 }
 """Title of each group, by the options that it begins with."""
 

@@ -46,6 +46,9 @@ def ADL(
 
     Raises:
         OptionError: An option is out of range.
+
+    >>> [ADL().staleness(stage, stages=4) for stage in range(4)]
+    [1.25, 0.75, 0.25, 0.0]
     """
 
 

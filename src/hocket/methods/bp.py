@@ -33,6 +33,9 @@ def BP(
 
     Raises:
         OptionError: An option is out of range.
+
+    >>> BP().memory(0, stages=4)
+    MemoryCount(graphs=1, inputs=1, versions=1)
     """
 
 

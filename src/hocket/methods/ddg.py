@@ -39,6 +39,9 @@ def DDG(
 
     Raises:
         OptionError: An option is out of range.
+
+    >>> [DDG().staleness(stage, stages=4) for stage in range(4)]
+    [3.0, 2.0, 1.0, 0.0]
     """
 
 

@@ -53,6 +53,9 @@ def DGL(
 
     Raises:
         OptionError: An option is out of range.
+
+    >>> DGL().memory(0, stages=4)
+    MemoryCount(graphs=1, inputs=1, versions=1)
     """
 
 

@@ -39,6 +39,9 @@ def DGLAsync(
 
     Raises:
         OptionError: An option is out of range.
+
+    >>> DGLAsync().memory(0, stages=4)
+    MemoryCount(graphs=1, inputs=1, versions=1)
     """
     synchronous = DGL(
         head=head,

@@ -37,6 +37,9 @@ def DNI(
 
     Raises:
         OptionError: An option is out of range.
+
+    >>> DNI().memory(0, stages=4)
+    MemoryCount(graphs=1, inputs=1, versions=1)
     """
 
 

@@ -32,6 +32,9 @@ def DSP(
 
     Raises:
         OptionError: An option is out of range.
+
+    >>> [DSP().staleness(stage, stages=4) for stage in range(4)]
+    [5.0, 3.0, 1.0, 0.0]
     """
 
 

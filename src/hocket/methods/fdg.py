@@ -45,6 +45,9 @@ def FDG(
 
     Raises:
         OptionError: An option is out of range.
+
+    >>> [FDG().staleness(stage, stages=4) for stage in range(4)]
+    [5.0, 3.0, 1.0, 0.0]
     """
 
 

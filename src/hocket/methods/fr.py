@@ -33,6 +33,9 @@ def FR(
 
     Raises:
         OptionError: An option is out of range.
+
+    >>> [FR().staleness(stage, stages=4) for stage in range(4)]
+    [3.0, 2.0, 1.0, 0.0]
     """
 
 

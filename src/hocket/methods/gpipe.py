@@ -53,6 +53,9 @@ def GPipe(
 
     Raises:
         OptionError: An option is out of range.
+
+    >>> GPipe().memory(0, stages=4)
+    MemoryCount(graphs=4, inputs=4, versions=1)
     """
     return Method(
         name=name,

@@ -45,6 +45,9 @@ def OneFOneB(
 
     Raises:
         OptionError: An option is out of range.
+
+    >>> OneFOneB().memory(0, stages=4)
+    MemoryCount(graphs=4, inputs=4, versions=1)
     """
     return Method(
         name=name,

@@ -42,6 +42,9 @@ def PACI(
 
     Raises:
         OptionError: An option is out of range.
+
+    >>> [PACI().staleness(stage, stages=4) for stage in range(4)]
+    [0.375, 0.25, 0.125, 0.0]
     """
 
 

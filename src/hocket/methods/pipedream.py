@@ -55,6 +55,9 @@ def PipeDream(
 
     Raises:
         OptionError: An option is out of range.
+
+    >>> [PipeDream().staleness(stage, stages=4) for stage in range(4)]
+    [3.0, 2.0, 1.0, 0.0]
     """
 
 

@@ -42,6 +42,9 @@ def PipeDream2BW(
 
     Raises:
         OptionError: An option is out of range.
+
+    >>> [PipeDream2BW().staleness(stage, stages=4) for stage in range(4)]
+    [1.0, 1.0, 1.0, 1.0]
     """
 
 

@@ -78,7 +78,7 @@ class CommonOptions:
     """Let the stages of one process compute on separate streams of a GPU, so that small stages
     overlap."""
     stage_timing: StageTiming = "regular"
-    """Intervals between the turns of asynchronous stages: regular or random."""
+    """Intervals between the turns of asynchronous stages (dgl-async): regular or random."""
     checksum: bool = True
     """Send tensors to other processes with a checksum."""
     replicas: int = 1
@@ -97,7 +97,8 @@ class CommonOptions:
     """Keep the time span of every action; a run writes timeline.json into its folder, for
     Perfetto and `hocket draw --timeline`."""
     gradient_error_every: int = 0
-    """Compare the gradients of every n-th batch with the true ones; 0 for none."""
+    """Compare the gradients of every n-th batch with the true ones, at the cost of another
+    forward and backward of the whole network, in one process; 0 for none."""
     on_nan: OnNaN = "stop"
     """Reaction to a batch that makes something NaN or infinite: stop the training, or skip the
     batch."""

@@ -21,6 +21,9 @@ class Plan:
     Attributes:
         cuts: Names of the layers at which stages 1, 2, ... begin.
         signature: Signature of the network it was made for; empty if it fits any network.
+
+    >>> Plan(("layer2_1", "layer3_0")).stages
+    3
     """
 
     cuts: tuple[str, ...]

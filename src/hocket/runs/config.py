@@ -48,8 +48,8 @@ class RunConfig(CommonOptions):
     stages: int = 2
     """Number of stages that the network is cut into."""
     plan: str = "balanced"
-    """Cuts: balanced, paper, a file of `hocket plan` (.json), or the layers at which stages
-    begin: layer2_1,layer3_0."""
+    """Cuts: balanced; paper, as a paper cuts this network; a file of `hocket plan` (.json); or
+    the layers at which stages begin: layer2_1,layer3_0."""
     network: str = "mlp"
     """Network, for example resnet20, mlp:hidden=[64,64] or own.py:function."""
     data: str = "digits"
@@ -59,7 +59,8 @@ class RunConfig(CommonOptions):
     workers: int = 0
     """Threads that prepare batches ahead; 0 to prepare each when it is needed."""
     hold_out: float = 0.0
-    """Share of the training examples to evaluate with instead of the test data; 0 for none."""
+    """Fraction of the training examples to hold out and evaluate on instead of the test data; 0
+    for none."""
     epochs: int = 20
     """Number of passes through the training data."""
     updates: int = 0
@@ -72,9 +73,9 @@ class RunConfig(CommonOptions):
     """Result by which the weights of the best epoch are kept, as network-best.pt."""
     batch_size: int = 64
     """Number of inputs in a batch."""
-    optimizer: str = "SGD:lr=0.05,momentum=0.9,weight_decay=0.0005"
-    """Optimizer of torch.optim or RotatedAdam, such as
-    AdamW:lr=0.001,betas=[0.9,0.99],weight_decay=0.1."""
+    optimizer: str = "SGD:lr=0.025,momentum=0.5,weight_decay=0.0005"
+    """Optimizer of torch.optim, RotatedAdam, or Muon (for matrices, with AdamW for the rest),
+    such as AdamW:lr=0.001,betas=[0.9,0.99],weight_decay=0.1."""
     weight_decay_on: Literal["all", "matrices"] = "all"
     """Weights that the optimizer's weight_decay acts on: all, or matrices only, which leaves
     out biases and norms."""
@@ -94,20 +95,21 @@ class RunConfig(CommonOptions):
     network-averaged.pt and evaluated at the end; 0 for none."""
     device: str = "cpu"
     """Device to compute on: cpu, cuda or mps."""
-    compile: bool = False
-    extra_delay: int | str = 0
-    """Additional ticks that packets may take over every edge, or over each: 1,0,2. They hide a
-    slow link (`hocket plan` chooses them) and add to the delays."""
-    staleness: str = "none"
-    """Staleness of each stage instead of the method's: 6,4,2,0 for twice the staleness of ddg
-    on four stages."""
-    codec: str = "none"
-    """Compression of packets: none, bf16, fp16, int8, or vq:groups=16,codes=256."""
-    stage_speeds: str = "equal"
-    """Speeds of asynchronous stages: 1,1,0.5 if the last one is half as fast."""
     threads: int = 0
     """Threads of PyTorch in each process; 0 for its default, or with --processes for an equal
     share of the cores."""
+    compile: bool = False
+    extra_delay: int | str = 0
+    """Additional ticks that packets may take between all stages, or between each two: 1,0,2. In
+    a tick every stage works on a batch. Extra delays hide a slow link (`hocket plan` chooses
+    them) and make gradients staler."""
+    staleness: str = "none"
+    """Staleness of each stage, in updates, instead of the method's: 6,4,2,0 for twice the
+    staleness of ddg on four stages."""
+    codec: str = "none"
+    """Compression of packets: none, bf16, fp16, int8, or vq:groups=16,codes=256."""
+    stage_speeds: str = "equal"
+    """Speeds of asynchronous stages (dgl-async): 1,1,0.5 if the last one is half as fast."""
     log_every: int = 10
     """Write metrics of every n-th batch."""
     checkpoint_every: int = 0

@@ -92,6 +92,11 @@ class Callback:
     A callback ends the training by ``trainer.request_stop()``: all processes stop at the end
     of the epoch. That is a call and not a returned value, as the request may come from
     any method and from a single process.
+
+    >>> class Losses(Callback):
+    ...     def on_epoch(self, trainer, result):
+    ...         if trainer.is_main_process:
+    ...             print(f"epoch {result.number}: {result.loss:.3f}")
     """
 
     def on_start(self, trainer: TrainerView, state: dict[str, Any] | None) -> None:

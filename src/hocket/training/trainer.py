@@ -84,6 +84,14 @@ class Trainer:
         OptionError: With every option that does not exist, is out of range or contradicts
             another.
         WorldError: There are not as many processes as stages times replicas.
+
+    >>> network = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 2))
+    >>> sgd = lambda weights: torch.optim.SGD(weights, lr=0.1)
+    >>> trainer = Trainer(network, stages=2, method="fdg", optimizer=sgd, clip=1.0)
+    >>> batches = [(torch.ones(4, 8), torch.tensor([0, 1, 0, 1]))] * 4
+    >>> (epoch,) = trainer.fit(batches, epochs=1, progress=False)
+    >>> epoch.samples, trainer.plan
+    (16, Plan(cuts=('1',), signature=''))
     """
 
     def __init__(
@@ -275,6 +283,14 @@ class Trainer:
         Raises:
             DataError: There is no tensor among the inputs.
             NonFiniteError: An output, loss or gradient is NaN or infinite.
+
+        >>> network = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 2))
+        >>> sgd = lambda weights: torch.optim.SGD(weights, lr=0.1)
+        >>> trainer = Trainer(network, stages=2, optimizer=sgd)
+        >>> batch = torch.ones(4, 8), torch.tensor([0, 1, 0, 1])
+        >>> [trainer.step(*batch) is None for _ in range(4)]
+        [True, False, False, False]
+        >>> events = trainer.finish()  # the batch in flight
         """
         # Warn of modes that the caller may not have meant.
         session = self._session
@@ -369,6 +385,14 @@ class Trainer:
             CheckpointError: One cannot be written, and the training is to stop for that.
             DataError: The training data have no batches, or not of these forms.
             NonFiniteError: An output, loss or gradient is NaN or infinite.
+
+        >>> network = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 2))
+        >>> sgd = lambda weights: torch.optim.SGD(weights, lr=0.1)
+        >>> trainer = Trainer(network, stages=2, optimizer=sgd)
+        >>> batches = [(torch.ones(4, 8), torch.tensor([0, 1, 0, 1]))] * 4
+        >>> history = trainer.fit(batches, batches[:1], epochs=2, progress=False)
+        >>> [(epoch.number, epoch.updates, epoch.evaluation.error) for epoch in history]
+        [(0, 4, 0.5), (1, 8, 0.5)]
         """
         # Check the length, also against what a resumed training has done.
         budget = Budget(epochs=epochs, updates=updates, evaluate_every=evaluate_every)
@@ -490,6 +514,12 @@ class Trainer:
 
         Raises:
             DataError: There are no batches.
+
+        >>> sgd = lambda weights: torch.optim.SGD(weights, lr=0.1)
+        >>> trainer = Trainer(nn.Linear(8, 2), stages=1, optimizer=sgd)
+        >>> result = trainer.evaluate([(torch.ones(4, 8), torch.tensor([0, 1, 0, 1]))])
+        >>> result.error
+        0.5
         """
         return measure(self._session, batches).result()
 

@@ -1,9 +1,30 @@
 """Commands of the laboratory, which the program `hocket` finds by an entry point."""
 
 COMMANDS = {
-    "sweep": "Run the trainings of a study, and compare them in one record.",
-    "report": "Compare runs or a study in one HTML file.",
-    "watch": "Show the report of runs in a browser while they train.",
-    "plan": "Rehearse a network on this machine and forecast each method's speed and memory.",
+    "sweep": (
+        "Run the trainings of a study, and compare them in one record.\n\n"
+        "Called again, it runs what is missing, and continues what was stopped.",
+        "hocket sweep study.toml",
+        "hocket sweep study.toml --jobs 2 --out sweeps/mine",
+    ),
+    "report": (
+        "Compare runs or a study in one HTML file.",
+        "hocket report runs/*",
+        "hocket report sweeps/mine --out study.html",
+    ),
+    "watch": (
+        "Show the report of runs in a browser while they train.",
+        "hocket watch runs",
+        "hocket watch runs --port 8480",
+    ),
+    "plan": (
+        "Forecast speed and memory of each method on a network.\n\n"
+        "Each stage is timed alone on this machine, and is assumed to have a device of its "
+        "speed, unless --same-machine is given. What stale gradients cost in accuracy is not "
+        "forecast.",
+        "hocket plan",
+        "hocket plan --network resnet20 --data synthetic --stages 2,4 --methods fdg,dgl",
+        "hocket plan --plan-out plan.json",
+    ),
 }
-"""What each does, by its name; its function is `NAME_command` in the module of its name."""
+"""What each does, and examples; its function is `NAME_command` in the module of its name."""

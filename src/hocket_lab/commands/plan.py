@@ -30,8 +30,8 @@ CREDIBLE_SPEED_UP = 1.1
 
 def plan_command(
     *,
-    network: str = "resnet20",
-    data: str = "synthetic",
+    network: str = RunConfig.network,
+    data: str = RunConfig.data,
     data_dir: Path | None = None,
     batch_size: int = 64,
     stages: str = "2,3,4",
@@ -59,11 +59,11 @@ def plan_command(
         batch_size: Number of inputs in a batch.
         stages: Numbers of stages, separated by commas.
         methods: Methods, each as name or name:option=value, separated by commas.
-        link: Link that packets go over, such as 10Gbit,50us; between processes of one machine
-            if not given.
-        memory_limit_mib: Memory limit of a stage. Where the network is cut, a stage counts as
-            three times its weights, and the tensors that one batch keeps; forecasts that need
-            more are not recommended.
+        link: Link that packets go over, as rate and latency, such as 10Gbit,50us; between
+            processes of one machine if not given.
+        memory_limit_mib: Memory limit of a stage, in MiB. Where the network is cut, a stage
+            counts as three times its weights and the activations of one batch. Forecasts above
+            the limit are not recommended.
         same_machine: Let the stages share this machine with its memory and caches: they are
             rehearsed once more, in as many processes at a time as there are stages.
         threads: Number of PyTorch's threads in each stage.
@@ -100,6 +100,11 @@ def plan_command(
     chosen = _print_forecasts(forecasts, memory_limit_mib)
     if plan_out is not None:
         _write_plan(Plan(chosen.cuts, signature), chosen, forecasts, plan_out)
+    if not same_machine:
+        print_result(
+            f"Assumed: {len(chosen.times)} devices as fast as this processor, one for each "
+            "stage; --same-machine forecasts stages that share this machine."
+        )
     train = _train_command(config, chosen, plan_out)
     print_result(f"train with: {train}")
     if picture is not None:

@@ -22,11 +22,12 @@ def sweep_command(
     Called again, it runs what is missing, and continues what was stopped.
 
     Args:
-        study: File of the study, TOML.
+        study: File of the study in TOML: options of `hocket train` below [base], and below
+            [grid] lists of values to compare.
         out: Folder of the runs and of the record; sweeps/NAME if not given.
         jobs: Number of runs at a time; by default the study's.
         data_dir: Folder or file of the data set; by default the study's.
-        network: A network own.py:function that the study names, whose code is to be run.
+        network: A network own.py:function that the study names, to allow that its code runs.
         method: The same for a method or a remedy; give each.
         data: The same for a data set.
     """

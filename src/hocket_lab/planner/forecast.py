@@ -273,13 +273,15 @@ def choose_best(
     fastest = min(fitting, key=lambda f: f.tick_s)
     equal = [f for f in fitting if f.tick_s <= (1 + TOLERANCE) * fastest.tick_s]
     chosen = min(equal, key=lambda f: (max(f.staleness), f.peak_mib, f.tick_s))
-    reason = f"{chosen.speed_up:.2f} times as fast as back-propagation on one device"
+    reason = (
+        f"{chosen.speed_up:.2f} times as fast as back-propagation on one device, with "
+        f"gradients up to {max(chosen.staleness):g} updates stale"
+    )
     if chosen is not fastest:
         reason += (
-            f", within {100 * TOLERANCE:g} % of the fastest ({fastest.title}), "
-            f"with gradients {max(chosen.staleness):g} updates "
-            f"stale instead of {max(fastest.staleness):g}, and at most {chosen.peak_mib:.0f} "
-            f"MiB in a stage instead of {fastest.peak_mib:.0f}"
+            f" and at most {chosen.peak_mib:.0f} MiB in a stage; within {100 * TOLERANCE:g} % "
+            f"of the fastest ({fastest.title}), which has {max(fastest.staleness):g} updates "
+            f"and {fastest.peak_mib:.0f} MiB"
         )
     else:
         reason += (

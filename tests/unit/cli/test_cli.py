@@ -2,6 +2,7 @@
 
 import json
 import re
+import shlex
 from dataclasses import fields
 from pathlib import Path
 
@@ -10,11 +11,12 @@ import torch
 
 import hocket
 from hocket import zoo
-from hocket.cli.main import COMMANDS, HINTS
+from hocket.cli.main import COMMANDS, HINTS, _separate_script_options, app
 from hocket.cli.train_help import FIRST_OF_GROUP
 from hocket.data import DATA
 from hocket.methods import METHODS
 from hocket.runs.config import RunConfig
+from hocket_lab.commands import COMMANDS as OTHER_COMMANDS
 
 RUN_FILES = {
     *(".lock", "run.json", "environment.json", "plan.json", "metrics.jsonl", "network.pt"),
@@ -307,9 +309,27 @@ def test_each_option_of_a_training_stands_in_one_group_of_its_help(call, here):
     titles = re.findall("╭─ (.+?) ─", out)
     assert set(titles) == set(FIRST_OF_GROUP.values())
     options = {field.name for field in fields(RunConfig)} | {"config", "recipe", "resume"}
-    assert all(name in call("--help")[1] for name in COMMANDS)
     for name in options | {"processes", "max_restarts"}:
         assert len(re.findall(rf"│ --{name.replace('_', '-')} ", out)) == 1
+
+
+def test_help_begins_with_train_and_what_a_training_starts_from(call):
+    out = call("--help")[1]
+    named = re.findall(r"^│ ([a-z]+) ", out, re.MULTILINE)
+    assert named[0] == "train"
+    assert set(named) == {*COMMANDS, *OTHER_COMMANDS}
+    options = re.findall(r"^│ --([a-z-]+) ", call("train", "--help")[1], re.MULTILINE)
+    assert options[:5] == ["recipe", "resume", "config", "processes", "max-restarts"]
+
+
+@pytest.mark.parametrize(("name", "texts"), {**COMMANDS, **OTHER_COMMANDS}.items())
+def test_help_ends_with_examples_that_are_commands(call, name, texts):
+    out = " ".join(call(name, "--help")[1].split())
+    _, *examples = texts
+    assert out.endswith(" ".join(examples))
+    for example in examples:
+        words = _separate_script_options(shlex.split(example)[1:])
+        assert app.parse_args(words, exit_on_error=False, print_error=False)
 
 
 def test_a_shell_completes_commands_and_options(call, here, monkeypatch):

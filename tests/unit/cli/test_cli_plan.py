@@ -13,7 +13,9 @@ SMALL = ["plan", "--network", "mlp:hidden=[8,8]", "--data", "digits", "--batch-s
 
 def test_stages_that_share_the_machine_are_rehearsed_together(capsys):
     assert main([*SMALL, "--stages", "2", "--methods", "dni", "--same-machine"]) == 0
-    assert "Recommended: dni on 2 stages" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "Recommended: dni on 2 stages" in printed
+    assert "Assumed: " not in printed
 
 
 def test_a_plan_is_printed_written_drawn_and_trained(tmp_path, capsys):
@@ -27,6 +29,7 @@ def test_a_plan_is_printed_written_drawn_and_trained(tmp_path, capsys):
     assert "Recommended: " in printed
     assert "by stage" in printed
     assert "times as fast as back-propagation on one device" in printed
+    assert re.search(r"updates stale(?s:.*)Assumed: [23] devices", printed)
     assert picture.read_text().startswith("<?xml")
     content = json.loads(file.read_text())
     found = [(one["method"], len(one["cuts"]) + 1) for one in content["forecasts"]]

@@ -161,13 +161,14 @@ def test_the_fastest_is_chosen_unless_an_equally_fast_one_is_less_stale_or_small
     fdg, bp = build_forecast("fdg"), build_forecast("bp")
     chosen, reason = choose_best([bp, fdg])
     assert chosen is fdg
-    assert reason.startswith("2.00 times as fast as back-propagation on one device; no other")
+    assert reason.startswith("2.00 times as fast as back-propagation on one device, with ")
+    assert "up to 1 updates stale; no other" in reason
     small = replace(STAGE, peak_bytes=20 * MIB)
     close = replace(build_forecast("dgl", stages=(small, small)), tick_s=1.02 * fdg.tick_s)
     chosen, reason = choose_best([bp, fdg, close])
     assert chosen is close
-    assert "within 3 % of the fastest (fdg on 2 stages), with gradients 0 updates" in reason
-    assert "stale instead of 1, and at most 22 MiB in a stage instead of 33" in reason
+    assert "up to 0 updates stale and at most 22 MiB in a stage; within 3 % of the" in reason
+    assert "(fdg on 2 stages), which has 1 updates and 33 MiB" in reason
 
 
 def test_where_one_device_is_faster_the_reason_says_so():
