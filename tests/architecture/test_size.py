@@ -5,9 +5,11 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-# Lines of Python. A limit falls with what is removed, and rises only with a named reason.
+EXAMPLE = (">>> ", "... ")
+# Lines of Python, without the code of examples in docstrings. A limit falls with what is
+# removed, and rises only with a named reason.
 MOST_LINES = {
-    "src/hocket": 41_200,
+    "src/hocket": 41_000,
     "src/hocket_lab": 7_000,
     "benchmarks": 9_000,
     "tests": 44_700,
@@ -24,8 +26,9 @@ MOST_WORDS = {
 
 @pytest.mark.parametrize("folder", MOST_LINES)
 def test_a_folder_keeps_to_its_lines(folder):
-    files = (ROOT / folder).rglob("*.py")
-    assert sum(len(file.read_text().splitlines()) for file in files) <= MOST_LINES[folder]
+    texts = (file.read_text() for file in (ROOT / folder).rglob("*.py"))
+    lines = [line.lstrip() for text in texts for line in text.splitlines()]
+    assert sum(not line.startswith(EXAMPLE) for line in lines) <= MOST_LINES[folder]
 
 
 @pytest.mark.parametrize("name", MOST_WORDS)

@@ -58,7 +58,7 @@ def test_a_stable_name_exists_and_says_what_it_is(name):
 
 def test_types_in_signatures_have_their_values_on_a_page():
     pages = [(ROOT / f"docs/api/{page}.md").read_text() for page in ("training", "methods")]
-    told = dict(re.findall(r"^\| `(\w+)` \| (.*) \|$", "".join(pages), re.MULTILINE))
+    told = dict(re.findall(r"^\* `(\w+)`: (.*)$", "".join(pages), re.MULTILINE))
     options = hocket.TrainingOptions.__mro__[:-1]
     modules = {sys.modules[used.__module__] for used in (*METHODS.values(), *options)}
     found = literals(modules)

@@ -45,12 +45,9 @@ def plan_command(
 ) -> int:
     """Rehearse a network on this machine and forecast each method's speed and memory.
 
-    Layers are timed on the processor, not on a GPU, and the network is cut by their times. Then
-    each stage of each method is rehearsed alone, with its heads, synthesizers, updates and
-    copies of weights, and the program is simulated with the measured times. Each stage is
-    assumed to have its own core, unless --same-machine is given. A method whose stages would
-    wait for packets is forecast with the extra delay that hides the link, too, and with
-    forwards first in each tick if that hides it.
+    Layers are timed on the processor, and the network is cut by their times. Each stage of each
+    method is rehearsed alone, and its program simulated with the measured times. A method whose
+    stages would wait for packets is also forecast with what hides the link.
 
     Args:
         network: As for `hocket train`.
