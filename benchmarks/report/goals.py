@@ -21,20 +21,20 @@ def goals_table(rows: Sequence[Mapping[str, Any]]) -> str | None:
     lines = []
     for row in [by_name[name] for name in variants if name in by_name]:
         name = row["row"]
-        lines.append(_goal_line(f"{name} beside bp", row["ratio"], 1.9))
+        lines.append(_goal_line(f"{name} compared with bp", row["ratio"], 1.9))
         if "of_limit" in row:
-            lines.append(_goal_line(f"{name} beside the limit", row["of_limit"], 0.97))
+            lines.append(_goal_line(f"{name} compared with the limit", row["of_limit"], 0.97))
         if pipelined:
             best = max(pipelined, key=lambda peer: float(peer["ratio"]))
-            goal = f"{name} beside the best pipelining, {best['row']}"
+            goal = f"{name} compared with the best pipeline here, {best['row']}"
             lines.append(_goal_line(goal, row["ratio"] / best["ratio"], 1.15))
         if "ddp" in by_name:
-            goal = f"{name} beside ddp"
+            goal = f"{name} compared with ddp"
             lines.append(_goal_line(goal, row["ratio"] / by_name["ddp"]["ratio"], 1.0))
         lines.append(_goal_line(f"processor time of {name}", row["cpu_ratio"], 1.05, most=True))
     for row in rows:
         if row["row"] == "dgl" or row["row"].split()[0] == "adl":
-            goal = f"{row['row']} beside fdg"
+            goal = f"{row['row']} compared with fdg"
             lines.append(_goal_line(goal, row["ratio"] / by_name["fdg"]["ratio"], 0.95))
     return markdown_table(("goal", "wanted", "found", ""), lines)
 

@@ -226,10 +226,10 @@ def test_each_goal_is_met_or_missed():
     peers = row("ddp", 1.8), row("gpipe microbatches=4", 1.2), row("zbv microbatches=2", 1.5)
     found = said(row("fdg", 1.71, cpu_ratio=1.06, of_limit=0.97), *peers)
     assert found == {
-        "fdg beside bp": ("1.71", "missed"),
-        "fdg beside the limit": ("0.97", "met"),
-        "fdg beside the best pipelining, zbv microbatches=2": ("1.14", "missed"),
-        "fdg beside ddp": ("0.95", "missed"),
+        "fdg compared with bp": ("1.71", "missed"),
+        "fdg compared with the limit": ("0.97", "met"),
+        "fdg compared with the best pipeline here, zbv microbatches=2": ("1.14", "missed"),
+        "fdg compared with ddp": ("0.95", "missed"),
         "processor time of fdg": ("1.06", "missed"),
     }
     found = said(row("fdg", 1.92, cpu_ratio=1.04), *peers)
@@ -238,8 +238,8 @@ def test_each_goal_is_met_or_missed():
 
 def test_other_methods_are_held_against_fdg():
     found = said(row("fdg", 1.8), row("adl accumulate=4", 1.7), row("dgl", 1.72))
-    assert found["adl accumulate=4 beside fdg"] == ("0.94", "missed")
-    assert found["dgl beside fdg"] == ("0.96", "met")
+    assert found["adl accumulate=4 compared with fdg"] == ("0.94", "missed")
+    assert found["dgl compared with fdg"] == ("0.96", "met")
 
 
 def test_nothing_is_said_of_rows_without_fdg_or_the_limit():
