@@ -56,10 +56,15 @@ def train_command(
             raise OptionError(
                 f"a resumed run has its own folder and choices; drop {', '.join(conflicts)}"
             )
+    from hocket.distributed.folder.restart import environment_number
     from hocket.distributed.launching.deferred_compiler import defer_compiler
+    from hocket.runs.build import note_on_plan
     from hocket.runs.start import start_training
 
+    # Tell what the plan recommends, and train.
     defer_compiler()
+    if resume is None and environment_number("RANK", 0) == 0 and (note := note_on_plan(config)):
+        print_note(f"note: {note}")
     return start_training(
         config,
         PrintedReport(),

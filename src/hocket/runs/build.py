@@ -15,6 +15,7 @@ from hocket import data as datasets
 from hocket import zoo
 from hocket.data import Data
 from hocket.errors import OptionError, format_problems, unknown_name
+from hocket.files import read_json
 from hocket.methods import parse_method
 from hocket.methods.method import Method
 from hocket.methods.simulated.delays import (
@@ -152,6 +153,30 @@ def format_method_options(method: str, extra_delay: Sequence[int]) -> str:
     """
     delay = f" --extra-delay {','.join(map(str, extra_delay))}" if any(extra_delay) else ""
     return f"--method {shlex.quote(method)}{delay}"
+
+
+def note_on_plan(config: RunConfig) -> str:
+    """Return a note if the plan's file recommends another method or extra delay than is used.
+
+    Raises:
+        OptionError: The file cannot be read.
+    """
+    file = Path(config.plan)
+    if file.suffix != ".json":
+        return ""
+    edges = Plan.read(file).stages - 1
+    content = read_json(file)
+    method, delay = content.get("method"), content.get("extra_delay")
+    if not isinstance(method, str) or not isinstance(delay, list):  # cuts alone
+        return ""
+    recommended = format_method_options(method, delay)
+    ticks = parse_extra_delay(config.extra_delay)
+    used = format_method_options(
+        config.method, [ticks] * edges if isinstance(ticks, int) else ticks
+    )
+    if used == recommended:
+        return ""
+    return f"plan {config.plan} recommends {recommended}; this run uses {used}"
 
 
 def build_run_method(config: RunConfig) -> Method:

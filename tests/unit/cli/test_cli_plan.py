@@ -7,6 +7,7 @@ import shlex
 import pytest
 
 from hocket.cli.main import main
+from hocket.partition import Plan
 
 SMALL = ["plan", "--network", "mlp:hidden=[8,8]", "--data", "digits", "--batch-size", "8"]
 
@@ -63,6 +64,24 @@ def test_what_needs_more_memory_than_the_limit_is_named_and_not_recommended(caps
     assert "Recommended: bp on 2 stages" in printed
     assert main([*arguments, "4"]) == 2
     assert "no forecast fits into 4 MiB: the one that" in capsys.readouterr().err
+
+
+def test_a_training_on_a_plan_notes_what_it_does_not_do_as_recommended(tmp_path, capsys):
+    file = tmp_path / "plan.json"
+    Plan(("hidden1",)).write(file, method="ddg", extra_delay=[2])
+    options = ["train", "--network", "mlp:hidden=[8,8]", "--data", "digits", "--updates", "1"]
+    options += ["--stages", "2", "--plan", str(file)]
+
+    def train(*more):
+        assert main([*options, "--run-dir", str(tmp_path / "_".join(more)), *more]) == 0
+        return capsys.readouterr().err
+
+    note = f"note: plan {file} recommends --method ddg --extra-delay 2; this run uses --method "
+    assert f"{note}fdg\n" in train("--method", "fdg")
+    assert f"{note}ddg --extra-delay 1\n" in train("--method", "ddg", "--extra-delay", "1")
+    assert "note" not in train("--method", "ddg", "--extra-delay", "2")
+    Plan(("hidden1",)).write(file)  # cuts alone
+    assert "note" not in train("--method", "bp")
 
 
 def test_a_slow_link_is_hidden_by_an_extra_delay(tmp_path, capsys):
