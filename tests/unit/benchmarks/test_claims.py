@@ -129,7 +129,7 @@ CLAIMS = {
         f"{wrong(IMAGES, 'fdg, stages 2')} % error on two stages, "
         f"{wrong(IMAGES, 'fdg, stages 4')} % on four, "
         f"{wrong(IMAGES, 'bp, stages 1')} % with back-propagation",
-        f"FDG on two cores is {SPEED['fdg']['ratio']:.2f} times as fast as one core",
+        f"FDG on two cores is {SPEED['fdg']['ratio']:.2f} times as fast as ",
         f"and {EPYC['fdg']['ratio']:.2f} times on an AMD EPYC",
         f"is {SPEED['ddp']['ratio']:.2f} and {EPYC['ddp']['ratio']:.2f} times as fast",
     ],
