@@ -102,6 +102,6 @@ def test_a_learning_rate_is_given_to_the_scheduler_that_has_its_own():
     options = {"scheduler": "OneCycleLR:max_lr=0.1,total_steps=10"}
     changed = with_learning_rate(options, 0.2)
     assert changed["scheduler"] == "OneCycleLR:max_lr=0.2,total_steps=10"
-    assert changed["optimizer"] == "SGD:lr=0.2,momentum=0.9,weight_decay=0.0005"
+    assert changed["optimizer"] == RunConfig.optimizer.replace("lr=0.025", "lr=0.2")
     with pytest.raises(OptionError, match=r"learning_rates have no effect with .* 'CyclicLR'"):
         with_learning_rate({"scheduler": "CyclicLR:base_lr=0.1,max_lr=1"}, 0.2)
