@@ -343,4 +343,4 @@ def test_every_stage_forwards_and_back_propagates_every_batch_once(name, stages,
         assert len(stage.in_flight) == 0
         assert all(p.grad is None for p in stage.module.parameters())
         port = stage.core.parts.to_previous
-        assert len(port._incoming) == len(port._outgoing) == 0
+        assert port._incoming.state_dict() == port._outgoing.state_dict() == []
