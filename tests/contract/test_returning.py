@@ -252,6 +252,7 @@ def test_on_the_command_line(tmp_path, monkeypatch, capfd):
     Path("dying.py").write_text(NETWORK)
     words = "--epochs 3 --processes 2 --checkpoint-every 4 --max-restarts 2 --log-every 1"
     words += " --method dgl-async:head=mlp --network dying.py:network --plan 5 --run-dir run"
+    words += " --optimizer SGD:lr=0.05,momentum=0.9,weight_decay=0.0005"
     assert main(["train", *words.split()]) == 0
     err = capfd.readouterr().err
     assert "starting the whole job again from its last checkpoint, 1 of at most 2 times" in err
