@@ -272,6 +272,24 @@ def test_the_end_of_a_worker_waits_for_the_end_of_a_tick(heard, stops, reading):
     assert bool(interrupt.asked) == stops
 
 
+@pytest.mark.parametrize("first", [signal.SIGINT, signal.SIGCHLD])
+def test_replicas_read_on_without_a_worker_only_after_a_signal(heard, first):
+    """One that left the others alone would let them wait for its gradients."""
+    before, seen = signal.signal(signal.SIGCHLD, fail_as_pytorch), []
+    asked_first = first == signal.SIGINT
+    outcome = nullcontext() if asked_first else pytest.raises(RuntimeError, match="worker")
+    try:
+        with Interrupt() as interrupt, outcome:
+            for batch in interrupt.until_asked(range(100), HashStore()):
+                seen.append(batch)
+                if batch == 0:
+                    signal.raise_signal(first)
+                    signal.raise_signal(signal.SIGCHLD)
+    finally:
+        signal.signal(signal.SIGCHLD, before)
+    assert len(seen) == (AHEAD + 1 if asked_first else 1)
+
+
 def test_a_signal_after_the_last_step_is_not_lost():
     def press(epoch):
         if epoch.number == 1:

@@ -146,7 +146,7 @@ class Interrupt:
                     self._reading = shared is None
                     if self._reading and self.asked:  # during the tick before
                         return
-                    if self._lost_worker is not None:
+                    if self._lost_worker is not None and not self.asked:
                         raise self._lost_worker
                     batch = next(iterator)
                 finally:
@@ -154,7 +154,9 @@ class Interrupt:
             except (StopIteration, _ReadingGivenUpError):
                 return
             except RuntimeError:
-                if self._lost_worker is not None and self._is_asked_too():
+                # Replicas have to agree first, for which batches are missing.
+                lost = self._lost_worker is not None and shared is None
+                if lost and self._is_asked_too():
                     return
                 raise
             # Agree with the replicas on the batch at which all stop.
