@@ -10,6 +10,8 @@ from hocket.methods import parse_method
 
 LAST = 11
 """Last tick of faults, so that enough of the training is left for the recovery."""
+EARLY = 5
+"""Last tick of faults to all processes: none of them may have ended by then."""
 
 
 def draw_jobs(
@@ -35,11 +37,18 @@ def draw_jobs(
             Fault(
                 kind,
                 rng.choice(possible_stages(kind, method, stages)),
-                0 if EXPECTATIONS[kind].at_start else rng.randint(1, LAST),
+                rng.randint(*_ticks(kind)),
             )
             for kind in drawn
         ]
         yield FaultyJob(method, stages, tuple(injected))
+
+
+def _ticks(kind: str) -> tuple[int, int]:
+    """Return the first and last tick at which a fault may happen."""
+    if EXPECTATIONS[kind].at_start:
+        return 0, 0
+    return 1, EARLY if "job of" in kind else LAST
 
 
 def possible_stages(kind: str, method: str, stages: int) -> list[int]:
