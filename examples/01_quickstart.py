@@ -4,9 +4,8 @@ What to learn: a trainer takes a network, a method and an optimizer for each sta
 trains. Compare its output with that of `method=hocket.BP()`, plain back-propagation.
 """
 
-import torch
-
 import hocket
+import torch
 
 torch.manual_seed(0)
 digits = hocket.data.load("digits", batch_size=32)

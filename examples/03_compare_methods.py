@@ -6,9 +6,8 @@ epochs at one small rate show that all of them learn, not which is best: a study
 gives each its best rate.
 """
 
-import torch
-
 import hocket
+import torch
 
 STAGES = 3
 METHODS = [

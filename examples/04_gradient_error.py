@@ -9,9 +9,8 @@ stale but still not exact: its inputs come from older weights of the stages befo
 
 from statistics import mean
 
-import torch
-
 import hocket
+import torch
 
 STAGES = 3
 

@@ -9,9 +9,8 @@ everything else. The names in the whole network decide which is which, wherever 
 import argparse
 from pathlib import Path
 
-import torch
-
 import hocket
+import torch
 from hocket.optim import muon
 
 for method in ("bp:accumulate=4", "adl:accumulate=4", "adl:accumulate=4+predict"):

@@ -8,9 +8,8 @@ norm.
 
 from dataclasses import dataclass, replace
 
-import torch
-
 import hocket
+import torch
 from hocket import format_program
 from hocket.signals import Delayed
 

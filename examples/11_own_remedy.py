@@ -10,9 +10,8 @@ relative to their norm.
 from dataclasses import dataclass
 from typing import ClassVar
 
-import torch
-
 import hocket
+import torch
 from hocket.remedies import Remedy, StageRemedy
 
 
