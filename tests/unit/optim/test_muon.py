@@ -117,7 +117,7 @@ def test_a_stage_may_have_only_one_of_the_two():
 def test_a_network_without_hidden_matrices_is_refused(name):
     """It would be AdamW under another name, whose options have no effect."""
     with pytest.raises(OptionError, match=f"{name} is for hidden weights of two .* has none"):
-        build_optimizer_factory(RunConfig(optimizer=name), zoo.create("resnet8"))
+        build_optimizer_factory(RunConfig(optimizer=name), zoo.resnet8())
 
 
 @pytest.mark.parametrize(

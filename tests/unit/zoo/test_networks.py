@@ -35,7 +35,7 @@ def example(name):
 @every_network
 def test_layers_compose_to_the_output_and_each_has_parameters(name):
     with torch.device("meta"):
-        network, x = zoo.create(name), example(name)
+        network, x = zoo.NETWORKS[name](), example(name)
     assert type(network) is torch.nn.Sequential
     for layer in network:
         assert list(layer.parameters())
@@ -49,7 +49,7 @@ def test_layers_compose_to_the_output_and_each_has_parameters(name):
 def test_no_layer_changes_its_input(name):
     torch.manual_seed(0)
     x = example(name)
-    for layer in zoo.create(name):
+    for layer in zoo.NETWORKS[name]():
         before = x.clone()
         after = layer(x)
         assert torch.equal(x, before)
@@ -59,7 +59,7 @@ def test_no_layer_changes_its_input(name):
 @small_networks
 def test_every_parameter_gets_a_gradient(name):
     torch.manual_seed(0)
-    network = zoo.create(name)
+    network = zoo.NETWORKS[name]()
     network(example(name)).square().sum().backward()
     assert all(parameter.grad.abs().sum() > 0 for parameter in network.parameters())
 
@@ -75,7 +75,7 @@ def test_every_parameter_gets_a_gradient(name):
     ],
 )
 def test_options_reach_the_network(name, options, shape):
-    assert zoo.create(name, **options)(torch.randn(shape)).shape == (2, 7)
+    assert zoo.NETWORKS[name](**options)(torch.randn(shape)).shape == (2, 7)
 
 
 def test_corner6_does_not_see_the_last_two_rows_and_columns():
@@ -125,9 +125,9 @@ def test_gpt_refuses_sequences_longer_than_its_context():
 @pytest.mark.parametrize(
     ("name", "options", "message"),
     [
-        ("resnet8", {"pooling": "max"}, "pooling is 'max'; wanted 'global' or 'corner6'"),
-        ("resnet8", {"init": "zero"}, "init is 'zero'; wanted 'pytorch' or 'he'"),
-        ("dgl6", {"pooling": "max"}, "pooling is 'max'; wanted 'aux' or 'buffer'"),
+        ("resnet8", {"pooling": "max"}, "pooling is 'max'; use 'global' or 'corner6'"),
+        ("resnet8", {"init": "zero"}, "init is 'zero'; use 'pytorch' or 'he'"),
+        ("dgl6", {"pooling": "max"}, "pooling is 'max'; use 'aux' or 'buffer'"),
         ("mlp", {"hidden": (8, 0)}, r"\[64, 8, 0, 10\]; every one must be at least 1"),
         ("vgg13_bn", {"dropout": 1.0}, r"dropout is 1.0; give a fraction in \[0, 1\)"),
         ("gpt", {"dropout": -1.0}, r"dropout is -1.0; give a fraction in \[0, 1\)"),
@@ -137,14 +137,14 @@ def test_gpt_refuses_sequences_longer_than_its_context():
 )
 def test_options_out_of_range_are_refused(name, options, message):
     with torch.device("meta"), pytest.raises(OptionError, match=message):
-        zoo.create(name, **options)
+        zoo.NETWORKS[name](**options)
 
 
 def test_an_unknown_network_names_its_likes():
     with pytest.raises(OptionError, match=r"unknown network 'resnet_20'"):
-        zoo.create("resnet_20")
+        zoo.check_network("resnet_20")
     with pytest.raises(OptionError, match="unknown network 'qqq'; there are: mlp, gpt"):
-        zoo.create("qqq")
+        zoo.check_network("qqq")
 
 
 def test_every_builder_is_exported_under_its_name():
