@@ -5,7 +5,7 @@ Its results define what is correct: every other engine gives the same bits.
 
 from collections.abc import Sequence
 
-from hocket.engine.engine import LockstepEngine, Pace
+from hocket.engine.engine import LockstepEngine
 from hocket.engine.event import Event, Watcher
 from hocket.engine.execute import execute
 from hocket.engine.gradient_error import GradientErrorMeter
@@ -39,7 +39,7 @@ class SerialEngine(LockstepEngine):
         meter: GradientErrorMeter | None,
         streams: StageStreams | None,
     ) -> None:
-        super().__init__(Program(method, len(stages)), stages, Pace())
+        super().__init__(Program(method, len(stages)), stages)
         self._source = source
         self._meter = meter
         self._streams = streams

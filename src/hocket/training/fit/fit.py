@@ -138,7 +138,7 @@ class Fit(ABC):
             # A loader draws from the global generator, and only one process reads the data.
             torch.set_rng_state(session.world.broadcast(torch.get_rng_state()))
         finally:
-            session.engine.pace.end_goal()  # a loop of the caller's own has none
+            session.engine.end_goal()  # a loop of the caller's own has none
 
     def _train_epoch(self) -> None:
         """Train on the rest of an epoch's data; its events are counted in the state.
@@ -169,7 +169,7 @@ class Fit(ABC):
         # Refuse an epoch without batches, unless this stage has no epoch left.
         free = session.setup.method.free_running
         is_empty = state.samples == 0 and reads and not interrupt.asked
-        if is_empty and not (free and session.engine.pace.finished):
+        if is_empty and not (free and session.engine.reached_goal):
             raise DataError(
                 f"epoch {state.epoch}: the training data have no batches; an iterator can be "
                 "used once, so pass a list or a DataLoader"
@@ -191,7 +191,7 @@ class Fit(ABC):
         count = None if updates is None else updates * method.accumulate - state.ungathered
         missing = count
         # One tick for each batch: train, count, show, tell the callbacks, leave a checkpoint.
-        for inputs, targets in session.engine.pace.ticks(islice(batches, count)):
+        for inputs, targets in session.engine.ticks(islice(batches, count)):
             state.enter(method.accumulate, count_samples(inputs))
             events = session.ticks.step(inputs, targets, state.epoch)
             state.meter.add(events)
@@ -319,7 +319,7 @@ class Fit(ABC):
         # Set the goal.
         budget, accumulate = request.budget, session.setup.method.accumulate
         epochs = budget.passes(request.length, accumulate)
-        session.engine.pace.set_goal(
+        session.engine.set_goal(
             epochs, request.length, epoch=self.state.epoch, again=request.resumed
         )
         # Check the schedules, now that there are any.
@@ -349,7 +349,7 @@ class CommonEpochs(Fit):
         if any(session.world.gather(state.stop_requested)):
             return True
         enough = self.request.budget.is_spent(len(state.history), state.updates)
-        return enough and not state.batches and session.engine.pace.finished
+        return enough and not state.batches and session.engine.reached_goal
 
     def end_epoch(self) -> bool:
         """Evaluate, and add the result of the epoch to the history of all processes."""
@@ -360,7 +360,7 @@ class CommonEpochs(Fit):
         if method.epoch_end == "drain":
             state.drain()
         is_last = self.request.budget.is_spent(len(state.history) + 1, state.updates)
-        if is_last and session.engine.pace.finished:
+        if is_last and session.engine.reached_goal:
             state.drain()
             state.meter.add(session.ticks.finish())
         # Merge the counts of all processes, and evaluate.
@@ -392,14 +392,14 @@ class OwnEpochs(Fit):
 
     def is_over(self) -> bool:
         """Return True once every stage has trained for all epochs."""
-        return bool(self.state.rows) and self.session.engine.pace.finished
+        return bool(self.state.rows) and self.session.engine.reached_goal
 
     def end_epoch(self) -> bool:
         """Keep the result of this stage's epoch; return False if asked to stop."""
         session, state = self.session, self.state
         # Stop at once, also in the middle of an epoch.
-        if self.interrupt.asked or session.engine.pace.stopped:
-            session.engine.pace.stop()
+        if self.interrupt.asked or session.engine.stopped:
+            session.engine.stop()
             return False
         # Skip an epoch in which the stage only passed on batches that others train on.
         if state.meter.newest_loss(None) is None and state.rows:
