@@ -130,12 +130,6 @@ class Updater:
         """True if gradients are added up over replicas."""
         return self._reduction is not None
 
-    @property
-    def ordered_parameters(self) -> list[nn.Parameter]:
-        """The weights in the order in which the optimizer's state counts them."""
-        groups = self.optimizer.param_groups if self.optimizer else []
-        return [parameter for group in groups for parameter in group["params"]]
-
     def optimizer_tensors(self) -> dict[str, Tensor]:
         """Return the tensors of the optimizer's state, such as momenta, by descriptions."""
         states = self.optimizer.state if self.optimizer is not None else {}

@@ -86,9 +86,11 @@ def part_name(stage: int, replica: int) -> str:
 def reshard_names(stage: Stage, network: nn.Module) -> dict[str, Any]:
     """Return the names with which a stage's state can continue in stages cut elsewhere."""
     known = {id(value): name for name, value in network.named_parameters()}
+    optimizer = stage.updater.optimizer
+    groups = optimizer.param_groups if optimizer is not None else []
     return {
         "names": parameter_names(network, stage.module, stage.index),
-        "trained": [known.get(id(p)) for p in stage.updater.ordered_parameters],
+        "trained": [known.get(id(weight)) for group in groups for weight in group["params"]],
     }
 
 
