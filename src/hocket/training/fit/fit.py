@@ -50,7 +50,8 @@ class FitRequest:
 
     Raises:
         DataError: The data cannot be iterated.
-        OptionError: Another argument is of another kind.
+        OptionError: Another argument is of another kind, there are no data for evaluations
+            within epochs, or a listener without such evaluations.
     """
 
     train: Iterable[Any]
@@ -69,6 +70,14 @@ class FitRequest:
         if self.validation is not None:
             require_batches("validation data", self.validation)
         require_functions(on_epoch=self.on_epoch, on_evaluation=self.on_evaluation)
+        every = self.budget.evaluate_every
+        if every and self.validation is None:
+            raise OptionError(
+                f"evaluate_every is {every}, and there is nothing to evaluate on; give "
+                "validation data"
+            )
+        if self.on_evaluation is not None and not every:
+            raise OptionError("on_evaluation is never called without evaluate_every; give both")
         if self.checkpoints is not None and not isinstance(self.checkpoints, Checkpoints):
             raise OptionError(
                 f"checkpoints is {self.checkpoints!r}; give hocket.Checkpoints(folder)"
@@ -124,8 +133,20 @@ class Fit(ABC):
             DataError: The training data have no batches.
             KeyboardInterrupt: The training has to stop; a checkpoint is left, if any is.
         """
-        session = self.session
-        self._require_counts()
+        session, request = self.session, self.request
+        # Refuse data and lengths for which stages that run freely cannot count for themselves.
+        method, budget = session.setup.method, request.budget
+        if method.free_running and request.length is None:
+            raise OptionError(
+                "each stage counts its own epochs, and the training data do not say how many "
+                "batches they have; pass a list or a DataLoader"
+            )
+        if method.free_running and (budget.updates is not None or budget.evaluate_every):
+            raise OptionError(
+                f"the stages of method {method.name!r} run freely, and each "
+                f"{COUNTS_OWN_UPDATES}"
+            )
+        # Train epoch by epoch, and bring the weights of all stages together.
         if session.prepared:
             self._set_goal()  # a resumed engine may have reached it
         try:
@@ -288,26 +309,6 @@ class Fit(ABC):
             # Each stage may back off, and those before it skip the batch with it.
             spared=count * setup.build_loss_scale().most_backoffs + len(setup.skip_batches),
         )
-
-    def _require_counts(self) -> None:
-        """Refuse data of unknown length and numbers of updates where stages run freely.
-
-        Raises:
-            OptionError: Each stage counts its own epochs and updates.
-        """
-        method, budget = self.session.setup.method, self.request.budget
-        if not method.free_running:
-            return
-        if self.request.length is None:
-            raise OptionError(
-                "each stage counts its own epochs, and the training data do not say how many "
-                "batches they have; pass a list or a DataLoader"
-            )
-        if budget.updates is not None or budget.evaluate_every:
-            raise OptionError(
-                f"the stages of method {method.name!r} run freely, and each "
-                f"{COUNTS_OWN_UPDATES}"
-            )
 
     def _set_goal(self) -> None:
         """Tell the engine how many epochs to train for, as soon as it is built.

@@ -167,6 +167,8 @@ class Session:
     def _open(self, inputs: Tree, whole: bool, resumes: bool) -> tuple[Engine, Tree]:
         """Cut the network; return the engine, and the inputs that it was cut with.
 
+        These are two samples of the batch, or all of it if the network does not take two.
+
         Raises:
             CutError: The network cannot be cut like this.
             OptionError: A stage is not compatible with the method.
@@ -175,7 +177,12 @@ class Session:
         setup, world, cut = self.setup, self.world, self.cut
         # Agree with the other processes on what to train, and on a sample.
         to_cut = self.upload.to(find_device(cut.network))
-        sample = self._choose_sample(inputs, to_cut, whole) if world.reads_data else inputs
+        sample = as_inputs(inputs, "the batch") if world.reads_data else inputs
+        if world.reads_data and not whole:
+            few = take_samples(sample, slice(2), count_samples(sample))
+            few = copy_tensors(few)  # a view would keep the memory of the whole batch
+            if cut.accepts(to_cut(few)):  # not if it is rows of graphs, which are no samples
+                sample = few
         require_same_training(world, setup, cut.network, resumes=resumes)
         sample = world.broadcast(sample)
         moved = to_cut(sample)
@@ -197,21 +204,6 @@ class Session:
         engine = build_engine(parts)
         self._warn_of_effects(engine)
         return engine, sample
-
-    def _choose_sample(self, inputs: Tree, to_cut: Upload, whole: bool) -> Tree:
-        """Return two samples of a batch, or all of it if the network does not take two.
-
-        Args:
-            inputs: Inputs of the batch.
-            to_cut: Brings inputs to the device of the network.
-            whole: Return all of it in any case.
-        """
-        inputs = as_inputs(inputs, "the batch")
-        if whole:
-            return inputs
-        few = take_samples(inputs, slice(2), count_samples(inputs))
-        few = copy_tensors(few)  # a view would keep the memory of the whole batch
-        return few if self.cut.accepts(to_cut(few)) else inputs  # rows of graphs: no samples
 
     def _warn_of_effects(self, engine: Engine) -> None:
         """Warn of weights that are not trained, and of options that change nothing."""
