@@ -15,12 +15,7 @@ from hocket.errors import OptionError, format_problems
 from hocket.options.common_options import Reduce
 from hocket.options.hints import wrong_fields
 from hocket.options.ranges import Range, out_of_range
-from hocket.remedies.remedy import (
-    Remedy,
-    StageInfo,
-    count_flushed_updates,
-    remedy_problems,
-)
+from hocket.remedies.remedy import Remedy, count_flushed_updates, remedy_problems
 from hocket.signals.signal import Signal
 
 Order = Literal["forward-first", "backward-first"]
@@ -183,15 +178,6 @@ class Method:
         (T1(anneal=500),)
         """
         return replace(self, remedies=(*self.remedies, *remedies))
-
-    def stage_info(self, stage: int, stages: int) -> StageInfo:
-        """Return a stage as remedies know it.
-
-        Args:
-            stage: Number of the stage, from 0.
-            stages: Number of stages.
-        """
-        return StageInfo(stage, stages, self.staleness(stage, stages))
 
     def _contradictions(self) -> list[str]:
         """Return each pair of choices that contradict each other."""

@@ -87,7 +87,11 @@ class RotatedAdam(Optimizer):
         state["step"] += 1
         done = int(state["step"])
         if group["rotated"]:
-            _accumulate_covariances(state, gradient, beta2)
+            # The covariances of rows and of columns, as moving averages.
+            products = (gradient @ gradient.T, gradient.T @ gradient)
+            for side, product in zip(_SIDES, products, strict=True):
+                average = state.setdefault(f"{side}_covariance", torch.zeros_like(product))
+                average.lerp_(product, 1 - beta2)
             if "left_basis" not in state:
                 _find_bases(state)
             elif done % group["refresh"] == 0:
@@ -99,20 +103,6 @@ class RotatedAdam(Optimizer):
         change = _rotate(state["exp_avg"], state) / root.add_(group["eps"])
         weight.mul_(1 - group["lr"] * group["weight_decay"])
         weight.add_(_rotate_back(change, state), alpha=-group["lr"] / (1 - beta1**done))
-
-
-def _accumulate_covariances(state: dict[str, Any], gradient_MN: Tensor, beta: float) -> None:
-    """Add the covariances of rows and of columns of a gradient to their moving averages.
-
-    Args:
-        state: State of the weight.
-        gradient_MN: Its gradient.
-        beta: Part of the averages that is kept.
-    """
-    products = (gradient_MN @ gradient_MN.T, gradient_MN.T @ gradient_MN)
-    for side, product in zip(_SIDES, products, strict=True):
-        average = state.setdefault(f"{side}_covariance", torch.zeros_like(product))
-        average.lerp_(product, 1 - beta)
 
 
 def _find_bases(state: dict[str, Any]) -> None:

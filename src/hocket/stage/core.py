@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from hocket.optim.factory import NamedParameters, build_optimizer, build_scheduler
 from hocket.options.common_options import Reduce
-from hocket.remedies.remedy import Remedy, Weights, attach_remedies
+from hocket.remedies.remedy import Remedy, StageInfo, Weights, attach_remedies
 from hocket.stage.contexts import PassContexts
 from hocket.stage.finite.nonfinite import LateCheck, NonFiniteCheck
 from hocket.stage.in_flight import DeferredTarget, InFlight
@@ -207,7 +207,8 @@ def build_updaters(
         optimizer = scheduler = attached = None
         if parameters:
             optimizer = build_optimizer(setup.optimizer, parameters, parts.index, parts.count)
-            stage = method.stage_info(parts.index, parts.count)
+            staleness = method.staleness(parts.index, parts.count)
+            stage = StageInfo(parts.index, parts.count, staleness)
             attached = attach_remedies(remedies, stage, Weights(trained, optimizer))
             if setup.scheduler is not None:
                 by_epochs = setup.scheduler_unit == "epoch" and not method.free_running
