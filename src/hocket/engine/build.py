@@ -26,8 +26,8 @@ from hocket.engine.event import Watcher
 from hocket.engine.gradient_error import GradientErrorMeter
 from hocket.engine.serial import SerialEngine
 from hocket.engine.stage_streams import StageStreams, on_streams
-from hocket.errors import HocketError, OptionError, warn
-from hocket.methods.method import Method, Replay
+from hocket.errors import HocketError, OptionError
+from hocket.methods.method import Replay
 from hocket.methods.simulated.stage_speeds import equal_speeds
 from hocket.partition.parts.partial_module import PartialModule
 from hocket.partition.sequential import is_sequential, layers_in_order
@@ -60,39 +60,6 @@ from hocket.transport.replay_buffer import ReplayBuffer
 from hocket.transport.source import Source
 from hocket.transport.stats import SendStats
 from hocket.tree import Tree, copy_tensors
-
-
-def warn_of_biased_gradients(setup: Setup) -> None:
-    """Warn if a codec makes gradients biased.
-
-    Args:
-        setup: Options of the training.
-    """
-    if setup.codec.biases_gradients and setup.method.signal.needs_gradient:
-        warn(
-            f"the codec {setup.codec} sends other activations than method "
-            f"{setup.method.name!r} back-propagates through: a stage applies the gradient at "
-            "what the next one received as if it were that at its own output, so that all "
-            "stages but the last learn from biased gradients; methods with local losses, such "
-            "as dgl, do not",
-        )
-
-
-def warn_of_idle_remedies(method: Method, stages: int) -> None:
-    """Warn of remedies that change nothing, as no gradient is late enough.
-
-    Args:
-        method: Method of the training.
-        stages: Number of stages.
-    """
-    idle = [remedy.name for remedy in method.remedies if remedy.slows or stages == 1]
-    if idle and all(method.staleness(stage, stages) <= 1 for stage in range(stages)):
-        warn(
-            f"{' and '.join(idle)} changes nothing: on {stages} stage{'s'[: stages - 1]} of "
-            f"{method.name!r} no "
-            "gradient is late by more than one update in the mean; use more stages, or leave "
-            "it out",
-        )
 
 
 def build_stage(setup: Setup, parts: StageParts) -> Stage:

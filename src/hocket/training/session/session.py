@@ -16,12 +16,7 @@ from hocket.distributed.failures.phases import Phase
 from hocket.distributed.replicas.sync_batchnorm import unshare_statistics
 from hocket.distributed.world.joined_worlds import join_world
 from hocket.distributed.world.solo_world import SoloWorld
-from hocket.engine.build import (
-    EngineParts,
-    build_engine,
-    warn_of_biased_gradients,
-    warn_of_idle_remedies,
-)
+from hocket.engine.build import EngineParts, build_engine
 from hocket.engine.engine import Engine, UnbuiltEngine
 from hocket.engine.event import Event, Watcher
 from hocket.engine.gradient_error import GradientErrorMeter
@@ -33,8 +28,6 @@ from hocket.restore import preserve_rng
 from hocket.stage.layers.module_tensors import NetworkNames
 from hocket.stage.setup import Setup
 from hocket.stage.stage import Stage
-from hocket.stage.update.scale_free import warn_of_cancelled_scales
-from hocket.stage.update.untrained import loss_weights, warn_of_untrained
 from hocket.training.results.own_metrics import Metric, OwnMetrics
 from hocket.training.session.agreement import require_same_stages, require_same_training
 from hocket.training.session.batches import (
@@ -44,6 +37,7 @@ from hocket.training.session.batches import (
     read,
 )
 from hocket.training.session.cut_network import CutNetwork, Stages, find_device
+from hocket.training.session.no_effect import warn_of_no_effect
 from hocket.training.session.ticks import Ticks
 from hocket.tree import Tree, copy_tensors, count_samples, take_samples
 
@@ -202,22 +196,8 @@ class Session:
             )
         parts = EngineParts(setup, modules, moved, self._watchers, world, self._meter, names)
         engine = build_engine(parts)
-        self._warn_of_effects(engine)
+        warn_of_no_effect(setup, cut, engine.stages, world)
         return engine, sample
-
-    def _warn_of_effects(self, engine: Engine) -> None:
-        """Warn of weights that are not trained, and of options that change nothing."""
-        setup, world, count = self.setup, self.world, self.cut.count
-        if world.replica == 0:
-            names = [name for stage in engine.stages for name in stage.untrained.names]
-            if world.is_main:
-                names += loss_weights(setup.loss, self.cut.network)
-            warn_of_untrained(names)
-        if world.is_main:
-            warn_of_biased_gradients(setup)
-            warn_of_idle_remedies(setup.method, count)
-            optimizers = {stage.index: stage.updater.optimizer for stage in engine.stages}
-            warn_of_cancelled_scales(setup.method, optimizers, count - 1)
 
     def prepared_by(
         self, batches: Iterable[Any], *, inputs_only: bool = False
