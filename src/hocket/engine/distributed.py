@@ -8,8 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from hocket.distributed.world.world import World
 from hocket.engine.engine import Batch, LockstepEngine
-from hocket.engine.event import Event, Watcher
-from hocket.engine.execute import execute
+from hocket.engine.event import Event, Watcher, execute
 from hocket.engine.lookahead import BatchAnnouncer
 from hocket.errors import DataError
 from hocket.methods.method import Method

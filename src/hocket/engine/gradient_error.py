@@ -14,8 +14,7 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor, nn
 
-from hocket.engine.event import Event
-from hocket.engine.execute import add_place
+from hocket.engine.event import Event, add_place
 from hocket.errors import OptionError
 from hocket.methods.method import Method
 from hocket.options.require import require_functions

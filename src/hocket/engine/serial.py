@@ -6,8 +6,7 @@ Its results define what is correct: every other engine gives the same bits.
 from collections.abc import Sequence
 
 from hocket.engine.engine import LockstepEngine
-from hocket.engine.event import Event, Watcher
-from hocket.engine.execute import execute
+from hocket.engine.event import Event, Watcher, execute
 from hocket.engine.gradient_error import GradientErrorMeter
 from hocket.engine.stage_streams import StageStreams
 from hocket.methods.method import Method
