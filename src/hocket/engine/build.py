@@ -136,8 +136,18 @@ def build_signals(
     networks_cut = {m.network for m in modules if isinstance(m, PartialModule)}
     with dry_run(*modules, *networks_cut):  # a part repeats the forward of its whole network
         for k, module in enumerate(modules):
-            value, outputs = _forward_by_layers(module, copy_tensors(value))
+            # Layer by layer, if they are known: signals need the shapes between them.
+            value, layers = copy_tensors(value), [module]
+            if is_sequential(module) and module._modules:
+                layers = list(layers_in_order(module).values())
+            outputs = []
+            for layer in layers:
+                value, has_weights = layer(value), next(layer.parameters(), None) is not None
+                if isinstance(value, torch.Tensor) and has_weights:
+                    outputs.append(tuple(value.shape[1:]))
             hidden.append(outputs)
+
+            # The shape that the stage sends on.
             real = isinstance(value, torch.Tensor) and value.is_floating_point()
             if k < len(modules) - 1 and not signals[k].needs_gradient and not real:
                 raise OptionError(
@@ -159,27 +169,6 @@ def build_signals(
             network = signal.build_network(shapes[k], output_shape, later)
         networks.append(network.to(dtypes[k]))
     return signals, networks
-
-
-def _forward_by_layers(module: nn.Module, value: Tree) -> tuple[Tree, list[tuple[int, ...]]]:
-    """Forward a stage, whose layers are known if it is an nn.Sequential.
-
-    Args:
-        module: Layers of the stage.
-        value: Its input.
-
-    Returns:
-        Its output, and the shape of the output of each layer with weights, without the batch.
-    """
-    layers = [module]
-    if is_sequential(module) and module._modules:
-        layers = list(layers_in_order(module).values())
-    shapes = []
-    for layer in layers:
-        value = layer(value)
-        if isinstance(value, torch.Tensor) and next(layer.parameters(), None) is not None:
-            shapes.append(tuple(value.shape[1:]))
-    return value, shapes
 
 
 SPARE_CAPACITY = 4

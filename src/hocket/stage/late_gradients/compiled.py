@@ -49,7 +49,15 @@ class CompiledLayers:
         # To save memory a backward may compute parts again, unless the weights are others then.
         late = method.graph_delay(parts.index, parts.count) > 0
         recomputes = not late or method.linearize != "live"
-        backend, options = _backend(compiler, recomputes=recomputes)
+        backend: str | Callable[..., Any] = compiler
+        options: dict[str, Any] | None = None
+        if compiler == "inductor":
+            # Random numbers of PyTorch's generators, as in stages that are not compiled.
+            options = {"fallback_random": True}
+            if not recomputes:
+                options["custom_partitioner_fn"] = _inductor_partitioner()
+        elif not recomputes:
+            backend = _aot_eager_without_recomputation()
         self._compiled = torch.compile(
             _with_own_cache(_call_layers),
             fullgraph=True,
@@ -146,24 +154,6 @@ def _with_own_cache(function: Callable[..., Tree]) -> Callable[..., Tree]:
     """Return a copy of a function; the compiler keeps its graphs, and their limit, by code."""
     assert isinstance(function, FunctionType)
     return FunctionType(function.__code__.replace(), function.__globals__, function.__name__)
-
-
-def _backend(
-    compiler: Compiler, *, recomputes: bool
-) -> tuple[str | Callable[..., Any], dict[str, Any] | None]:
-    """Return a backend of torch.compile, and its options.
-
-    Args:
-        compiler: Name of the backend.
-        recomputes: The backward may compute parts of the forward again.
-    """
-    if compiler == "aot_eager":
-        return compiler if recomputes else _aot_eager_without_recomputation(), None
-    # Random numbers of PyTorch's generators, as in stages that are not compiled.
-    options: dict[str, Any] = {"fallback_random": True}
-    if not recomputes:
-        options["custom_partitioner_fn"] = _inductor_partitioner()
-    return compiler, options
 
 
 def _divide_without_recomputation(

@@ -172,12 +172,21 @@ class Updater:
             epoch: Epoch of the last batch accumulated.
 
         Raises:
-            OptionError: The optimizer cannot do a step without a closure.
+            OptionError: The optimizer cannot do a step without a closure, or the scheduler
+                follows validation losses and an epoch has none.
         """
         # Let the scheduler count the epochs that have passed.
         if self.scheduler is not None and self._scheduler_unit == "epoch":
             for passed in range(self._epoch, epoch):
-                self._step_scheduler(self.scheduler, passed)
+                if not isinstance(self.scheduler, ReduceLROnPlateau):
+                    self.scheduler.step()
+                elif passed in self._losses:
+                    self.scheduler.step(self._losses.pop(passed))
+                else:
+                    raise OptionError(
+                        f"ReduceLROnPlateau follows the validation loss, and epoch {passed} "
+                        "has none; give `fit` validation data, or `end_epoch` the loss"
+                    )
         self._epoch = epoch
 
         # Step with the mean or the sum of the gradients.
@@ -208,26 +217,6 @@ class Updater:
         """
         if self.follows_losses:
             self._losses[epoch] = loss
-
-    def _step_scheduler(self, scheduler: LRScheduler, epoch: int) -> None:
-        """Let the scheduler count an epoch that has passed.
-
-        Args:
-            scheduler: The scheduler.
-            epoch: Number of the epoch.
-
-        Raises:
-            OptionError: The scheduler follows validation losses, and the epoch has none.
-        """
-        if not isinstance(scheduler, ReduceLROnPlateau):
-            scheduler.step()
-            return
-        if epoch not in self._losses:
-            raise OptionError(
-                f"ReduceLROnPlateau follows the validation loss, and epoch {epoch} has none; "
-                "give `fit` validation data, or `end_epoch` the loss"
-            )
-        scheduler.step(self._losses.pop(epoch))
 
     def _step(self, optimizer: Optimizer) -> float:
         """Do one step, and return its first learning rate."""
