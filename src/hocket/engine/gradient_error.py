@@ -173,17 +173,13 @@ def _trained(stage: Stage) -> list[nn.Parameter]:
 
 def _flat(gradients: Sequence[Tensor | None], like: Sequence[Tensor]) -> Tensor:
     """Return all gradients as one vector (D,) in float64, zeros for those that are None."""
-    parts = [
-        _as_real(torch.zeros_like(p) if g is None else g.to_dense()).cpu().double().flatten()
-        for g, p in zip(gradients, like, strict=True)
-    ]
-    return torch.cat(parts) if parts else torch.zeros(0, dtype=torch.float64)
-
-
-def _as_real(tensor: Tensor) -> Tensor:
-    """Return a tensor (...) without its graph; complex numbers as pairs (..., 2)."""
-    plain = tensor.detach().resolve_conj()
-    return torch.view_as_real(plain) if plain.is_complex() else plain
+    parts = [torch.zeros(0, dtype=torch.float64)]
+    for gradient, weight in zip(gradients, like, strict=True):
+        dense = torch.zeros_like(weight) if gradient is None else gradient.to_dense()
+        plain = dense.detach().resolve_conj()
+        real = torch.view_as_real(plain) if plain.is_complex() else plain
+        parts.append(real.cpu().double().flatten())
+    return torch.cat(parts)
 
 
 def build_error_meter(

@@ -11,7 +11,7 @@ shows which weights are saved. In later ones the layers are given copies of thes
 autograd saves what it likes.
 """
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable
 from typing import Any
 
 import torch
@@ -170,7 +170,12 @@ class CopiedWeights(SavedTensorHooks):
             return super().forward(module, leaves)
 
         # Learn from the first forward of a kind which weights autograd saves.
-        kind = _kind(leaves, held)
+        inputs = tensors(leaves)
+        kind = (
+            tuple([(leaf.requires_grad, leaf.dim(), leaf.dtype) for leaf in inputs]),
+            tuple([weight.requires_grad for weight in held]),
+            any([torch.is_autocast_enabled(leaf.device.type) for leaf in inputs]),
+        )
         if kind not in self._saved:
             self._packed = set()
             output, kept = super().forward(module, leaves)
@@ -211,18 +216,3 @@ class CopiedWeights(SavedTensorHooks):
     def _pack_weight(self, tensor: Tensor, weight: nn.Parameter) -> object:
         self._packed.add(id(weight))
         return super()._pack_weight(tensor, weight)
-
-
-def _kind(leaves: Tree, weights: Sequence[nn.Parameter]) -> Hashable:
-    """Return everything that decides which weights autograd saves in a forward.
-
-    Args:
-        leaves: Input of the forward, with tensors of shape (B, ...).
-        weights: Weights of the layers.
-    """
-    inputs = tensors(leaves)
-    return (
-        tuple([(leaf.requires_grad, leaf.dim(), leaf.dtype) for leaf in inputs]),
-        tuple([weight.requires_grad for weight in weights]),
-        any([torch.is_autocast_enabled(leaf.device.type) for leaf in inputs]),
-    )

@@ -6,7 +6,6 @@ that parameters keep their identity for the optimizer, for hooks and for graphs.
 
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor
@@ -73,19 +72,6 @@ class NewestWeights:
         """Continue from the state of the same stage."""
 
 
-@dataclass(frozen=True)
-class _Version:
-    """Old weights of a stage.
-
-    Attributes:
-        version: Number of updates that they have seen.
-        copies: A copy of the memory of each weight.
-    """
-
-    version: int
-    copies: Copies
-
-
 class HeldWeights(NewestWeights):
     """Keeps old weights for as long as a later forward may need them.
 
@@ -114,7 +100,8 @@ class HeldWeights(NewestWeights):
         self._held_back = held_back
         self.stand_in = "older ones (hold)" if held_back else ""
         self._layouts = self._memory.layouts()
-        self._kept: dict[int, _Version] = {}  # by updates of the program
+        # Updates that old weights have seen, and their copies, by updates of the program.
+        self._kept: dict[int, tuple[int, Copies]] = {}
         self._updates = 0
         self._swapped: int | None = None
 
@@ -132,13 +119,13 @@ class HeldWeights(NewestWeights):
         if version is None:
             return _NEWEST
         self._discard_before(version)
-        return _NEWEST if version == self._updates else self._swap(self._kept[version])
+        return _NEWEST if version == self._updates else self._swap(*self._kept[version])
 
     def before_update(self) -> None:
         """Keep the weights that are about to change."""
         if self._held_back:
             copies = self._copies.copy_weights(self._memory.weights)
-            self._kept[self._updates] = _Version(self._updater.version, copies)
+            self._kept[self._updates] = self._updater.version, copies
         self._updates += 1
         self._discard_before(self._updates - self._held_back)
 
@@ -147,8 +134,12 @@ class HeldWeights(NewestWeights):
         self._kept = {number: kept for number, kept in self._kept.items() if number >= version}
 
     @contextmanager
-    def _swap(self, old: _Version) -> Iterator[None]:
+    def _swap(self, version: int, copies: Copies) -> Iterator[None]:
         """Context manager in which old weights are in place, also those that graphs keep.
+
+        Args:
+            version: Number of updates that they have seen.
+            copies: A copy of the memory of each weight.
 
         Raises:
             LinearizeError: A weight is laid out in another way than at the beginning.
@@ -158,9 +149,9 @@ class HeldWeights(NewestWeights):
                 "a weight was replaced by one with other strides or in another memory, so "
                 "that older weights do not fit it; update weights in place"
             )
-        self._swapped = old.version
+        self._swapped = version
         try:
-            with self._memory.replaced(old.copies, self._copies.sharing):
+            with self._memory.replaced(copies, self._copies.sharing):
                 yield
         finally:
             self._swapped = None
@@ -170,11 +161,8 @@ class HeldWeights(NewestWeights):
         return {
             "updates": self._updates,
             "kept": {
-                number: {
-                    "version": kept.version,
-                    "copies": self._memory.to_tensors(kept.copies),
-                }
-                for number, kept in self._kept.items()
+                number: {"version": version, "copies": self._memory.to_tensors(copies)}
+                for number, (version, copies) in self._kept.items()
             },
         }
 
@@ -182,7 +170,7 @@ class HeldWeights(NewestWeights):
         """Continue from the state of the same stage."""
         self._updates = state["updates"]
         self._kept = {
-            number: _Version(kept["version"], self._memory.from_tensors(kept["copies"]))
+            number: (kept["version"], self._memory.from_tensors(kept["copies"]))
             for number, kept in state["kept"].items()
         }
 
