@@ -28,7 +28,6 @@ from hocket.engine.serial import SerialEngine
 from hocket.engine.stage_streams import StageStreams, on_streams
 from hocket.errors import HocketError, OptionError
 from hocket.methods.method import Replay
-from hocket.methods.simulated.stage_speeds import equal_speeds
 from hocket.partition.parts.partial_module import PartialModule
 from hocket.partition.sequential import is_sequential, layers_in_order
 from hocket.restore import dry_run
@@ -87,10 +86,10 @@ def build_stage(setup: Setup, parts: StageParts) -> Stage:
     )
     if parts.signal.needs_gradient:
         load_backward()
-    return Stage(setup, parts if setup.codec == Exact() else _with_codec(setup, parts))
+    if setup.codec == Exact():
+        return Stage(setup, parts)
 
-
-def _with_codec(setup: Setup, parts: StageParts) -> StageParts:
+    # Ports that encode what is sent, where there is a neighbour.
     codec, index = setup.codec, parts.index
     seed = setup.seed + parts.seed_offset
     to_previous, to_next = parts.to_previous, parts.to_next
@@ -107,7 +106,7 @@ def _with_codec(setup: Setup, parts: StageParts) -> StageParts:
             self_contained=setup.method.free_running,
             edge=f"the edge from stage {index} to stage {index + 1}",
         )
-    return replace(parts, to_previous=to_previous, to_next=to_next)
+    return Stage(setup, replace(parts, to_previous=to_previous, to_next=to_next))
 
 
 @torch.enable_grad()  # for networks that differentiate in their forward
@@ -368,8 +367,8 @@ def build_async_simulation(parts: EngineParts) -> AsyncSimulation:
         AsyncStage(stage, draw, setup.method.accumulate, parts.watchers)
         for stage, draw in zip(stages, draws, strict=True)
     ]
-    speeds = setup.stage_speeds or equal_speeds(count)
-    return AsyncSimulation(async_stages, source, speeds)
+    assert setup.stage_speeds is not None, "stages that run freely have some"
+    return AsyncSimulation(async_stages, source, setup.stage_speeds)
 
 
 def build_async_process(parts: EngineParts, world: World) -> AsyncProcess:
@@ -380,7 +379,8 @@ def build_async_process(parts: EngineParts, world: World) -> AsyncProcess:
     """
     setup, k, count = parts.setup, world.stage, len(parts.modules)
     replay = cast(Replay, setup.method.replay)  # which lets stages run freely
-    speeds = setup.stage_speeds or equal_speeds(count)
+    speeds = setup.stage_speeds
+    assert speeds is not None, "stages that run freely have some"
     if world.replicas > 1 or speeds.timing != "regular":
         raise OptionError(
             f"in several processes the stages of method {setup.method.name!r} have no "
