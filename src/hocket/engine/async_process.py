@@ -199,18 +199,16 @@ class AsyncProcess(Engine):
                 link.wait_connected()
             self._world.reunite()
             self._announce = None  # all count from the beginning, with those that have rejoined
-            self._compare_counts()
-        return self._stage.final_update(self._stage.turns)
 
-    def _compare_counts(self) -> None:
-        """Count packets that were lost or orphaned and that no later packet has told of."""
-        phase = self._world.membership.phase
-        if self._following is not None:
-            sent = self._stage.stage.send_stats.sent
-            self._following.wait_connected().send("count", phase, sent=sent)
-        if self._previous is not None and self._buffer is not None:
-            message = self._previous.wait_connected().receive("count", phase)
-            self._buffer.count_lost(message.number("sent"))
+            # Count packets that were lost or orphaned and that no later packet has told of.
+            phase = self._world.membership.phase
+            if self._following is not None:
+                sent = self._stage.stage.send_stats.sent
+                self._following.wait_connected().send("count", phase, sent=sent)
+            if self._previous is not None and self._buffer is not None:
+                message = self._previous.wait_connected().receive("count", phase)
+                self._buffer.count_lost(message.number("sent"))
+        return self._stage.final_update(self._stage.turns)
 
     def _wait_for_packet(self) -> bool:
         """Wait for a packet to draw or, after the goal, to pass on; return True if it came.

@@ -121,24 +121,20 @@ class GradientErrorMeter:
             return
         true = self._true[batch].pop(stage.index)
         if not event.report.skipped:
-            self._compare(stage, batch, true)
+            trained = _trained(stage)
+            late = _flat(stage.gradients[: len(trained)], trained)  # without a head's
+            product = late.norm() * true.norm()
+            self._listener(
+                GradientError(
+                    stage=stage.index,
+                    batch=batch,
+                    cosine=float(late @ true / product) if product else 0.0,
+                    ratio=float(late.norm() / true.norm()) if true.norm() else float("inf"),
+                )
+            )
         self._missing[batch] -= 1
         if not self._missing[batch]:
             del self._batches[batch], self._true[batch], self._missing[batch]
-
-    def _compare(self, stage: Stage, batch: int, true: Tensor) -> None:
-        """Compare the gradient that the stage has just computed."""
-        trained = _trained(stage)
-        late = _flat(stage.gradients[: len(trained)], trained)  # without a head's
-        product = late.norm() * true.norm()
-        self._listener(
-            GradientError(
-                stage=stage.index,
-                batch=batch,
-                cosine=float(late @ true / product) if product else 0.0,
-                ratio=float(late.norm() / true.norm()) if true.norm() else float("inf"),
-            )
-        )
 
     def _loss_again(self, number: int, batch: int) -> Tensor:
         """Return the loss of a batch at the present weights, a scalar with its graph."""

@@ -80,6 +80,7 @@ class LateCheck:
         postpones: True if norms are to be added here, and read later.
         kept_when: Description of the time of the state that is kept.
         tick: Number of the present tick.
+        unread: Norms that were not read yet.
     """
 
     def __init__(
@@ -94,16 +95,11 @@ class LateCheck:
         self._modules = modules
         self._updaters = updaters
         self._names = names
-        self._unread: list[_Unread] = []
+        self.unread: list[_Unread] = []
         self._kept: Tree = None
         self.kept_when = ""
         self._action: Action | None = None
         self.tick = 0
-
-    @property
-    def pending(self) -> bool:
-        """True if there are norms that were not read yet."""
-        return bool(self._unread)
 
     def before(self, action: Action, tick: int) -> None:
         """Record the next action, and keep the state before the first one.
@@ -125,7 +121,7 @@ class LateCheck:
             names: Returns the names of the tensors.
             norms: Norm of each, a scalar.
         """
-        self._unread.append(_Unread(next(_ORDER), self._action, self.tick, names, norms))
+        self.unread.append(_Unread(next(_ORDER), self._action, self.tick, names, norms))
 
     def find(self) -> tuple[_Unread, str] | None:
         """Read all norms, also of the weights.
@@ -136,7 +132,7 @@ class LateCheck:
         """
         if weights := [p for updater in self._updaters for p in updater.parameters]:
             self.add(self._weight_names, largest_values([p.detach() for p in weights]))
-        unread, self._unread = self._unread, []
+        unread, self.unread = self.unread, []
         norms = [norm for each in unread for norm in each.norms]
         if not norms:
             return None
@@ -170,7 +166,7 @@ class LateCheck:
 
     def forget(self) -> None:
         """Forget all norms and the kept state, as another state has been loaded."""
-        self._unread, self._kept = [], None
+        self.unread, self._kept = [], None
 
     def _weight_names(self) -> list[str]:
         named = {id(p): name for m in self._modules for name, p in self._names.of_parameters(m)}
@@ -201,7 +197,7 @@ def check_pending(checks: Sequence[LateCheck]) -> None:
         NonFiniteError: A norm is not finite. It is the first one of this process, in the order
             of the actions.
     """
-    if not any(check.pending for check in checks):
+    if not any(check.unread for check in checks):
         return
 
     # Without a fault the present states are the ones to go back to.

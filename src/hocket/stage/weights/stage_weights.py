@@ -17,7 +17,7 @@ from hocket.stage.in_flight import InFlight
 from hocket.stage.late_gradients.linearizer import Linearizer
 from hocket.stage.parts import StageParts
 from hocket.stage.update.updater import Updater
-from hocket.stage.weight_copies.copies import Copies, Share, VersionCopies, WeightMemory
+from hocket.stage.weight_copies.copies import Copies, VersionCopies, WeightMemory
 
 _NEWEST = nullcontext()
 
@@ -26,7 +26,9 @@ class NewestWeights:
     """Forwards with the weights as they are.
 
     Args:
-        updater: Updater of the weights.
+        updater: Updater of the weights, with the remedies.
+        linearizer: Linearizer of the stage, whose graphs may share copies of the weights.
+        in_flight: Batches in flight at the stage.
 
     Attributes:
         replaces: True if some action is done with other weights than the newest.
@@ -37,8 +39,12 @@ class NewestWeights:
     replaces = False
     stand_in = ""
 
-    def __init__(self, updater: Updater) -> None:
+    def __init__(self, updater: Updater, linearizer: Linearizer, in_flight: InFlight) -> None:
         self._updater = updater
+        self._remedies = updater.remedies
+        self._shared = linearizer.copies
+        self._in_flight = in_flight
+        self._memory = WeightMemory(updater.parameters)
 
     @property
     def version(self) -> int:
@@ -80,7 +86,8 @@ class HeldWeights(NewestWeights):
 
     Args:
         updater: Updater of the weights.
-        copies: Copies of the newest weights, which graphs share.
+        linearizer: Linearizer of the stage, whose graphs share the copies.
+        in_flight: Batches in flight at the stage.
         held_back: The most updates by which a forward is older than the newest weights.
         stage: Number of the stage, for messages.
 
@@ -89,14 +96,18 @@ class HeldWeights(NewestWeights):
     """
 
     replaces = True
+    _shared: VersionCopies  # a method that holds weights stashes
 
     def __init__(
-        self, updater: Updater, copies: VersionCopies, held_back: int, stage: int
+        self,
+        updater: Updater,
+        linearizer: Linearizer,
+        in_flight: InFlight,
+        held_back: int,
+        stage: int,
     ) -> None:
-        super().__init__(updater)
-        self._memory = WeightMemory(updater.parameters)
+        super().__init__(updater, linearizer, in_flight)
         self._memory.require_own(stage)
-        self._copies = copies
         self._held_back = held_back
         self.stand_in = "older ones (hold)" if held_back else ""
         self._layouts = self._memory.layouts()
@@ -124,7 +135,7 @@ class HeldWeights(NewestWeights):
     def before_update(self) -> None:
         """Keep the weights that are about to change."""
         if self._held_back:
-            copies = self._copies.copy_weights(self._memory.weights)
+            copies = self._shared.copy_weights(self._memory.weights)
             self._kept[self._updates] = self._updater.version, copies
         self._updates += 1
         self._discard_before(self._updates - self._held_back)
@@ -151,7 +162,7 @@ class HeldWeights(NewestWeights):
             )
         self._swapped = version
         try:
-            with self._memory.replaced(copies, self._copies.sharing):
+            with self._memory.replaced(copies, self._shared):
                 yield
         finally:
             self._swapped = None
@@ -179,24 +190,10 @@ class CorrectedWeights(NewestWeights):
     """Lets the remedies of a stage move its weights for an action, and puts them back.
 
     The weights are the same parameters in the same memory meanwhile, and autograd counts no
-    new version of them.
-
-    Args:
-        updater: Updater of the weights, with the remedies.
-        linearizer: Linearizer of the stage, whose graphs may keep the moved weights.
-        in_flight: Batches whose versions tell how late their backwards are.
+    new version of them. Versions of batches in flight tell how late their backwards are.
     """
 
     replaces = True
-
-    def __init__(self, updater: Updater, linearizer: Linearizer, in_flight: InFlight) -> None:
-        super().__init__(updater)
-        self._in_flight = in_flight
-        self._remedies = updater.remedies
-        self._memory = WeightMemory(updater.parameters)
-        self._share: Share = lambda weights, copies: nullcontext()  # no graph is kept
-        if linearizer.copies is not None:
-            self._share = linearizer.copies.sharing
 
     def at(self, action: Action) -> AbstractContextManager[None]:
         """Return a context in which the weights of an action are in place; see the base."""
@@ -219,7 +216,7 @@ class CorrectedWeights(NewestWeights):
         for view, change in zip(self._memory.views(moved), changes, strict=True):
             if change is not None:
                 view.add_(change)
-        with self._memory.replaced(moved, self._share):
+        with self._memory.replaced(moved, self._shared):
             yield
 
 
@@ -235,10 +232,7 @@ class PastWeights(NewestWeights):
     """
 
     def __init__(self, updater: Updater, linearizer: Linearizer, in_flight: InFlight) -> None:
-        super().__init__(updater)
-        self._in_flight = in_flight
-        self._memory = WeightMemory(updater.parameters)
-        self._shared = linearizer.copies
+        super().__init__(updater, linearizer, in_flight)
         self._kept: dict[int, Copies] = {}
 
     def before_update(self) -> None:
@@ -291,9 +285,8 @@ def build_weights(
     """
     # All stages forward with one old version.
     if method.holds(parts.count):
-        assert linearizer.copies is not None, "a method that holds weights stashes"
         held_back = method.held_back(parts.index, parts.count)
-        return HeldWeights(updater, linearizer.copies, held_back, parts.index)
+        return HeldWeights(updater, linearizer, in_flight, held_back, parts.index)
 
     # Remedies move the weights, or compare them with old ones.
     if any(remedy.moves for remedy in method.remedies):
@@ -305,4 +298,4 @@ def build_weights(
         return corrected
     if updater.remedies.needs_forward_weights:
         return PastWeights(updater, linearizer, in_flight)
-    return NewestWeights(updater)
+    return NewestWeights(updater, linearizer, in_flight)
