@@ -30,12 +30,9 @@ def test_embeddings_norms_biases_and_the_head_are_left_to_adamw():
     assert len(hidden) == 2 * 4
     assert {name.split(".")[0] for name in hidden} == {"block0", "block1"}
     assert all(name.endswith("weight") and "norm" not in name for name in hidden)
-
-
-def test_a_tied_head_is_an_embedding():
-    network = nn.Sequential(nn.Embedding(5, 4), nn.Linear(4, 4), nn.Linear(4, 5, bias=False))
-    network[2].weight = network[0].weight
-    assert hidden_matrices(network) == {"1.weight"}
+    tied = nn.Sequential(nn.Embedding(5, 4), nn.Linear(4, 4), nn.Linear(4, 5, bias=False))
+    tied[2].weight = tied[0].weight
+    assert hidden_matrices(tied) == {"1.weight"}
 
 
 def test_steps_are_those_of_muon_and_adamw_alone():
