@@ -313,8 +313,8 @@ class _GraphBuilder:
                 if owner_calls:
                     last = bisect_right(starts, owner_calls[0])
             layers[name] = last
-        for name, alias in self.shared_weights.aliases():
-            layers[alias] = layers[name]
+        for name, aliases in self.shared_weights.aliases.items():
+            layers |= dict.fromkeys(aliases, layers[name])
         return layers
 
     def _find_weightless_layers(
