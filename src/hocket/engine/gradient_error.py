@@ -20,9 +20,9 @@ from hocket.methods.method import Method
 from hocket.options.require import require_functions
 from hocket.program.action import Action, Tick
 from hocket.stage.passes.edges import backward_roots
-from hocket.stage.passes.forward_only import forward_again
 from hocket.stage.stage import Stage
-from hocket.tree import Tree, map_tensors
+from hocket.stage.weight_copies.forward_state import forward_without_buffer_updates
+from hocket.tree import Tree, copy_tensors, map_tensors
 
 
 @dataclass(frozen=True)
@@ -142,7 +142,9 @@ class GradientErrorMeter:
         try:
             for stage in self.stages:
                 action = Action("F", stage.index, batch)
-                value = forward_again(stage.core, batch, value)
+                with stage.core.contexts.computing(batch, "forward"):
+                    copies = copy_tensors(value)
+                    value = forward_without_buffer_updates(stage.module, copies)
             # With the random numbers and in the precision of the backward of the last stage.
             action = Action("B", stage.index, batch)
             return backward_roots(stage.core, batch, value, targets, ()).roots[0]

@@ -269,22 +269,6 @@ def dense_gradient(weight: nn.Parameter, stage: int) -> Tensor:
     return gradient
 
 
-def attach_remedies(
-    remedies: Sequence[Remedy], stage: StageInfo, weights: Weights
-) -> StageRemedies:
-    """Attach remedies to a stage; none where no gradient is late.
-
-    Args:
-        remedies: Remedies of the method.
-        stage: The stage.
-        weights: Its weights.
-    """
-    if not stage.staleness:
-        return StageRemedies([])
-    attached = [remedy.attach(stage, weights) for remedy in remedies]
-    return StageRemedies(attached, count_flushed_updates(remedies))
-
-
 def count_flushed_updates(remedies: Iterable[Remedy]) -> int:
     """Return the number of first updates before each of which the pipeline is flushed.
 

@@ -7,7 +7,13 @@ from torch import Tensor, nn
 
 from hocket.optim.factory import NamedParameters, build_optimizer, build_scheduler
 from hocket.options.common_options import Reduce
-from hocket.remedies.remedy import Remedy, StageInfo, Weights, attach_remedies
+from hocket.remedies.remedy import (
+    Remedy,
+    StageInfo,
+    StageRemedies,
+    Weights,
+    count_flushed_updates,
+)
 from hocket.stage.contexts import PassContexts
 from hocket.stage.finite.nonfinite import LateCheck, NonFiniteCheck
 from hocket.stage.in_flight import DeferredTarget, InFlight
@@ -21,7 +27,7 @@ from hocket.stage.parts import StageParts
 from hocket.stage.setup import Setup
 from hocket.stage.update.clipping import as_clipping
 from hocket.stage.update.loss_scale import LossScale
-from hocket.stage.update.untrained import ForeignWeights, UntrainedWeights
+from hocket.stage.update.untrained import UntrainedWeights
 from hocket.stage.update.updater import Updater
 from hocket.stage.weights.forward_check import ForwardCheck
 from hocket.stage.weights.stage_weights import NewestWeights, build_weights
@@ -37,7 +43,8 @@ class StageChecks:
         late: The same once in several ticks, if the search is postponed.
         forward: Check that forwards leave alone what they have to.
         inner_forward: Context manager for a backward that must forward nothing; None if it may.
-        foreign_weights: Weights of other stages, which the loss must not use.
+        foreign_weights: Weights of other stages by name, which the loss must not use; empty
+            once the first backward from a loss has used none.
     """
 
     layers: NonFiniteCheck
@@ -45,7 +52,7 @@ class StageChecks:
     late: LateCheck
     forward: ForwardCheck
     inner_forward: ForbidForward | None
-    foreign_weights: ForeignWeights
+    foreign_weights: list[tuple[str, nn.Parameter]]
 
 
 @dataclass(kw_only=True)
@@ -128,6 +135,7 @@ def build_core(setup: Setup, parts: StageParts) -> StageCore:
 
     # Checks of layers and signal.
     modules, updaters = (parts.module, parts.signal_network), (updater, signal_updater)
+    own = {weight for module in modules for weight in module.parameters()}
     late = LateCheck(setup.ticks_per_check, modules, updaters, parts.names)
     of_layers, of_signal = (
         NonFiniteCheck(module, its_updater, setup.on_nan, late, parts.names)
@@ -139,7 +147,7 @@ def build_core(setup: Setup, parts: StageParts) -> StageCore:
         late=late,
         forward=ForwardCheck(setup, parts, layers, weights.stand_in),
         inner_forward=ForbidForward(parts.index) if linearizer.forbids_inner_forward else None,
-        foreign_weights=ForeignWeights(parts.names.parameters, *modules),
+        foreign_weights=[(n, p) for p, n in parts.names.parameters.items() if p not in own],
     )
 
     # Gradients of an earlier backward come from no batch of this training.
@@ -209,7 +217,10 @@ def build_updaters(
             optimizer = build_optimizer(setup.optimizer, parameters, parts.index, parts.count)
             staleness = method.staleness(parts.index, parts.count)
             stage = StageInfo(parts.index, parts.count, staleness)
-            attached = attach_remedies(remedies, stage, Weights(trained, optimizer))
+            if staleness:  # remedies act where gradients are late
+                weights = Weights(trained, optimizer)
+                each = [remedy.attach(stage, weights) for remedy in remedies]
+                attached = StageRemedies(each, count_flushed_updates(remedies))
             if setup.scheduler is not None:
                 by_epochs = setup.scheduler_unit == "epoch" and not method.free_running
                 scheduler = build_scheduler(

@@ -10,7 +10,7 @@ from typing import Any
 
 from torch import Tensor
 
-from hocket.errors import LinearizeError
+from hocket.errors import LinearizeError, OptionError
 from hocket.methods.method import Method
 from hocket.program.action import Action
 from hocket.stage.in_flight import InFlight
@@ -107,7 +107,19 @@ class HeldWeights(NewestWeights):
         stage: int,
     ) -> None:
         super().__init__(updater, linearizer, in_flight)
-        self._memory.require_own(stage)
+        # Refuse memory that has other things in it, such as weights of other stages.
+        used: dict[int, int] = {}
+        for weight in updater.parameters:
+            place = weight.untyped_storage().data_ptr()
+            used[place] = used.get(place, 0) + weight.nbytes
+        for weight in updater.parameters:
+            memory = weight.untyped_storage()
+            if used[memory.data_ptr()] < memory.nbytes():
+                raise OptionError(
+                    f"stage {stage}: a weight of shape {tuple(weight.shape)} is a part of a "
+                    "larger memory, into which this method would copy older weights; give each "
+                    "weight a memory of its own: weight.data = weight.data.clone()"
+                )
         self._held_back = held_back
         self.stand_in = "older ones (hold)" if held_back else ""
         self._layouts = self._memory.layouts()
