@@ -190,11 +190,13 @@ class StageRemedies(StageRemedy):
 
     def shift_for_forward(self, due: int) -> list[Tensor | None] | None:
         """Return the shift of the one remedy that moves the weights of forwards."""
-        return _only(remedy.shift_for_forward(due) for remedy in self._remedies)
+        shifts = (remedy.shift_for_forward(due) for remedy in self._remedies)
+        return next((shift for shift in shifts if shift is not None), None)
 
     def shift_for_backward(self, staleness: int) -> list[Tensor | None] | None:
         """Return the shift of the one remedy that moves the weights of backwards."""
-        return _only(remedy.shift_for_backward(staleness) for remedy in self._remedies)
+        shifts = (remedy.shift_for_backward(staleness) for remedy in self._remedies)
+        return next((shift for shift in shifts if shift is not None), None)
 
     def correct_gradient(self, forward_weights: Sequence[Tensor] | None) -> None:
         """Let each remedy correct ``grad`` of the weights."""
@@ -238,13 +240,6 @@ class StageRemedies(StageRemedy):
         """Continue from the state of the same remedies at the same stage."""
         for remedy, remembered in zip(self._remedies, state["aids"], strict=True):
             remedy.load_state_dict(remembered)
-
-
-def _only(
-    answers: Iterable[list[Tensor | None] | None],
-) -> list[Tensor | None] | None:
-    """Return the answer that is not None, if any."""
-    return next((answer for answer in answers if answer is not None), None)
 
 
 def dense_gradient(weight: nn.Parameter, stage: int) -> Tensor:

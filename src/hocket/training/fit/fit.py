@@ -515,7 +515,7 @@ def open_fit(
         for callback in state.callbacks:
             callback.on_update(trainer, stage)
 
-    # Open what the loop needs, start the callbacks, and let it run.
+    # Open what the loop needs.
     with (
         session.reporting_failures(),
         progress_bar(
@@ -524,7 +524,16 @@ def open_fit(
         Interrupt(signals if world.size > 1 else heard(signals)) as interrupt,
         saving(request.checkpoints, session, state, request.train, tell_of_checkpoint) as save,
     ):
-        state.require_same_length(length)
+        # Refuse data of another length within an epoch, and warn of them between two.
+        before, state.length = state.length, length
+        change = f"an epoch had {before} batches before the checkpoint, and has {length}"
+        differs = None not in (before, length) and before != length
+        if differs and state.batches:
+            raise DataError(f"{change}; give the data that the training began with")
+        if differs:
+            warn(f"{change} from now on")
+
+        # Start the callbacks, and give the fit to run.
         state.callbacks = state.callbacks.started(trainer, request.callbacks)
         kind = OwnEpochs if session.detached else CommonEpochs
         fit = kind(request, trainer, session, state, bar, interrupt, save)
