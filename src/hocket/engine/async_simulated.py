@@ -101,10 +101,7 @@ class AsyncSimulation(Engine):
         return all(stage.finished for stage in self._stages)
 
     def set_goal(self, epochs: int, length: int | None, *, epoch: int, again: bool) -> None:
-        """Let each stage train for a number of epochs.
-
-        See the base.
-        """
+        """See the protocol."""
         for stage in self._stages:
             stage.data_epoch = epoch
             stage.set_goal(epochs, length, again=again)

@@ -110,9 +110,17 @@ class GradientErrorMeter:
             stages = [self.stages[a.stage] for a in due if a.batch == batch]
             if flushed:  # the last stage, which is first to update, has not yet
                 stages = list(self.stages)
-            gradients = _gradients(self._loss_again(number, batch), stages)
-            indices = [stage.index for stage in stages]
-            self._true[batch] = dict(zip(indices, gradients, strict=True))
+            loss = self._loss_again(number, batch)
+
+            # Weights that are frozen now have no gradient.
+            trained = {stage.index: _trained(stage) for stage in stages}
+            weights = [w for group in trained.values() for w in group if w.requires_grad]
+            flat = torch.autograd.grad(loss, weights, allow_unused=True) if weights else ()
+            found = dict(zip(weights, flat, strict=True))
+            self._true[batch] = {
+                index: _flat([found.get(weight) for weight in group], group)
+                for index, group in trained.items()
+            }
 
     def __call__(self, event: Event, stage: Stage) -> None:
         """Compare a gradient as soon as its backward is done."""
@@ -151,16 +159,6 @@ class GradientErrorMeter:
         except Exception as error:
             add_place(error, action, number)
             raise
-
-
-def _gradients(loss: Tensor, stages: Sequence[Stage]) -> list[Tensor]:
-    """Return the gradient of a loss at each of some stages, a vector (D,) in float64."""
-    trained = [_trained(stage) for stage in stages]
-    # Weights that are frozen now have no gradient.
-    weights = [weight for group in trained for weight in group if weight.requires_grad]
-    flat = torch.autograd.grad(loss, weights, allow_unused=True) if weights else ()
-    found = dict(zip(weights, flat, strict=True))
-    return [_flat([found.get(weight) for weight in group], group) for group in trained]
 
 
 def _trained(stage: Stage) -> list[nn.Parameter]:

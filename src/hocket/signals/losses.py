@@ -43,7 +43,9 @@ def cross_entropy(output: Tree, targets: Tree, *, label_smoothing: float = 0.0) 
     """
     if isinstance(own := getattr(output, "loss", None), Tensor) and not label_smoothing:
         return own
-    if _are_probabilities(output, targets):
+    both = isinstance(output, Tensor) and isinstance(targets, Tensor)
+    alike = both and targets.is_floating_point() and output.shape == targets.shape
+    if alike and output.dim() >= 2:  # the targets are probabilities of the classes
         dtype = torch.promote_types(output.dtype, targets.dtype)
         if output.dim() == 3:
             output, targets = output.flatten(0, 1), targets.flatten(0, 1)
@@ -87,17 +89,6 @@ def _advise(output: Tree) -> str:
             "loss=lambda output, targets: hocket.cross_entropy(output.logits, targets)"
         )
     return "for others give a loss of your own, a function of output and targets"
-
-
-def _are_probabilities(output: Tree, targets: Tree) -> bool:
-    """Return True if targets may be probabilities of the classes of a tensor of scores."""
-    return (
-        isinstance(output, Tensor)
-        and isinstance(targets, Tensor)
-        and targets.is_floating_point()
-        and output.shape == targets.shape
-        and output.dim() >= 2
-    )
 
 
 def zero_without_targets(mean: Tensor, targets: Tensor) -> Tensor:
