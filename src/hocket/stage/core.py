@@ -22,7 +22,7 @@ from hocket.stage.late_gradients.compiled import CompiledLayers
 from hocket.stage.late_gradients.linearizer import Linearizer, StageLayers
 from hocket.stage.layers.compatibility import ForbidForward
 from hocket.stage.layers.known_layers import KnownLayers
-from hocket.stage.layers.module_tensors import GradientFlow, ModuleTensors
+from hocket.stage.layers.module_tensors import ModuleTensors
 from hocket.stage.parts import StageParts
 from hocket.stage.setup import Setup
 from hocket.stage.update.clipping import as_clipping
@@ -65,7 +65,6 @@ class StageCore:
         layers: Known facts about the layers.
         signal_layers: Known facts about the network of the signal.
         tensors: Weights and buffers of the layers.
-        flow: Knowledge of the outputs that a gradient flows through.
         contexts: Random numbers and precision of the passes.
         updater: Updater of the layers.
         signal_updater: Updater of a network that learns from targets.
@@ -86,7 +85,6 @@ class StageCore:
     layers: KnownLayers
     signal_layers: KnownLayers
     tensors: ModuleTensors
-    flow: GradientFlow
     contexts: PassContexts
     updater: Updater
     signal_updater: Updater
@@ -154,14 +152,12 @@ def build_core(setup: Setup, parts: StageParts) -> StageCore:
     for each in updaters:
         each.zero_grad()
 
-    tensors = ModuleTensors(parts.module)
     return StageCore(
         setup=setup,
         parts=parts,
         layers=layers,
         signal_layers=KnownLayers(parts.signal_network),
-        tensors=tensors,
-        flow=GradientFlow(tensors),
+        tensors=ModuleTensors(parts.module),
         contexts=PassContexts(setup, parts),
         updater=updater,
         signal_updater=signal_updater,

@@ -10,7 +10,7 @@ import torch
 from hocket.codecs.codec import Codec
 from hocket.codecs.registry import as_codec
 from hocket.codecs.stateless import Exact
-from hocket.errors import OptionError, Problems
+from hocket.errors import Problems
 from hocket.methods.method import Method
 from hocket.methods.simulated.stage_speeds import StageSpeeds
 from hocket.optim.factory import OptimizerFactory, wrong_factories
@@ -92,24 +92,6 @@ class Setup(TrainingOptions):
 
     def _bring_into(self, name: str, form: Callable[[Any], object]) -> None:
         object.__setattr__(self, name, form(getattr(self, name)))
-
-    def check_streams(self, stages: int) -> None:
-        """Check that streams let stages of one process overlap.
-
-        Args:
-            stages: Number of stages in this process.
-
-        Raises:
-            OptionError: They would not.
-        """
-        kind, method = self.device.type, self.method
-        if self.streams and (kind != "cuda" or method.free_running or stages == 1):
-            free = "run freely" if method.free_running else "wait for each other"
-            raise OptionError(
-                "streams let stages in lockstep overlap on one GPU, and there are "
-                f"{stages} in this process, which {free}, on device {str(self.device)!r}; "
-                "leave streams out"
-            )
 
     @property
     def ticks_per_check(self) -> int:

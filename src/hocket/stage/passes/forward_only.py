@@ -106,7 +106,7 @@ def pass_on(core: StageCore, batch: int) -> ActionReport:
         return send_skipped(core, activation, fault)
     leaves = tensors(graph_leaves(activation))
     none = (False,) * len(outputs)  # nothing is known of a stage that has not trained
-    find_flow = partial(core.flow.through, outputs, leaves, lambda: list(none))
+    find_flow = partial(core.tensors.flow_through, outputs, leaves, lambda: list(none))
     tables = find_tables(outputs, find_flow)
     send_output(core, activation, output, none, tables)
     return ActionReport(activation.epoch, core.updater.version)
