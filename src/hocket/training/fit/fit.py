@@ -330,36 +330,27 @@ class Fit(ABC):
             )
         batches = budget.batches(epochs, request.length, accumulate)
         if session.world.is_main and batches is not None:
-            self._warn_of_slow_rates(epochs, batches)
+            setup, stages = session.setup, session.engine.stages
+            # Warn of a warm-up without an end.
+            updates = batches // accumulate
+            end = stages[0].updater.version + updates
+            if 0 < end <= setup.warmup_updates:
+                warn(
+                    f"warmup_updates is {setup.warmup_updates}, and this fit ends after {end} "
+                    "updates, before the learning rate has risen; give fewer"
+                )
+            # Warn of epochs in a schedule of updates; many more steps are one cut short.
+            steps = max(_count_steps(stage.updater.scheduler) for stage in stages)
+            unsuited = 2 * epochs < updates <= steps <= updates + max(1, updates // 10)
+            if setup.scheduler_unit == "epoch" and unsuited:
+                warn(
+                    f"the scheduler counts epochs, of which there are {epochs}, and its "
+                    f"schedule has {steps} steps, so the learning rate hardly changes; give "
+                    "scheduler_unit='update', or a schedule of as many steps as epochs",
+                )
         # Leave a checkpoint for a process that is killed before the first one is due.
         if session.detached and not request.resumed:
             self.save(None)
-
-    def _warn_of_slow_rates(self, epochs: int, batches: int) -> None:
-        """Warn of a warm-up without an end, and of epochs counted by a schedule of updates.
-
-        Args:
-            epochs: Epochs that come.
-            batches: Batches in them.
-        """
-        setup, stages = self.session.setup, self.session.engine.stages
-        # Compare the warm-up with the updates that come.
-        updates = batches // setup.method.accumulate
-        end = stages[0].updater.version + updates
-        if 0 < end <= setup.warmup_updates:
-            warn(
-                f"warmup_updates is {setup.warmup_updates}, and this fit ends after {end} "
-                "updates, before the learning rate has risen; give fewer"
-            )
-        # Compare the schedule with them; many more steps are a training that is cut short.
-        steps = max(_count_steps(stage.updater.scheduler) for stage in stages)
-        unsuited = 2 * epochs < updates <= steps <= updates + max(1, updates // 10)
-        if setup.scheduler_unit == "epoch" and unsuited:
-            warn(
-                f"the scheduler counts epochs, of which there are {epochs}, and its schedule "
-                f"has {steps} steps, so the learning rate hardly changes; give "
-                "scheduler_unit='update', or a schedule of as many steps as epochs",
-            )
 
 
 class CommonEpochs(Fit):
