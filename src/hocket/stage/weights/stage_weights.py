@@ -4,7 +4,7 @@ Old or moved weights are copied into the memory of the parameters for the time o
 that parameters keep their identity for the optimizer, for hooks and for graphs.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
@@ -215,21 +215,13 @@ class CorrectedWeights(NewestWeights):
         elif action.kind == "B":
             staleness = self.version - self._in_flight[action.batch].version
             changes = self._remedies.shift_for_backward(staleness) if staleness else None
-        return super().at(action) if changes is None else self._move(changes)
-
-    @contextmanager
-    def _move(self, changes: Sequence[Tensor | None]) -> Iterator[None]:
-        """Context manager in which the weights are moved, also those that graphs keep.
-
-        Args:
-            changes: What to add to each weight, of its shape; None for nothing.
-        """
+        if changes is None:
+            return super().at(action)
         moved = self._memory.copy()
         for view, change in zip(self._memory.views(moved), changes, strict=True):
             if change is not None:
                 view.add_(change)
-        with self._memory.replaced(moved, self._shared):
-            yield
+        return self._memory.replaced(moved, self._shared)
 
 
 class PastWeights(NewestWeights):
