@@ -232,9 +232,18 @@ def build_engine(parts: EngineParts) -> Engine:
     Raises:
         OptionError: A stage is not compatible with the method, or an option needs ticks.
     """
-    free = parts.setup.method.free_running
-    alone = isinstance(parts.world, SoloWorld)
-    parts.setup.check_streams(len(parts.modules) if alone else 1)
+    # Refuse streams where they would let nothing overlap.
+    setup, free = parts.setup, parts.setup.method.free_running
+    here = len(parts.modules) if isinstance(parts.world, SoloWorld) else 1
+    if setup.streams and (setup.device.type != "cuda" or free or here == 1):
+        waits = "run freely" if free else "wait for each other"
+        raise OptionError(
+            "streams let stages in lockstep overlap on one GPU, and there are "
+            f"{here} in this process, which {waits}, on device {str(setup.device)!r}; leave "
+            "streams out"
+        )
+
+    # Build the engine of the stages here.
     if isinstance(parts.world, SoloWorld):
         return build_async_simulation(parts) if free else build_serial(parts)
     build = build_async_process if free else build_distributed

@@ -7,7 +7,13 @@ from torch import Tensor, nn
 
 from hocket.optim.factory import NamedParameters, build_optimizer, build_scheduler
 from hocket.options.common_options import Reduce
-from hocket.remedies.remedy import Remedy, StageInfo, Weights, attach_remedies
+from hocket.remedies.remedy import (
+    Remedy,
+    StageInfo,
+    StageRemedies,
+    Weights,
+    count_flushed_updates,
+)
 from hocket.stage.contexts import PassContexts
 from hocket.stage.finite.nonfinite import LateCheck, NonFiniteCheck
 from hocket.stage.in_flight import DeferredTarget, InFlight
@@ -16,12 +22,12 @@ from hocket.stage.late_gradients.compiled import CompiledLayers
 from hocket.stage.late_gradients.linearizer import Linearizer, StageLayers
 from hocket.stage.layers.compatibility import ForbidForward
 from hocket.stage.layers.known_layers import KnownLayers
-from hocket.stage.layers.module_tensors import GradientFlow, ModuleTensors
+from hocket.stage.layers.module_tensors import ModuleTensors
 from hocket.stage.parts import StageParts
 from hocket.stage.setup import Setup
 from hocket.stage.update.clipping import as_clipping
 from hocket.stage.update.loss_scale import LossScale
-from hocket.stage.update.untrained import ForeignWeights, UntrainedWeights
+from hocket.stage.update.untrained import UntrainedWeights
 from hocket.stage.update.updater import Updater
 from hocket.stage.weights.forward_check import ForwardCheck
 from hocket.stage.weights.stage_weights import NewestWeights, build_weights
@@ -37,7 +43,8 @@ class StageChecks:
         late: The same once in several ticks, if the search is postponed.
         forward: Check that forwards leave alone what they have to.
         inner_forward: Context manager for a backward that must forward nothing; None if it may.
-        foreign_weights: Weights of other stages, which the loss must not use.
+        foreign_weights: Weights of other stages by name, which the loss must not use; empty
+            once the first backward from a loss has used none.
     """
 
     layers: NonFiniteCheck
@@ -45,7 +52,7 @@ class StageChecks:
     late: LateCheck
     forward: ForwardCheck
     inner_forward: ForbidForward | None
-    foreign_weights: ForeignWeights
+    foreign_weights: list[tuple[str, nn.Parameter]]
 
 
 @dataclass(kw_only=True)
@@ -58,7 +65,6 @@ class StageCore:
         layers: Known facts about the layers.
         signal_layers: Known facts about the network of the signal.
         tensors: Weights and buffers of the layers.
-        flow: Knowledge of the outputs that a gradient flows through.
         contexts: Random numbers and precision of the passes.
         updater: Updater of the layers.
         signal_updater: Updater of a network that learns from targets.
@@ -79,7 +85,6 @@ class StageCore:
     layers: KnownLayers
     signal_layers: KnownLayers
     tensors: ModuleTensors
-    flow: GradientFlow
     contexts: PassContexts
     updater: Updater
     signal_updater: Updater
@@ -128,6 +133,7 @@ def build_core(setup: Setup, parts: StageParts) -> StageCore:
 
     # Checks of layers and signal.
     modules, updaters = (parts.module, parts.signal_network), (updater, signal_updater)
+    own = {weight for module in modules for weight in module.parameters()}
     late = LateCheck(setup.ticks_per_check, modules, updaters, parts.names)
     of_layers, of_signal = (
         NonFiniteCheck(module, its_updater, setup.on_nan, late, parts.names)
@@ -139,21 +145,19 @@ def build_core(setup: Setup, parts: StageParts) -> StageCore:
         late=late,
         forward=ForwardCheck(setup, parts, layers, weights.stand_in),
         inner_forward=ForbidForward(parts.index) if linearizer.forbids_inner_forward else None,
-        foreign_weights=ForeignWeights(parts.names.parameters, *modules),
+        foreign_weights=[(n, p) for p, n in parts.names.parameters.items() if p not in own],
     )
 
     # Gradients of an earlier backward come from no batch of this training.
     for each in updaters:
         each.zero_grad()
 
-    tensors = ModuleTensors(parts.module)
     return StageCore(
         setup=setup,
         parts=parts,
         layers=layers,
         signal_layers=KnownLayers(parts.signal_network),
-        tensors=tensors,
-        flow=GradientFlow(tensors),
+        tensors=ModuleTensors(parts.module),
         contexts=PassContexts(setup, parts),
         updater=updater,
         signal_updater=signal_updater,
@@ -209,7 +213,10 @@ def build_updaters(
             optimizer = build_optimizer(setup.optimizer, parameters, parts.index, parts.count)
             staleness = method.staleness(parts.index, parts.count)
             stage = StageInfo(parts.index, parts.count, staleness)
-            attached = attach_remedies(remedies, stage, Weights(trained, optimizer))
+            if staleness:  # remedies act where gradients are late
+                weights = Weights(trained, optimizer)
+                each = [remedy.attach(stage, weights) for remedy in remedies]
+                attached = StageRemedies(each, count_flushed_updates(remedies))
             if setup.scheduler is not None:
                 by_epochs = setup.scheduler_unit == "epoch" and not method.free_running
                 scheduler = build_scheduler(

@@ -2,8 +2,9 @@
 
 from itertools import chain
 
-from torch import Tensor
+from torch import Tensor, nn
 
+from hocket.errors import OptionError, warn
 from hocket.signals.losses import count_averaged, ignored_index
 from hocket.signals.signal import BackwardRoots
 from hocket.stage.core import StageCore
@@ -12,7 +13,7 @@ from hocket.stage.passes.back_propagate import back_propagate, require_graph
 from hocket.stage.passes.edges import backward_roots, to_outgoing
 from hocket.stage.passes.skip import skip_backward
 from hocket.stage.report import ActionReport, Number
-from hocket.stage.update.untrained import drop_gradients
+from hocket.stage.update.untrained import describe_names
 from hocket.transport.packet import Gradient
 from hocket.tree import Tree, map_tensors, tensors
 
@@ -110,10 +111,22 @@ def _differentiate(core: StageCore, roots: BackwardRoots, share: float) -> None:
         core: The stage.
         roots: Roots of the backward.
         share: Part of the batch that this process has.
+
+    Raises:
+        OptionError: The loss uses weights of other stages.
     """
-    checks, names = core.checks, core.parts.names.parameters
+    # Drop gradients that were left on weights between two batches.
+    checks = core.checks
     if any([weight.grad is not None for weight in core.trained]):
-        drop_gradients(core.trained, names)
+        left = [weight for weight in core.trained if weight.grad is not None]
+        for weight in left:
+            weight.grad = None
+        names = core.parts.names.parameters
+        shown = describe_names([names.get(weight, "of the signal") for weight in left])
+        warn(
+            f"{shown} had gradients that no batch of this training made, as after a backward "
+            "of your own; they are dropped, as by zero_grad before a backward",
+        )
 
     # The guard against inner forwards takes time, and plain layers need none.
     known = core.layers.plain and core.signal_layers.plain
@@ -121,12 +134,19 @@ def _differentiate(core: StageCore, roots: BackwardRoots, share: float) -> None:
     if known and checks.forward.backward_is_checked:
         guard = None
 
-    # The first backward from a loss shows whether it uses weights of other stages.
-    looks = roots.loss is not None and checks.foreign_weights
-    if looks:
-        checks.foreign_weights.note()
+    # The first backward from a loss shows whether it uses weights of other stages, whose
+    # gradients would be lost among processes.
+    foreign: list[tuple[str, nn.Parameter]] = []
+    if checks.foreign_weights and roots.loss is not None:
+        foreign = [(name, p) for name, p in checks.foreign_weights if p.grad is None]
     with core.contexts.differentiating():
         back_propagate(roots, share, guard, core.loss_scale.factor)
     checks.forward.backward_is_checked = True
-    if looks:
-        checks.foreign_weights.require_untouched(core.parts.index)
+    if foreign:
+        checks.foreign_weights.clear()
+    if used := [name for name, p in foreign if p.grad is not None]:
+        raise OptionError(
+            f"stage {core.parts.index}: the loss uses {describe_names(used)} of other stages, "
+            "whose gradients would be lost among processes; use the weight_decay of the "
+            "optimizer, or return the penalty from the forward of the network"
+        )

@@ -52,7 +52,7 @@ def forward(core: StageCore, batch: int) -> ActionReport:
         with core.contexts.computing(batch, "forward"):
             return linearizer.needs_gradient(module, leaves, output)
 
-    find_flow = partial(core.flow.through, outputs, tensors(leaves), find)
+    find_flow = partial(core.tensors.flow_through, outputs, tensors(leaves), find)
     fault, masks = check.fault_in_output(outputs, find_flow)
     if fault is not None:
         check.restore_buffers()
