@@ -16,6 +16,7 @@ from unittest.mock import patch
 
 import torch
 
+from contract.processes import wait_until
 from contract.small import Batches, conv, data, sgd
 from hocket import Checkpoints, Trainer
 from hocket.checkpoint.directory import newest_first
@@ -40,14 +41,6 @@ EVERY = 4
 def learnable(count: int) -> Batches:
     """Return batches whose classes can be told from the inputs."""
     return [(x / 10 + y[:, None, None, None], y) for x, y in data(conv, count, size=16)]
-
-
-def wait_until(condition, seconds=60.0):
-    """Wait for other processes until a condition holds."""
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "the others have stopped"
-        time.sleep(0.01)
 
 
 def last_update(folder, rank):

@@ -12,7 +12,7 @@ from tempfile import TemporaryDirectory
 import pytest
 import torch
 
-from contract.processes import in_processes
+from contract.processes import in_processes, wait_until
 from contract.small import conv, data, sgd
 from hocket import Trainer
 from hocket.codecs import VQ
@@ -41,9 +41,7 @@ class Stops:
             self.pid.with_suffix(".new").rename(self.pid)
             os.kill(os.getpid(), signal.SIGSTOP)
         if (event.action.stage, event.action.batch) == (0, EPOCHS * LENGTH - 1):
-            end = time.monotonic() + 60
-            while not self._stopped() and time.monotonic() < end:
-                time.sleep(0.01)
+            wait_until(self._stopped)
             time.sleep(0.5)  # in which stage 2 goes on with what it has
             os.kill(int(self.pid.read_text()), signal.SIGCONT)
 
