@@ -41,15 +41,6 @@ SIGNALS = [signal.SIGTERM, signal.SIGINT, signal.SIGHUP]
 PHASES = ["start", "training", "evaluation", "checkpoint"]
 
 
-@pytest.fixture(autouse=True)
-def _signals_are_not_ignored():
-    """As a program in the background would leave them to what it starts."""
-    before = [signal.signal(number, lambda *_: None) for number in SIGNALS]
-    yield
-    for number, handler in zip(SIGNALS, before, strict=True):
-        signal.signal(number, handler)
-
-
 def wait_for(condition, job):
     wait_until(lambda: condition() or job.poll() is not None, WAIT_S)
 
