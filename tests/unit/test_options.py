@@ -10,7 +10,7 @@ from hocket.options import Named, check_choice
 words = st.from_regex(r"[a-z][a-z0-9_.-]{0,8}", fullmatch=True).filter(
     lambda word: word not in ("true", "false", "null")
 )
-texts = words | st.sampled_from(["no", "Off", "a],b", 'x"y', "0.5", "", "(", "a b", "\\"])
+texts = words | st.sampled_from(["no", "Off", "a],b", 'x"y', "0.5", "", "(", "a, b", "\\"])
 numbers = st.integers() | st.floats(allow_nan=False, allow_infinity=False)
 scalars = numbers | st.booleans() | st.none() | texts
 values = scalars | st.lists(scalars, max_size=4)
@@ -45,6 +45,7 @@ def test_printed_text_is_parsed_back_with_its_types(name, chosen):
         ("fdg:a=b=c", {"a": "b=c"}),
         ("fdg:a=.5,b=+1.,c=-.5e1", {"a": 0.5, "b": 1.0, "c": -5.0}),
         ('fdg:a="no",b="x],y",c=1', {"a": "no", "b": "x],y", "c": 1}),
+        (r'fdg:a=["\\"],b=["x, y"],c="\""', {"a": ["\\"], "b": ["x, y"], "c": '"'}),
     ],
 )
 def test_values_are_json_or_words(text, wanted):

@@ -219,7 +219,7 @@ FORGED = {
     "threads": (None, "1"),
     "fit": (None, []),
     "parts": (
-        *(None, {"stage0.pt": {"size": 1}}, {"../stage0.pt": PART}, {"/stage0.pt": PART}),
+        *(None, [], {"stage0.pt": {"size": 1}}, {"../stage0.pt": PART}, {"/stage0.pt": PART}),
         *({"stage0.pt": PART | wrong} for wrong in ({"size": "1"}, {"sha256": None})),
         {"a\0b": PART},
     ),

@@ -120,7 +120,7 @@ def test_shrink_under_it_is_warned_of_and_a_network_without_hidden_matrices_is_r
     with pytest.warns(UserWarning, match=f"cancels under {name}"):
         trainer.prepare(texts(1)[0][0])
     with pytest.raises(OptionError, match=f"{name} is for hidden weights of two .* has none"):
-        build_optimizer_factory(RunConfig(optimizer=name), zoo.create("resnet8"))
+        build_optimizer_factory(RunConfig(optimizer=name), zoo.resnet8())
 
 
 @pytest.mark.parametrize(

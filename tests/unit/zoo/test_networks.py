@@ -35,7 +35,7 @@ def example(name):
 @every_network
 def test_layers_compose_to_the_output_and_each_has_parameters(name):
     with torch.device("meta"):
-        network, x = zoo.create(name), example(name)
+        network, x = zoo.NETWORKS[name](), example(name)
     assert type(network) is torch.nn.Sequential
     for layer in network:
         assert list(layer.parameters())
@@ -48,7 +48,7 @@ def test_layers_compose_to_the_output_and_each_has_parameters(name):
 @small_networks
 def test_no_layer_changes_its_input_and_every_parameter_gets_a_gradient(name):
     torch.manual_seed(0)
-    network, x = zoo.create(name), example(name)
+    network, x = zoo.NETWORKS[name](), example(name)
     for layer in network:
         before = x.clone()
         after = layer(x)
@@ -69,7 +69,7 @@ def test_no_layer_changes_its_input_and_every_parameter_gets_a_gradient(name):
     ],
 )
 def test_options_reach_the_network(name, options, shape):
-    assert zoo.create(name, **options)(torch.randn(shape)).shape == (2, 7)
+    assert zoo.NETWORKS[name](**options)(torch.randn(shape)).shape == (2, 7)
 
 
 def test_corner6_does_not_see_the_last_two_rows_and_columns():
@@ -114,9 +114,9 @@ def test_gpt_drops_nothing_in_evaluation():
 @pytest.mark.parametrize(
     ("name", "options", "message"),
     [
-        ("resnet8", {"pooling": "max"}, "pooling is 'max'; wanted 'global' or 'corner6'"),
-        ("resnet8", {"init": "zero"}, "init is 'zero'; wanted 'pytorch' or 'he'"),
-        ("dgl6", {"pooling": "max"}, "pooling is 'max'; wanted 'aux' or 'buffer'"),
+        ("resnet8", {"pooling": "max"}, "pooling is 'max'; use 'global' or 'corner6'"),
+        ("resnet8", {"init": "zero"}, "init is 'zero'; use 'pytorch' or 'he'"),
+        ("dgl6", {"pooling": "max"}, "pooling is 'max'; use 'aux' or 'buffer'"),
         ("mlp", {"hidden": (8, 0)}, r"\[64, 8, 0, 10\]; every one must be at least 1"),
         ("vgg13_bn", {"dropout": 1.0}, r"dropout is 1.0; give a fraction in \[0, 1\)"),
         ("gpt", {"dropout": -1.0}, r"dropout is -1.0; give a fraction in \[0, 1\)"),
@@ -126,13 +126,13 @@ def test_gpt_drops_nothing_in_evaluation():
 )
 def test_options_out_of_range_are_refused(name, options, message):
     with torch.device("meta"), pytest.raises(OptionError, match=message):
-        zoo.create(name, **options)
+        zoo.NETWORKS[name](**options)
 
 
 def test_every_builder_is_exported_under_its_name_and_an_unknown_one_names_its_likes():
     assert all(getattr(zoo, name) is builder for name, builder in zoo.NETWORKS.items())
     assert set(zoo.NETWORKS) < set(zoo.__all__)
     with pytest.raises(OptionError, match=r"unknown network 'resnet_20'"):
-        zoo.create("resnet_20")
+        zoo.check_network("resnet_20")
     with pytest.raises(OptionError, match="unknown network 'qqq'; there are: mlp, gpt"):
-        zoo.create("qqq")
+        zoo.check_network("qqq")

@@ -20,7 +20,7 @@ def cut(network, plan):
 @pytest.mark.parametrize("network", zoo.PLANS)
 def test_cuts_are_layers_in_order_and_leave_no_stage_empty(network):
     with torch.device("meta"):
-        chain = zoo.create(network)
+        chain = zoo.NETWORKS[network]()
     names = [name for name, _ in chain.named_children()]
     for stages in zoo.PLANS[network]:
         starts = [names.index(name) for name in zoo.paper_plan(network, stages)]
@@ -35,7 +35,7 @@ def test_cuts_are_layers_in_order_and_leave_no_stage_empty(network):
 )
 def test_stages_in_a_row_are_bit_equal_to_the_network(network, stages):
     torch.manual_seed(0)
-    chain, images = zoo.create(network).eval(), torch.randn(2, 3, 16, 16)
+    chain, images = zoo.NETWORKS[network]().eval(), torch.randn(2, 3, 16, 16)
     assert torch.equal(
         nn.Sequential(*cut(chain, zoo.paper_plan(network, stages)))(images), chain(images)
     )
@@ -47,7 +47,7 @@ def test_stages_in_a_row_are_bit_equal_to_the_network(network, stages):
 )
 def test_vgg_stages_have_as_many_convolutions_as_dgl_says(network, stages, per_stage):
     with torch.device("meta"):
-        parts = cut(zoo.create(network), zoo.paper_plan(network, stages))
+        parts = cut(zoo.NETWORKS[network](), zoo.paper_plan(network, stages))
     counts = [sum(isinstance(m, nn.Conv2d) for m in part.modules()) for part in parts]
     assert set(counts[:-1]) == {per_stage}
     assert 0 < counts[-1] <= per_stage
