@@ -281,6 +281,7 @@ def build_engine(parts: EngineParts) -> Engine:
     free = parts.setup.method.free_running
     alone = isinstance(parts.world, SoloWorld)
     parts.setup.check_streams(len(parts.modules) if alone else 1)
+    parts.setup.check_graphs(alone=alone)
     if isinstance(parts.world, SoloWorld):
         return build_async_simulation(parts) if free else build_serial(parts)
     build = build_async_process if free else build_distributed
@@ -303,8 +304,11 @@ def build_serial(parts: EngineParts) -> SerialEngine:
     to_next: list[ToNext] = [*(edge.to_next() for edge in edges), NoNextStage()]
 
     # On a GPU stages may compute at the same time, each on its stream.
-    streams = StageStreams(setup.device, count) if setup.streams else None
-    if streams is not None:
+    # Graphs are captured on a stream that all of them share.
+    streams = None
+    if setup.device.type == "cuda" and (setup.streams or setup.cuda_graphs):
+        streams = StageStreams(setup.device, count, shared=setup.cuda_graphs)
+    if setup.streams:
         to_previous, to_next = on_streams(to_previous, to_next)
     stages = [
         build_stage(setup, parts.of_stage(k, to_previous[k], to_next[k])) for k in range(count)

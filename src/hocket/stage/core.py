@@ -10,6 +10,8 @@ from hocket.options.common_options import Reduce
 from hocket.remedies.remedy import Remedy, Weights, attach_remedies
 from hocket.stage.contexts import PassContexts
 from hocket.stage.finite.nonfinite import LateCheck, NonFiniteCheck
+from hocket.stage.graphs.build import build_runner, build_step
+from hocket.stage.graphs.runner import Runner
 from hocket.stage.in_flight import DeferredTarget, InFlight
 from hocket.stage.late_gradients.build import build_linearizer
 from hocket.stage.late_gradients.compiled import build_compiled
@@ -68,6 +70,7 @@ class StageCore:
         weights: Weights that each action meets.
         loss_scale: Factor on the backward.
         checks: Checks of what the stage computes.
+        runner: Runs what the actions compute.
         in_flight: Batches between their forward and their backward.
         deferred_targets: Batches whose targets have not come back yet.
         epochs: Epoch of each batch whose update is to come.
@@ -89,6 +92,7 @@ class StageCore:
     weights: NewestWeights
     loss_scale: LossScale
     checks: StageChecks
+    runner: Runner
     in_flight: InFlight
     deferred_targets: dict[int, DeferredTarget] = field(default_factory=dict)
     epochs: dict[int, int] = field(default_factory=dict)
@@ -147,6 +151,7 @@ def build_core(setup: Setup, parts: StageParts) -> StageCore:
         each.zero_grad()
 
     tensors = ModuleTensors(parts.module)
+    trained = (*updater.parameters, *signal_updater.parameters)
     return StageCore(
         setup=setup,
         parts=parts,
@@ -157,12 +162,13 @@ def build_core(setup: Setup, parts: StageParts) -> StageCore:
         contexts=PassContexts(setup, parts),
         updater=updater,
         signal_updater=signal_updater,
-        trained=(*updater.parameters, *signal_updater.parameters),
+        trained=trained,
         untrained=untrained,
         linearizer=linearizer,
         weights=weights,
         loss_scale=setup.build_loss_scale(),
         checks=checks,
+        runner=build_runner(setup, parts, trained, late, linearizer),
         in_flight=in_flight,
     )
 
@@ -227,6 +233,7 @@ def build_updaters(
             lr_factor=lambda update: setup.warmup_lr_factor(update) * lr_factor,
             build_reduction=parts.reduction,
             clip=as_clipping(setup.clip),
+            step=build_step(setup),
             remedies=attached,
         )
 

@@ -132,6 +132,26 @@ class Setup(TrainingOptions):
                 "leave streams out"
             )
 
+    def check_graphs(self, *, alone: bool) -> None:
+        """Check that what the stages compute can be captured in CUDA graphs.
+
+        Args:
+            alone: There is no other process.
+
+        Raises:
+            OptionError: It cannot.
+        """
+        if self.cuda_graphs and (self.method.free_running or not alone):
+            raise OptionError(
+                "cuda_graphs capture the stages of one process in lockstep, and "
+                + (
+                    f"those of method {self.method.name!r} run freely"
+                    if alone
+                    else "there are several processes"
+                )
+                + "; leave cuda_graphs out"
+            )
+
     @property
     def ticks_per_check(self) -> int:
         """Batches of a stage after which it looks for NaN and infinity.
@@ -142,7 +162,7 @@ class Setup(TrainingOptions):
         if self.check_every is not None:
             return self.check_every
         skips = self.on_nan == "skip" or self.precision == "fp16"
-        return 1 if skips or self.device.type == "cpu" else 50
+        return 1 if skips or (self.device.type == "cpu" and not self.cuda_graphs) else 50
 
     def warmup_lr_factor(self, update: int) -> float:
         """Return the factor of the warm-up on the learning rates of an update.

@@ -11,10 +11,12 @@ were last read and all were finite.
 
 import cmath
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from itertools import count
+from typing import TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -43,6 +45,8 @@ from hocket.tree import Tree, copy_tensors, is_inexact
 
 Names = Callable[[], Sequence[str]]
 """Returns the names of some tensors, which only a message needs."""
+Unnamed: TypeAlias = tuple[Names, Sequence[Tensor]]
+"""Norms of some tensors, and what returns the names of these."""
 
 _ORDER = count()
 
@@ -125,6 +129,25 @@ class LateCheck:
             norms: Norm of each, a scalar.
         """
         self._unread.append(_Unread(next(_ORDER), self._action, self._tick, names, norms))
+
+    @contextmanager
+    def collecting(self) -> Iterator[list[Unnamed]]:
+        """Context manager in which norms are collected in a list, and not added."""
+        collected: list[Unnamed] = []
+        outside, self._unread = self._unread, []
+        try:
+            yield collected
+        finally:
+            collected += [(each.names, each.norms) for each in self._unread]
+            self._unread = outside
+
+    def add_copies(self, collected: Sequence[Unnamed]) -> None:
+        """Add copies of norms whose tensors are written again later."""
+        if not collected:
+            return
+        copies = iter(_stack([norm for _, norms in collected for norm in norms]).unbind())
+        for names, norms in collected:
+            self.add(names, [next(copies) for _ in norms])
 
     def find(self) -> tuple[_Unread, str] | None:
         """Read all norms, also of the weights.
