@@ -30,6 +30,8 @@ from hocket.tree import Tree, map_tensors, tensors
 Result = TypeVar("Result")
 WARM_UP = 3
 """Batches of one kind that are computed before one is recorded: then all lazy work is done."""
+MOST_CHANGES = 10
+"""Changes of a stage between two batches, after which it is warned of."""
 
 
 class Differentiated(NamedTuple):
@@ -49,7 +51,13 @@ class Differentiated(NamedTuple):
 
 
 class Runner:
-    """Runs each function whenever it is called."""
+    """Runs each function whenever it is called.
+
+    Attributes:
+        keeps_graphs: True if a graph is needed after its backward.
+    """
+
+    keeps_graphs = False
 
     def begin(self, batch: int, leaves: Tree) -> None:
         """Prepare for the functions of a batch.
@@ -58,6 +66,9 @@ class Runner:
             batch: Number of the batch.
             leaves: Input of the stage, with tensors of shape (B, ...).
         """
+
+    def resume(self, batch: int) -> None:
+        """Prepare for the functions of the backward of a batch."""
 
     def run(
         self, batch: int, name: str, inputs: Tree, function: Callable[[Tree], Result]
@@ -142,6 +153,8 @@ class ReplayRunner(Runner):
         accumulates: The gradients of several batches wait for one update.
     """
 
+    keeps_graphs = True
+
     def __init__(
         self,
         recorder: Recorder,
@@ -163,17 +176,17 @@ class ReplayRunner(Runner):
         self._forget_copies = forget_copies
         self._accumulates = accumulates
         self._gradients = [torch.empty_like(weight) for weight in trained]
-        self._replaces_buffers = False
         # What all slots are for, and how often it has come in a row.
         self._kind: Hashable = None
         self._state: Hashable = None
         self._repeats = 0
+        self._changes = 0
         self._free: list[_Slot] = []
         self._taken: dict[int, _Slot] = {}
 
     def begin(self, batch: int, leaves: Tree) -> None:
         """Give the batch a slot, if batches like it have come often enough; see the base."""
-        if self._replaces_buffers or self._is_watched():
+        if self._is_watched():
             return
         kind = _kind(leaves)
         if self._repeats > WARM_UP and kind != self._kind:
@@ -181,12 +194,24 @@ class ReplayRunner(Runner):
         # Recordings are of no use for other shapes, weights, or modes of layers.
         state = self._present_state()
         if (kind, state) != (self._kind, self._state):
+            self._changes += kind == self._kind
             self._kind, self._state, self._repeats, self._free = kind, state, 0, []
+            self._warn_of_changes()
         self._repeats += 1
         if self._repeats > WARM_UP:
             new = not self._free
             slot = _Slot(state, self._recorder.new_memory()) if new else self._free.pop(0)
             self._taken[batch] = slot
+
+    def resume(self, batch: int) -> None:
+        """Take the slot away if weights or hooks have changed since the forward; see the base.
+
+        The backward is computed then, with the graph of the slot, in which replays have left
+        what belongs to this batch.
+        """
+        slot = self._taken.get(batch)
+        if slot is not None and (self._is_watched() or slot.state != self._present_state()):
+            del self._taken[batch]
 
     def run(
         self, batch: int, name: str, inputs: Tree, function: Callable[[Tree], Result]
@@ -207,6 +232,8 @@ class ReplayRunner(Runner):
 
         def compute(inputs: Tree) -> tuple[Tree, Tensor, list[int]]:
             done = function(inputs)
+            for leaf in slot.recordings["forward"].inputs:
+                leaf.grad = None  # a later backward through this graph would add to it
             found = {n: p.grad for n, p in enumerate(self._trained) if p.grad is not None}
             fill([self._gradients[n] for n in found], list(found.values()))
             return done.sent, done.norm(), list(found)
@@ -251,8 +278,6 @@ class ReplayRunner(Runner):
         recording = slot.recordings.get(name)
         if recording is None:
             recording = slot.recordings[name] = self._record(memory, inputs, function)
-            if self._present_state() != slot.state:
-                self._refuse()
         else:
             with torch.no_grad():
                 fill(recording.inputs, tensors(inputs))
@@ -287,17 +312,14 @@ class ReplayRunner(Runner):
             self._forget_copies()
         return _Recording(tensors(own), results[0], norms, replay)
 
-    def _refuse(self) -> None:
-        """Record nothing from now on: the layers would have to be given their buffers anew.
-
-        Batches that have slots have graphs as well, for their backwards.
-        """
-        self._replaces_buffers, self._taken = True, {}
-        warn(
-            f"stage {self._stage}: a forward replaces a buffer by another tensor, which a CUDA "
-            "graph cannot (cuda_graphs), so that this stage computes each batch as without; "
-            "write into the buffer in place"
-        )
+    def _warn_of_changes(self) -> None:
+        """Warn once of a stage that is another one for each batch, and so records none."""
+        if self._changes == MOST_CHANGES:
+            warn(
+                f"stage {self._stage}: its weights or buffers are other tensors in each batch, "
+                "or its layers change their modes, so that no batch is captured (cuda_graphs); "
+                "write into buffers in place"
+            )
 
     def _is_watched(self) -> bool:
         """Return True if hooks, which are Python, are to see each batch."""

@@ -50,6 +50,7 @@ def backward(core: StageCore, batch: int) -> ActionReport:
     checks = core.checks
     checks.layers.save_buffers()
     checks.signal.save_buffers()
+    core.runner.resume(batch)
     output = _output_of(core, forwarded)
     seen = map_tensors(Tensor.detach, output) if signal.learns_from_gradient else None
     roots = backward_roots(core, batch, output, activation.targets, received)
@@ -159,7 +160,9 @@ def _back_propagate(core: StageCore, roots: BackwardRoots, share: float) -> None
     if looks:
         checks.foreign_weights.note()
     with core.contexts.differentiating():
-        back_propagate(roots, share, guard, core.loss_scale.factor)
+        back_propagate(
+            roots, share, guard, core.loss_scale.factor, keep_graph=core.runner.keeps_graphs
+        )
     checks.forward.backward_is_checked = True
     if looks:
         checks.foreign_weights.require_untouched(core.parts.index)
