@@ -78,8 +78,8 @@ class CommonOptions:
     """Let the stages of one process compute on separate streams of a GPU, so that small stages
     overlap."""
     cuda_graphs: bool = False
-    """Capture what the stages of one process compute on a GPU in CUDA graphs, and replay them:
-    faster where steps are short. Tried on CPUs only, by a recorder in the place of CUDA."""
+    """Capture what the stages of one process compute in CUDA graphs, and replay these: faster
+    where steps are short. Tried with a recorder on CPUs, and not yet on a GPU."""
     stage_timing: StageTiming = "regular"
     """Intervals between the turns of asynchronous stages (dgl-async): regular or random."""
     checksum: bool = True

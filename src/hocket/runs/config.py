@@ -162,7 +162,7 @@ class RunConfig(CommonOptions):
 _OF_A_MACHINE = ("data_dir", "device", "run_dir", "threads")
 MAY_CHANGE = frozenset([
     "stages", "plan", "replicas", "epochs", "updates", "evaluate_every", "early_stopping",
-    "data_dir", "workers", "device", "streams", "threads", "timeout_s", "slow_timeout_s",
+    "data_dir", "workers", "device", "streams", "cuda_graphs", "threads", "timeout_s", "slow_timeout_s",
     "checksum", "run_dir", "log_every", "gradient_error_every", "record_timeline",
     "tensorboard", "log_to", "weights_format", "checkpoint_every", "checkpoint_keep",
     "on_checkpoint_error", "on_nan", "check_every",
