@@ -4,21 +4,20 @@ Public names are imported when they are first used (PEP 562): ``hocket --help`` 
 PyTorch.
 """
 
+import os
+import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from hocket.version import __version__ as __version__
 
+if "torch" not in sys.modules:
+    # Threads that spin while they wait take the cores of others. OpenMP reads the variable when
+    # PyTorch loads it, and offers no later way to choose.
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+
 if TYPE_CHECKING:
-    from hocket import callbacks as callbacks
-    from hocket import codecs as codecs
-    from hocket import data as data
-    from hocket import errors as errors
-    from hocket import methods as methods
-    from hocket import optim as optim
-    from hocket import remedies as remedies
-    from hocket import signals as signals
-    from hocket import zoo as zoo
+    from hocket import callbacks, codecs, data, errors, methods, optim, remedies, signals, zoo
     from hocket.checkpoint import Checkpoints as Checkpoints
     from hocket.errors import HocketError as HocketError
     from hocket.methods import ADL as ADL
@@ -36,16 +35,13 @@ if TYPE_CHECKING:
     from hocket.methods import PipeDream as PipeDream
     from hocket.methods import PipeDream2BW as PipeDream2BW
     from hocket.methods.method import Method as Method
-    from hocket.partition import Plan as Plan
-    from hocket.partition import cut as cut
-    from hocket.partition import untie as untie
+    from hocket.partition import Plan, cut, untie
     from hocket.program.program import unroll as unroll
     from hocket.program.text import format_program as format_program
     from hocket.runs.plot import draw_program as draw_program
     from hocket.signals.losses import cross_entropy as cross_entropy
     from hocket.stage.training_options import TrainingOptions as TrainingOptions
-    from hocket.training.results.metrics import EpochResult as EpochResult
-    from hocket.training.results.metrics import EvaluationResult as EvaluationResult
+    from hocket.training.results.metrics import EpochResult, EvaluationResult
     from hocket.training.trainer import Trainer as Trainer
 
 _METHODS = (

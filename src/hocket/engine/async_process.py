@@ -15,9 +15,9 @@ from hocket.engine.engine import Batch, Engine, Pace
 from hocket.engine.event import Event
 from hocket.engine.lookahead import NO_BATCH, BatchAnnouncer
 from hocket.stage.passes.forward_only import Prediction
+from hocket.transport.mailbox import Source
 from hocket.transport.processes.reconnecting import ReconnectingLink
 from hocket.transport.replay_buffer import ReplayBuffer
-from hocket.transport.source import Source
 from hocket.tree import Tree
 
 POLL_S = 0.1

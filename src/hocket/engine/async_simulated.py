@@ -13,7 +13,7 @@ from hocket.engine.async_stage import AsyncStage
 from hocket.engine.engine import Engine, Pace
 from hocket.engine.event import Event
 from hocket.methods.simulated.stage_speeds import StageSpeeds
-from hocket.transport.source import Source
+from hocket.transport.mailbox import Source
 from hocket.tree import Tree
 
 

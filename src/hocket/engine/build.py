@@ -44,7 +44,7 @@ from hocket.stage.stage import Stage
 from hocket.timeline import Recorder
 from hocket.transport import replay_buffer
 from hocket.transport.encoded import EncodedPort
-from hocket.transport.mailbox import Edge, NoNextStage
+from hocket.transport.mailbox import Edge, NoNextStage, Source
 from hocket.transport.packet import Activation
 from hocket.transport.port import ToNext, ToPrevious
 from hocket.transport.processes.backend import Backend
@@ -57,7 +57,6 @@ from hocket.transport.processes.connection_ports import (
 )
 from hocket.transport.processes.reconnecting import DroppingPort, ReconnectingLink
 from hocket.transport.replay_buffer import ReplayBuffer
-from hocket.transport.source import Source
 from hocket.transport.stats import SendStats
 from hocket.tree import Tree, copy_tensors
 

@@ -18,9 +18,9 @@ from hocket.program.program import Program
 from hocket.signals.losses import count_targets
 from hocket.stage.passes.forward_only import Prediction
 from hocket.stage.stage import Stage
+from hocket.transport.mailbox import Source
 from hocket.transport.processes.connection import Connection
 from hocket.transport.processes.connection_ports import Lookahead
-from hocket.transport.source import Source
 from hocket.tree import Tree, count_samples, take_samples, tensors
 
 

@@ -14,7 +14,7 @@ from hocket.methods.method import Method
 from hocket.program.action import Tick
 from hocket.program.program import Program
 from hocket.stage.stage import Stage
-from hocket.transport.source import Source
+from hocket.transport.mailbox import Source
 from hocket.tree import Tree
 
 

@@ -9,7 +9,7 @@ from hocket import DGL, Trainer, cross_entropy, zoo
 from hocket.errors import OptionError
 from hocket.methods import parse_method
 from hocket.signals import Local
-from hocket.signals.heads import build_augmented_head, pyramid_depth, spread_evenly
+from hocket.signals.heads import build_augmented_head, spread_evenly
 from hocket.signals.signal import LaterLayers
 from reference import auglocal, dgl
 
@@ -66,24 +66,9 @@ def test_heads_are_those_of_their_reference(depth):
         assert not far(stage.signal_network.state_dict().values(), head.state_dict().values())
 
 
-@pytest.mark.parametrize("layers", range(2, 12))
-def test_chosen_layers_differ_and_end_with_the_last(layers):
-    for wanted in range(1, layers + 2):
-        found = spread_evenly(layers, wanted)
-        assert len(found) == min(layers, wanted)
-        assert found == sorted(set(found))
-        assert (found[0] >= 0, found[-1]) == (True, layers - 1)
-
-
 def test_halves_are_rounded_in_the_numbers_of_the_whole_network():
     """ResNet-32 of the authors' code: sixteen layers, of which the head is on number 1."""
     assert [2 + n for n in spread_evenly(14, 4, before=1)] == [4, 8, 12, 15]
-
-
-def test_heads_have_fewer_layers_at_later_stages():
-    assert [pyramid_depth(4, place) for place in (0, 0.5, 1)] == [4, 2, 1]
-    assert [pyramid_depth(1, place) for place in (0, 0.5, 1)] == [1, 1, 1]
-    assert [pyramid_depth(0, place) for place in (0, 0.5, 1)] == [0, 0, 0]
 
 
 def test_heads_of_a_resnet_narrow_and_widen_as_it_does():
