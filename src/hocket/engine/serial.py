@@ -5,9 +5,8 @@ Its results define what is correct: every other engine gives the same bits.
 
 from collections.abc import Sequence
 
-from hocket.engine.engine import LockstepEngine, Pace
-from hocket.engine.event import Event, Watcher
-from hocket.engine.execute import execute
+from hocket.engine.engine import LockstepEngine
+from hocket.engine.event import Event, Watcher, execute
 from hocket.engine.gradient_error import GradientErrorMeter
 from hocket.engine.stage_streams import StageStreams
 from hocket.methods.method import Method
@@ -39,7 +38,7 @@ class SerialEngine(LockstepEngine):
         meter: GradientErrorMeter | None,
         streams: StageStreams | None,
     ) -> None:
-        super().__init__(Program(method, len(stages)), stages, Pace())
+        super().__init__(Program(method, len(stages)), stages)
         self._source = source
         self._meter = meter
         self._streams = streams

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from hocket import FDG, Trainer
-from hocket.callbacks.tracking import Trackers, Tracking
+from hocket.callbacks.trackers import Trackers, Tracking
 from hocket.errors import OptionError
 from hocket.runs.metrics_log import MetricsLog
 

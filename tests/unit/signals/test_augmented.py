@@ -9,7 +9,7 @@ from hocket import DGL, Trainer, cross_entropy, zoo
 from hocket.errors import OptionError
 from hocket.methods import parse_method
 from hocket.signals import Local
-from hocket.signals.heads import build_augmented_head, spread_evenly
+from hocket.signals.heads import build_head, spread_evenly
 from hocket.signals.signal import LaterLayers
 from reference import auglocal, dgl
 
@@ -126,8 +126,8 @@ def test_a_head_predicts_in_the_shape_of_the_networks_output(shape, output_shape
 def test_a_stage_without_a_later_layer_is_refused():
     told = r"of shape \(4, 8, 8\) there is none but the last; of a network that is no nn.Seq"
     with pytest.raises(OptionError, match=told):
-        build_augmented_head((4, 8, 8), 3, [], width=1.0, depth=1)
+        build_head("aug", (4, 8, 8), 3, depth=1)
     stages = [convolutions()[0], nn.Sequential(nn.Flatten(), nn.Linear(256, 3)).double()]
     with pytest.raises(OptionError, match="cut earlier or into more stages"):
         Trainer(stages, method="dgl:head=aug", optimizer=sgd).prepare(batches(1)[0][0])
-    assert build_augmented_head((4, 8, 8), 3, [], width=1.0, depth=0)
+    assert build_head("aug", (4, 8, 8), 3, depth=0)

@@ -100,7 +100,12 @@ def _compute(core: StageCore, batch: int, leaves: Tree) -> _Computed:
 
     # Look for NaN and infinity, but for masks, through which no gradient flows.
     outputs = tensors(output)
-    find = partial(_needs_gradient, core, batch, leaves, output)
+
+    def find() -> list[bool]:
+        """Return for each tensor of the output whether it depends on weights or gradients."""
+        with core.contexts.computing(batch, "forward"):
+            return linearizer.needs_gradient(module, leaves, output)
+
     find_flow = partial(core.flow.through, outputs, tensors(leaves), find)
     fault, masks = check.fault_in_output(outputs, find_flow)
     tables = [] if fault else find_tables(outputs, find_flow)
@@ -109,16 +114,3 @@ def _compute(core: StageCore, batch: int, leaves: Tree) -> _Computed:
         for tensor, mask, table in zip(outputs, masks, tables, strict=False)
     ]
     return _Computed(leaves, state, output, kept, fault, flows, tables)
-
-
-def _needs_gradient(core: StageCore, batch: int, leaves: Tree, output: Tree) -> list[bool]:
-    """Return for each tensor of an output whether it depends on weights or gradients.
-
-    Args:
-        core: The stage.
-        batch: Number of the batch.
-        leaves: Input of the forward.
-        output: Output of the forward.
-    """
-    with core.contexts.computing(batch, "forward"):
-        return core.linearizer.needs_gradient(core.parts.module, leaves, output)
