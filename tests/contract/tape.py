@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from hocket.stage.graphs.recorder import Recorder
+from hocket.stage.graphs.recorder import GraphRecorder
 
 CHANGES = {torch.ops.aten.native_batch_norm.default}
 """Operations that write to what they are given, and do not say so."""
@@ -21,7 +21,7 @@ class HostReadError(Exception):
     """A recorded function asks for a number."""
 
 
-class TapeRecorder(Recorder):
+class TapeRecorder(GraphRecorder):
     """Records the operations of a function, and does them again on the same tensors.
 
     Attributes:

@@ -19,7 +19,7 @@ from contract.test_late_check import WAYS
 from hocket import Trainer
 from hocket.errors import OptionError
 from hocket.methods import METHODS, parse_method
-from hocket.stage.graphs import build as graphs
+from hocket.stage import core
 from hocket.stage.graphs.runner import ReplayRunner
 
 BATCHES = 12
@@ -36,7 +36,7 @@ def recorders(monkeypatch):
         built.append(TapeRecorder())
         return built[-1]
 
-    monkeypatch.setattr(graphs, "build_recorder", build_recorder)
+    monkeypatch.setattr(core, "build_recorder", build_recorder)
     return built
 
 
@@ -89,14 +89,16 @@ def test_recordings_read_nothing_that_does_not_last(method, recorders):
     losses_of(trainer, data(conv, BATCHES))
     lasting = set()
     for stage in trainer._session.engine.stages:
-        core, runner = stage.core, stage.core.runner
-        step = core.updater._do_step
+        runner, updater = stage.core.runner, stage.core.updater
         slots = [*runner._free, *runner._taken.values()]
         recorded = [each for slot in slots for each in slot.recordings.values()]
-        kept = [each.inputs for each in recorded] + [runner._gradients, step._gradients]
+        kept = [each.inputs for each in recorded] + [
+            runner._gradients,
+            updater._do_step._gradients,
+        ]
         modules = stage.module, stage.signal_network
         kept += [[*module.parameters(), *module.buffers()] for module in modules]
-        kept += [core.updater.optimizer_tensors().values()]
+        kept += [updater.optimizer_tensors().values()]
         lasting |= {tensor.untyped_storage().data_ptr() for each in kept for tensor in each}
     read = set().union(*(recorder.outside for recorder in recorders))
     assert read

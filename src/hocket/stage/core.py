@@ -10,8 +10,9 @@ from hocket.options.common_options import Reduce
 from hocket.remedies.remedy import Remedy, StageInfo, Weights, attach_remedies
 from hocket.stage.contexts import PassContexts
 from hocket.stage.finite.nonfinite import LateCheck, NonFiniteCheck
-from hocket.stage.graphs.build import build_runner, build_step
-from hocket.stage.graphs.runner import Runner
+from hocket.stage.graphs.recorder import GraphRecorder, build_recorder
+from hocket.stage.graphs.runner import Runner, build_runner
+from hocket.stage.graphs.step import ReplayedStep
 from hocket.stage.in_flight import DeferredTarget, InFlight
 from hocket.stage.late_gradients.build import build_linearizer
 from hocket.stage.late_gradients.compiled import CompiledLayers
@@ -21,6 +22,7 @@ from hocket.stage.layers.known_layers import KnownLayers
 from hocket.stage.layers.module_tensors import GradientFlow, ModuleTensors
 from hocket.stage.parts import StageParts
 from hocket.stage.setup import Setup
+from hocket.stage.update.bare_step import do_step
 from hocket.stage.update.clipping import as_clipping
 from hocket.stage.update.loss_scale import LossScale
 from hocket.stage.update.untrained import ForeignWeights, UntrainedWeights
@@ -110,7 +112,8 @@ def build_core(setup: Setup, parts: StageParts) -> StageCore:
         OptionError: The layers, the optimizer or the scheduler are not ones for a stage.
     """
     method, layers = setup.method, KnownLayers(parts.module)
-    updater, signal_updater, untrained = build_updaters(setup, parts)
+    recorder = build_recorder(setup.device) if setup.cuda_graphs else None
+    updater, signal_updater, untrained = build_updaters(setup, parts, recorder)
 
     # Graphs, and the weights that forwards and backwards meet.
     linearizer = build_linearizer(
@@ -168,19 +171,20 @@ def build_core(setup: Setup, parts: StageParts) -> StageCore:
         weights=weights,
         loss_scale=setup.build_loss_scale(),
         checks=checks,
-        runner=build_runner(setup, parts, trained, late, linearizer),
+        runner=build_runner(setup, parts, trained, late, linearizer, recorder),
         in_flight=in_flight,
     )
 
 
 def build_updaters(
-    setup: Setup, parts: StageParts
+    setup: Setup, parts: StageParts, recorder: GraphRecorder | None
 ) -> tuple[Updater, Updater, UntrainedWeights]:
     """Build the updaters of the layers and of a network that learns from targets.
 
     Args:
         setup: Options that all stages share.
         parts: Parts of the stage.
+        recorder: Recorder of steps; None to compute each.
 
     Returns:
         Both updaters, and the weights that they leave out.
@@ -235,7 +239,7 @@ def build_updaters(
             lr_factor=lambda update: min(1.0, (update + 1) / first_updates) * lr_factor,
             build_reduction=parts.reduction,
             clip=as_clipping(setup.clip),
-            step=build_step(setup),
+            step=do_step if recorder is None else ReplayedStep(recorder),
             remedies=attached,
         )
 

@@ -131,18 +131,18 @@ class LateCheck:
     def collecting(self) -> Iterator[list[Unnamed]]:
         """Context manager in which norms are collected in a list, and not added."""
         collected: list[Unnamed] = []
-        outside, self._unread = self._unread, []
+        outside, self.unread = self.unread, []
         try:
             yield collected
         finally:
-            collected += [(each.names, each.norms) for each in self._unread]
-            self._unread = outside
+            collected += [(each.names, each.norms) for each in self.unread]
+            self.unread = outside
 
     def add_copies(self, collected: Sequence[Unnamed]) -> None:
         """Add copies of norms whose tensors are written again later."""
         if not collected:
             return
-        copies = iter(_stack([norm for _, norms in collected for norm in norms]).unbind())
+        copies = iter(_stack([norm for _, norms in collected for norm in norms]))
         for names, norms in collected:
             self.add(names, [next(copies) for _ in norms])
 
@@ -157,15 +157,7 @@ class LateCheck:
             self.add(self._weight_names, largest_values([p.detach() for p in weights]))
         unread, self.unread = self.unread, []
         norms = [norm for each in unread for norm in each.norms]
-        if not norms:
-            return None
-
-        # As one tensor, on the GPU if one of them is there.
-        devices = {norm.device for norm in norms}
-        if len(devices) > 1:  # a stage may send tensors that stay on the host, such as lengths
-            place = next(device for device in devices if device.type != "cpu")
-            norms = [norm.to(place) for norm in norms]
-        if (stacked := torch.stack(norms)).isfinite().all():
+        if not norms or (stacked := _stack(norms)).isfinite().all():
             return None
 
         # Find the first that is not finite.
@@ -208,6 +200,15 @@ class LateCheck:
         states = [updater.state_dict() for updater in self._updaters]
         self._kept = copy_tensors((list(map(named_tensors, self._modules)), states))
         self.kept_when = when
+
+
+def _stack(norms: Sequence[Tensor]) -> Tensor:
+    """Return all norms as one tensor, on the GPU if one of them is there."""
+    devices = {norm.device for norm in norms}
+    if len(devices) > 1:  # a stage may send tensors that stay on the host, such as lengths
+        place = next(device for device in devices if device.type != "cpu")
+        norms = [norm.to(place) for norm in norms]
+    return torch.stack(list(norms))
 
 
 def check_pending(checks: Sequence[LateCheck]) -> None:

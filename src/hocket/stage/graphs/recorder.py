@@ -1,13 +1,16 @@
 """Recorders: what a function computes on tensors, done again on the same memory."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from torch import Tensor
+
+from hocket.errors import OptionError
 
 
-class Recorder(ABC):
+class GraphRecorder(ABC):
     """Records functions, which read nothing of what they compute.
 
     A replay does what the function has asked PyTorch for, on the same tensors, and no Python.
@@ -28,7 +31,7 @@ class Recorder(ABC):
         """
 
 
-class CudaRecorder(Recorder):
+class CudaRecorder(GraphRecorder):
     """Records CUDA graphs on the stream that is current, which must not be the default one."""
 
     def __init__(self) -> None:
@@ -50,3 +53,28 @@ class CudaRecorder(Recorder):
             function()
         graph.replay()
         return graph.replay
+
+
+def build_recorder(device: torch.device) -> GraphRecorder:
+    """Build the recorder of a stage.
+
+    Args:
+        device: Device of the stage.
+
+    Raises:
+        OptionError: It has no graphs.
+    """
+    if device.type != "cuda":
+        raise OptionError(
+            f"cuda_graphs are for a GPU, and the device is {str(device)!r}; leave cuda_graphs "
+            "out, or choose device='cuda'"
+        )
+    return CudaRecorder()
+
+
+def fill(targets: Sequence[Tensor], values: Sequence[Tensor]) -> None:
+    """Copy values into the tensors that a recording reads, except into their own memory."""
+    pairs = zip(targets, values, strict=True)
+    other = [(t.data, v) for t, v in pairs if t.data_ptr() != v.data_ptr()]
+    if other:
+        torch._foreach_copy_([t for t, _ in other], [v for _, v in other])

@@ -19,11 +19,13 @@ from torch import Tensor, nn
 
 from hocket.errors import warn
 from hocket.stage.finite.nonfinite import LateCheck, Unnamed
-from hocket.stage.graphs.recorder import Recorder
-from hocket.stage.late_gradients.linearizer import is_ordinary
+from hocket.stage.graphs.recorder import GraphRecorder, fill
+from hocket.stage.late_gradients.linearizer import Linearizer, is_ordinary
 from hocket.stage.layers.known_layers import hooks_of
 from hocket.stage.layers.module_tensors import ModuleTensors
+from hocket.stage.parts import StageParts
 from hocket.stage.report import LazyScalar
+from hocket.stage.setup import Setup
 from hocket.stage.update.accumulate import norm_of_norms
 from hocket.tree import Tree, map_tensors, tensors
 
@@ -35,7 +37,7 @@ MOST_CHANGES = 10
 
 
 class Differentiated(NamedTuple):
-    """What a backward computes besides the gradients of the weights.
+    """Results of a backward, besides the gradients that it leaves with the weights.
 
     Attributes:
         sent: Gradient of each input of the stage, (B, ...); None for an input without one.
@@ -86,9 +88,12 @@ class Runner:
     def differentiate(
         self, batch: int, inputs: Tree, function: Callable[[Tree], Differentiated]
     ) -> Differentiated:
-        """Return what a function computes that leaves gradients with the weights.
+        """Return what a function computes, and let it leave gradients with the weights.
 
-        See `run`.
+        Args:
+            batch: Number of the batch.
+            inputs: Input of the function, nested tensors.
+            function: The function.
         """
         return function(inputs)
 
@@ -157,7 +162,7 @@ class ReplayRunner(Runner):
 
     def __init__(
         self,
-        recorder: Recorder,
+        recorder: GraphRecorder,
         stage: int,
         modules: Sequence[nn.Module],
         trained: Sequence[nn.Parameter],
@@ -270,7 +275,7 @@ class ReplayRunner(Runner):
 
         Args:
             slot: Slot of the batch.
-            memory: Where the function allocates; see `Recorder.record`.
+            memory: Where the function allocates; see `GraphRecorder.record`.
             name: Name of the function.
             inputs: Its input.
             function: The function.
@@ -339,16 +344,46 @@ def _kind(inputs: Tree) -> Hashable:
     return tuple([(t.shape, t.stride(), t.dtype, t.requires_grad) for t in tensors(inputs)])
 
 
-def fill(targets: Sequence[Tensor], values: Sequence[Tensor]) -> None:
-    """Copy values into tensors of the same shapes, except into their own memory."""
-    pairs = zip(targets, values, strict=True)
-    other = [(t.data, v) for t, v in pairs if t.data_ptr() != v.data_ptr()]
-    if other:
-        torch._foreach_copy_([t for t, _ in other], [v for _, v in other])
-
-
 def _copies(values: Sequence[Tensor]) -> list[Tensor]:
     """Return copies of tensors, which a single kernel fills."""
     copies = [torch.empty_like(value) for value in values]
     fill(copies, values)
     return copies
+
+
+def build_runner(
+    setup: Setup,
+    parts: StageParts,
+    trained: Sequence[nn.Parameter],
+    late: LateCheck,
+    linearizer: Linearizer,
+    recorder: GraphRecorder | None,
+) -> Runner:
+    """Build the runner of a stage.
+
+    Args:
+        setup: Options that all stages share.
+        parts: Parts of the stage.
+        trained: All weights with which backwards leave gradients.
+        late: Check that norms are left to.
+        linearizer: Linearizer of the stage.
+        recorder: Recorder; None to compute each batch.
+    """
+    if recorder is None:
+        return Runner()
+    if parts.signal.learns_from_gradient:
+        warn(
+            f"stage {parts.index} of method {setup.method.name!r} has a network that learns "
+            "from targets, which is not captured (cuda_graphs): the stage computes each batch "
+            "as without"
+        )
+        return Runner()
+    return ReplayRunner(
+        recorder,
+        parts.index,
+        (parts.module, parts.signal_network),
+        trained,
+        late,
+        linearizer.after_update,
+        accumulates=setup.method.accumulate > 1,
+    )

@@ -7,8 +7,7 @@ import torch
 from torch import Tensor
 from torch.optim import SGD, Optimizer
 
-from hocket.stage.graphs.recorder import Recorder
-from hocket.stage.graphs.runner import fill
+from hocket.stage.graphs.recorder import GraphRecorder, fill
 from hocket.stage.update.bare_step import bare_step
 
 
@@ -22,7 +21,7 @@ class ReplayedStep:
         recorder: Recorder.
     """
 
-    def __init__(self, recorder: Recorder) -> None:
+    def __init__(self, recorder: GraphRecorder) -> None:
         self._recorder = recorder
         self._state: Hashable = None  # of the last step
         self._gradients: Sequence[Tensor] = ()

@@ -60,7 +60,7 @@ def forward(core: StageCore, batch: int) -> ActionReport:
 
 
 class _Computed(NamedTuple):
-    """What a forward computes.
+    """Results of a forward.
 
     Attributes:
         leaves: Input of the stage, as leaves of the graph.
