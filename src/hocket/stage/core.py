@@ -16,6 +16,9 @@ from hocket.remedies.remedy import (
 )
 from hocket.stage.contexts import PassContexts
 from hocket.stage.finite.nonfinite import LateCheck, NonFiniteCheck
+from hocket.stage.graphs.recorder import GraphRecorder, build_recorder
+from hocket.stage.graphs.runner import Runner, build_runner
+from hocket.stage.graphs.step import ReplayedStep
 from hocket.stage.in_flight import DeferredTarget, InFlight
 from hocket.stage.late_gradients.build import build_linearizer
 from hocket.stage.late_gradients.compiled import CompiledLayers
@@ -25,6 +28,7 @@ from hocket.stage.layers.known_layers import KnownLayers
 from hocket.stage.layers.module_tensors import ModuleTensors
 from hocket.stage.parts import StageParts
 from hocket.stage.setup import Setup
+from hocket.stage.update.bare_step import do_step
 from hocket.stage.update.clipping import as_clipping
 from hocket.stage.update.loss_scale import LossScale
 from hocket.stage.update.untrained import UntrainedWeights
@@ -74,6 +78,7 @@ class StageCore:
         weights: Weights that each action meets.
         loss_scale: Factor on the backward.
         checks: Checks of what the stage computes.
+        runner: Runs what the actions compute.
         in_flight: Batches between their forward and their backward.
         deferred_targets: Batches whose targets have not come back yet.
         epochs: Epoch of each batch whose update is to come.
@@ -94,6 +99,7 @@ class StageCore:
     weights: NewestWeights
     loss_scale: LossScale
     checks: StageChecks
+    runner: Runner
     in_flight: InFlight
     deferred_targets: dict[int, DeferredTarget] = field(default_factory=dict)
     epochs: dict[int, int] = field(default_factory=dict)
@@ -111,7 +117,8 @@ def build_core(setup: Setup, parts: StageParts) -> StageCore:
         OptionError: The layers, the optimizer or the scheduler are not ones for a stage.
     """
     method, layers = setup.method, KnownLayers(parts.module)
-    updater, signal_updater, untrained = build_updaters(setup, parts)
+    recorder = build_recorder(setup.device) if setup.cuda_graphs else None
+    updater, signal_updater, untrained = build_updaters(setup, parts, recorder)
 
     # Graphs, and the weights that forwards and backwards meet.
     linearizer = build_linearizer(
@@ -152,6 +159,7 @@ def build_core(setup: Setup, parts: StageParts) -> StageCore:
     for each in updaters:
         each.zero_grad()
 
+    trained = (*updater.parameters, *signal_updater.parameters)
     return StageCore(
         setup=setup,
         parts=parts,
@@ -161,24 +169,26 @@ def build_core(setup: Setup, parts: StageParts) -> StageCore:
         contexts=PassContexts(setup, parts),
         updater=updater,
         signal_updater=signal_updater,
-        trained=(*updater.parameters, *signal_updater.parameters),
+        trained=trained,
         untrained=untrained,
         linearizer=linearizer,
         weights=weights,
         loss_scale=setup.build_loss_scale(),
         checks=checks,
+        runner=build_runner(setup, parts, trained, late, linearizer, recorder),
         in_flight=in_flight,
     )
 
 
 def build_updaters(
-    setup: Setup, parts: StageParts
+    setup: Setup, parts: StageParts, recorder: GraphRecorder | None
 ) -> tuple[Updater, Updater, UntrainedWeights]:
     """Build the updaters of the layers and of a network that learns from targets.
 
     Args:
         setup: Options that all stages share.
         parts: Parts of the stage.
+        recorder: Recorder of steps; None to compute each.
 
     Returns:
         Both updaters, and the weights that they leave out.
@@ -236,6 +246,7 @@ def build_updaters(
             lr_factor=lambda update: min(1.0, (update + 1) / first_updates) * lr_factor,
             build_reduction=parts.reduction,
             clip=as_clipping(setup.clip),
+            step=do_step if recorder is None else ReplayedStep(recorder),
             remedies=attached,
         )
 

@@ -103,7 +103,7 @@ class Setup(TrainingOptions):
         if self.check_every is not None:
             return self.check_every
         skips = self.on_nan == "skip" or self.precision == "fp16"
-        return 1 if skips or self.device.type == "cpu" else 50
+        return 1 if skips or (self.device.type == "cpu" and not self.cuda_graphs) else 50
 
     def autocast(self) -> torch.autocast:
         """Return the context manager of the precision to compute in."""

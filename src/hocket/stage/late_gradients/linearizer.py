@@ -69,10 +69,11 @@ class OutputOfCopies(KeptOutput):
         for weight, copy in zip(self._weights, self._copies, strict=True):
             if copy.grad is None or not weight.requires_grad:  # it may be frozen by now
                 continue
+            given, copy.grad = copy.grad, None  # a later backward would add to it
             if weight.grad is None and is_ordinary(weight):
-                weight.grad = copy.grad
+                weight.grad = given
             else:  # it has another gradient, or hooks that came after the forward
-                torch.autograd.backward([weight], [copy.grad])
+                torch.autograd.backward([weight], [given])
 
 
 def is_ordinary(weight: object) -> bool:
