@@ -36,9 +36,9 @@ def whole_calls(monkeypatch):
     """Calls of PyTorch's own function."""
     calls, whole = [], torch.autograd.backward
 
-    def backward(*arguments):
+    def backward(*arguments, retain_graph=False):
         calls.append(arguments)
-        whole(*arguments)
+        whole(*arguments, retain_graph=retain_graph)
 
     monkeypatch.setattr(torch.autograd, "backward", backward)
     monkeypatch.setattr(module, "_WHOLE", backward)
