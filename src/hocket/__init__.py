@@ -17,7 +17,15 @@ if "torch" not in sys.modules:
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 if TYPE_CHECKING:
-    from hocket import callbacks, codecs, data, errors, methods, optim, remedies, signals, zoo
+    from hocket import callbacks as callbacks
+    from hocket import codecs as codecs
+    from hocket import data as data
+    from hocket import errors as errors
+    from hocket import methods as methods
+    from hocket import optim as optim
+    from hocket import remedies as remedies
+    from hocket import signals as signals
+    from hocket import zoo as zoo
     from hocket.checkpoint import Checkpoints as Checkpoints
     from hocket.errors import HocketError as HocketError
     from hocket.methods import ADL as ADL
@@ -35,13 +43,16 @@ if TYPE_CHECKING:
     from hocket.methods import PipeDream as PipeDream
     from hocket.methods import PipeDream2BW as PipeDream2BW
     from hocket.methods.method import Method as Method
-    from hocket.partition import Plan, cut, untie
+    from hocket.partition import Plan as Plan
+    from hocket.partition import cut as cut
+    from hocket.partition import untie as untie
     from hocket.program.program import unroll as unroll
     from hocket.program.text import format_program as format_program
     from hocket.runs.plot import draw_program as draw_program
     from hocket.signals.losses import cross_entropy as cross_entropy
     from hocket.stage.training_options import TrainingOptions as TrainingOptions
-    from hocket.training.results.metrics import EpochResult, EvaluationResult
+    from hocket.training.results.metrics import EpochResult as EpochResult
+    from hocket.training.results.metrics import EvaluationResult as EvaluationResult
     from hocket.training.trainer import Trainer as Trainer
 
 _METHODS = (
