@@ -30,33 +30,25 @@ def claim_folder(folder: Path, own: set[Path]) -> Iterator[None]:
             f"{others[0].name!r}; resume from it, or give each training a folder of its own"
         )
     with ExitStack() as stack:
-        with suppress(OSError):  # the first checkpoint tells what is wrong with it
+        # Lock it, if it can be; the first checkpoint tells what is wrong with it. The system
+        # unlocks it if this process is killed.
+        with suppress(OSError):
             folder.mkdir(parents=True, exist_ok=True)
-            stack.enter_context(_lock(folder))
+            number = os.open(folder, os.O_RDONLY)
+            stack.callback(os.close, number)
+            try:
+                fcntl.flock(number, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise CheckpointError(
+                    f"{str(folder)!r} is the folder of a fit that is under way; save "
+                    "checkpoints of your own, or of another training, to another folder"
+                ) from None
+
+            # Not only closed: workers of loaders, which were forked meanwhile, have a copy.
+            def unlock() -> None:
+                with suppress(OSError):
+                    fcntl.flock(number, fcntl.LOCK_UN)
+
+            stack.callback(unlock)
         own.add(place)
         yield
-
-
-@contextmanager
-def _lock(folder: Path) -> Iterator[None]:
-    """Context manager that locks a folder; the system unlocks it if this process is killed.
-
-    Raises:
-        CheckpointError: Another training holds the lock, or a fit of this one.
-        OSError: The file system has no such locks.
-    """
-    number = os.open(folder, os.O_RDONLY)
-    try:
-        try:
-            fcntl.flock(number, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise CheckpointError(
-                f"{str(folder)!r} is the folder of a fit that is under way; save checkpoints "
-                "of your own, or of another training, to another folder"
-            ) from None
-        yield
-    finally:
-        # Not only closed: workers of loaders, which were forked meanwhile, have a copy of it.
-        with suppress(OSError):
-            fcntl.flock(number, fcntl.LOCK_UN)
-        os.close(number)

@@ -1,7 +1,6 @@
 """Run folder: its name, its checkpoints, and its lock."""
 
 import fcntl
-import itertools
 import os
 import platform
 import stat
@@ -31,30 +30,24 @@ def create_run_dir(config: RunConfig) -> Path:
         RunFolderError: It exists already, or cannot be created.
     """
     require_new(config.run_dir)
-    for run_dir in _default_run_dirs(config) if config.run_dir is None else [config.run_dir]:
+    # Name a folder under runs/ after the training.
+    texts = (split_remedies(config.method)[0], config.network, config.data)
+    method, network, data = (Named.parse(text).title for text in texts)
+    title = f"{method}{config.stages}-{network}-{data}-{time.strftime('%Y%m%d-%H%M%S')}"
+    run_dir, number = config.run_dir or Path("runs") / title, 0
+    # Create it, with a number if another one was begun in the same second.
+    while True:
         try:
             run_dir.mkdir(parents=True, exist_ok=config.run_dir is not None)
+            return run_dir
         except OSError as error:
-            if config.run_dir is None and run_dir.exists():  # begun in the same second
-                continue
-            raise RunFolderError(
-                f"cannot make the run folder {str(run_dir)!r}: {error.strerror}; name another "
-                "with --run-dir"
-            ) from error
-        break
-    return run_dir
-
-
-def _default_run_dirs(config: RunConfig) -> Iterator[Path]:
-    """Yield folders under runs/ that are named after the training, the first without number."""
-    method, network, data = (
-        Named.parse(text).title
-        for text in (split_remedies(config.method)[0], config.network, config.data)
-    )
-    timestamp = time.strftime("%Y%m%d-%H%M%S")
-    title = f"{method}{config.stages}-{network}-{data}-{timestamp}"
-    yield Path("runs") / title
-    yield from (Path("runs") / f"{title}-{n}" for n in itertools.count(1))
+            if config.run_dir is not None or not run_dir.exists():
+                raise RunFolderError(
+                    f"cannot make the run folder {str(run_dir)!r}: {error.strerror}; name "
+                    "another with --run-dir"
+                ) from error
+        number += 1
+        run_dir = Path("runs") / f"{title}-{number}"
 
 
 def require_new(run_dir: Path | None) -> None:

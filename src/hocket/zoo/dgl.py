@@ -58,17 +58,9 @@ def dgl6(
             layer.add_module(name, module)
         layers[f"block{block}"] = layer
         inputs = width
-    layers["head"] = _perceptron_head(inputs, num_classes)
-    return nn.Sequential(layers)
-
-
-def _perceptron_head(channels: int, num_classes: int) -> nn.Sequential:
-    """Build the head: average to 2x2 pixels, then two hidden layers of width 4 * channels.
-
-    The paper instead pools to a quarter of the side: the same 2x2 pixels for an 8x8 map.
-    """
-    width = 4 * channels
-    return Layer(
+    # The paper pools to a quarter of the side instead: the same 2x2 pixels for an 8x8 map.
+    width = 4 * inputs
+    layers["head"] = Layer(
         OrderedDict(
             pool=nn.AdaptiveAvgPool2d(2),
             flatten=nn.Flatten(),
@@ -81,6 +73,7 @@ def _perceptron_head(channels: int, num_classes: int) -> nn.Sequential:
             linear3=nn.Linear(width, num_classes),
         )
     )
+    return nn.Sequential(layers)
 
 
 def dni3(*, num_classes: int = 10, in_channels: int = 3) -> nn.Sequential:

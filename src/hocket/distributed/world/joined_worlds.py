@@ -77,7 +77,16 @@ def join_world(
             return SoloWorld()
         if (interface := find_interface(os.environ)) is not None:
             os.environ[INTERFACE_VARIABLE] = interface
-        store, rank, size = _meet()
+        # Meet the others in the store that the environment names.
+        try:
+            store, rank, size = next(rendezvous("env://"))
+        except (ValueError, RuntimeError) as error:
+            names = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+            given = ", ".join(f"{name}={os.environ.get(name, '(not set)')}" for name in names)
+            raise WorldError(
+                f"the processes cannot meet ({given}): {error}; start them by torchrun, by "
+                "hocket launch, or with all four variables and a free port"
+            ) from error
         # torchrun keeps its store when it restarts its processes, with the addresses of those
         # that are gone; and so it does when the caller has destroyed a group.
         fresh = PrefixStore(f"attempt {torchrun_restart_count()}/{_joined.groups}", store)
@@ -115,24 +124,6 @@ def _is_first(store: Store, identity: ProcessIdentity, error: BaseException) -> 
     message = describe_failure(f"process {identity.rank}", error)
     first, _ = ask_store(lambda: record_first_failure(store, message))
     return first in (None, message)
-
-
-def _meet() -> tuple[Store, int, int]:
-    """Return the store that the environment names, and this process's rank among how many.
-
-    Raises:
-        WorldError: The environment names none, or there is no answer.
-    """
-    try:
-        store, rank, size = next(rendezvous("env://"))
-    except (ValueError, RuntimeError) as error:
-        names = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
-        given = ", ".join(f"{name}={os.environ.get(name, '(not set)')}" for name in names)
-        raise WorldError(
-            f"the processes cannot meet ({given}): {error}; start them by torchrun, by hocket "
-            "launch, or with all four variables and a free port"
-        ) from error
-    return store, rank, size
 
 
 def shutdown() -> None:

@@ -224,7 +224,7 @@ class Connection:
                 else:
                     self._inbox.put((header["kind"], header["number"]), message)
                 self._reader.post(header["tensors"])
-            while self._reader.posted_count:
+            while self._reader.posted:
                 self._reader.receive()
             self._ended = True
             self._inbox.fail(ConnectionError(f"{self.peer_name} has ended its training"))

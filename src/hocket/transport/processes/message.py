@@ -220,27 +220,25 @@ class MessageReader:
     Args:
         route: Receiver and sender, as error messages name them.
         backend: Receives from the neighbour.
+
+    Attributes:
+        posted: Messages whose receives are posted: the layout of each, and what waits for the
+            header and for each tensor.
     """
 
     def __init__(self, route: str, backend: Backend) -> None:
         self._route = route
         self._backend = backend
-        # Of each message the layout, and what waits for the header and for each tensor.
-        self._posted: deque[tuple[Layout, Arrival, list[Arrival]]] = deque()
+        self.posted: deque[tuple[Layout, Arrival, list[Arrival]]] = deque()
         self._next = 0
         self._last_number: dict[str, int] = {}
         self._previous = "nothing"
-
-    @property
-    def posted_count(self) -> int:
-        """Number of messages whose receives are posted."""
-        return len(self._posted)
 
     def post(self, layout: Layout) -> None:
         """Post the receives of one more message, laid out like this one."""
         header = self._backend.headers.post(HEADER, Lane.HEADER)
         arrivals = [self._backend.post(spec, Lane.EXPECTED) for spec in layout]
-        self._posted.append((layout, header, arrivals))
+        self.posted.append((layout, header, arrivals))
 
     def receive(self) -> Message:
         """Wait for the next message and return it.
@@ -249,7 +247,7 @@ class MessageReader:
             TransitError: It is damaged, or not the next one.
         """
         # Read the header, which may be longer than its first part.
-        expected, arrive, arrivals = self._posted[0]
+        expected, arrive, arrivals = self.posted[0]
         try:
             first, rest = arrive(), None
             length = wire.remaining_bytes(first)
@@ -264,7 +262,7 @@ class MessageReader:
         self._check_order(header["kind"], header["number"], header["sequence"])
 
         # Wait for the tensors; where another layout was expected, zeros come before them.
-        self._posted.popleft()
+        self.posted.popleft()
         tensors = [arrive() for arrive in arrivals]
         if header["tensors"] != expected:
             arrivals = [self._backend.post(spec, Lane.LATE) for spec in header["tensors"]]
