@@ -69,12 +69,11 @@ def restore_state(*modules: nn.Module) -> Iterator[None]:
     try:
         yield
     finally:
-        lasting = any(state.has_lasting_change() for state in states)
+        # True if hooks, layers or weights are other ones, or were edited.
+        lasting = any(state.describe_lasting() != state.lasting for state in states)
         with torch.no_grad():
             for state in states:
-                state.restore_tensors()
-                if not lasting:
-                    state.restore_attributes()
+                state.restore(attributes=not lasting)
 
 
 @contextmanager
@@ -111,14 +110,15 @@ class _LayerState:
         kept = [*own.values(), *(b for b in self._buffers.values() if b is not None)]
         self._restore_kept = [_snapshot(tensor) for tensor in kept]
         self._others = [p for name, p in layer._parameters.items() if name not in own]
-        self._lasting = self._describe_lasting()
+        self.lasting = self.describe_lasting()
         self._attributes = {
             name: (value, _snapshot(value))
             for name, value in vars(layer).items()
             if name not in _OF_EVERY_LAYER
         }
 
-    def _describe_lasting(self) -> object:
+    def describe_lasting(self) -> object:
+        """Return all that a forward changes for longer than itself, to be compared."""
         layer = self._layer
         return (
             [len(getattr(layer, name)) for name in _HOOKS],
@@ -127,21 +127,17 @@ class _LayerState:
             [weight._version for weight in self._others if weight is not None],
         )
 
-    def has_lasting_change(self) -> bool:
-        """Return True if hooks, layers or weights are other ones, or were edited."""
-        return self._describe_lasting() != self._lasting
-
-    def restore_tensors(self) -> None:
-        """Restore buffers and weights that have changed."""
+    def restore(self, *, attributes: bool) -> None:
+        """Restore buffers and weights that have changed, and attributes if asked for."""
         for restore in self._restore_kept:
             restore()
         buffers = self._layer._buffers
         for name, buffer in self._buffers.items():
             if name not in buffers or buffers[name] is not buffer:
                 buffers[name] = buffer
-
-    def restore_attributes(self) -> None:
-        """Restore attributes that have changed, and remove new ones."""
+        if not attributes:
+            return
+        # Remove new attributes, and restore those that have changed.
         own = vars(self._layer)
         for name in [n for n in own if n not in self._attributes and n not in _OF_EVERY_LAYER]:
             del own[name]
@@ -168,7 +164,16 @@ def _snapshot(value: Any, depth: int = _DEPTH) -> Callable[[], object]:
         return _do_nothing
     kept = value.copy()
     members = kept.values() if isinstance(kept, dict) else kept
-    return partial(_refill, value, kept, [_snapshot(each, depth - 1) for each in members])
+    restores = [_snapshot(each, depth - 1) for each in members]
+
+    def refill() -> None:
+        value.clear()
+        fill = value.extend if isinstance(value, list | deque) else value.update
+        fill(kept)
+        for restore in restores:
+            restore()
+
+    return refill
 
 
 def _do_nothing() -> None:
@@ -178,21 +183,16 @@ def _do_nothing() -> None:
 def _snapshot_tensor(tensor: Tensor) -> Callable[[], object]:
     if tensor.layout != torch.strided or tensor.is_nested or tensor.is_inference():
         return _do_nothing
-    return partial(_restore_tensor, tensor, tensor.detach().clone(), tensor._version)
+    kept, version = tensor.detach().clone(), tensor._version
 
+    def restore() -> None:
+        if tensor.shape != kept.shape:  # such as a buffer of an observer
+            tensor.set_(kept)  # type: ignore[call-overload]
+        # An expanded one cannot be edited. An edit of the data does not raise its version.
+        elif 0 not in tensor.stride() and (tensor._version != version or _differ(tensor, kept)):
+            tensor.copy_(kept)
 
-def _restore_tensor(tensor: Tensor, value: Tensor, version: int) -> None:
-    """Give a tensor the numbers and the shape that it had, in place.
-
-    Args:
-        tensor: The tensor.
-        value: A copy from before.
-        version: Its count of changes then, which an edit of its data does not raise.
-    """
-    if tensor.shape != value.shape:  # such as a buffer of an observer
-        tensor.set_(value)  # type: ignore[call-overload]
-    elif 0 not in tensor.stride() and (tensor._version != version or _differ(tensor, value)):
-        tensor.copy_(value)  # an expanded one cannot be edited
+    return restore
 
 
 def _differ(one: Tensor, other: Tensor) -> bool:
@@ -200,18 +200,3 @@ def _differ(one: Tensor, other: Tensor) -> bool:
         return not torch.equal(one, other)
     except NotImplementedError:  # for some types of low precision
         return True
-
-
-def _refill(value: Any, kept: Any, members: list[Callable[[], object]]) -> None:
-    """Give a collection its members again, and each what it had.
-
-    Args:
-        value: The collection.
-        kept: A shallow copy from before.
-        members: Functions that restore the members.
-    """
-    value.clear()
-    fill = value.extend if isinstance(value, list | deque) else value.update
-    fill(kept)
-    for restore in members:
-        restore()

@@ -182,6 +182,7 @@ TRAINER = {
     "channels_last": Row((False, True), strides),
     "compile": Row((False, "aot_eager"), graphs),
     "streams": Row((False, True), weights),
+    "cuda_graphs": Row((False, True), weights),
     "watchers": Row(
         ([lambda event, _: TOLD.append(str(event))], [lambda *_: TOLD.append("other")]), told
     ),
@@ -498,6 +499,7 @@ SAME = {
     "channels_last": (True, {}),
     "compile": (True, {}),
     "streams": (True, {}),
+    "cuda_graphs": (True, {}),
     "stage_timing": ("random", {"method": "dgl-async"}),
     "replicas": (2, {}),
     "batchnorm": ("shared", {"replicas": 2}),

@@ -12,7 +12,6 @@ counts and sums are from van den Oord et al., arXiv 1711.00937, appendix A.1.
 
 # Shapes: G groups, P vectors in each, K codes of a group, D channels of a group, C = G D.
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
@@ -94,9 +93,10 @@ class VQ:
         """
         groups = self.groups or max(1, channels // self.width)
         if channels % groups:
+            divisors = [n for n in range(1, channels + 1) if channels % n == 0]
             raise OptionError(
                 f"vq cannot divide {channels} channels into {groups} groups; give groups that "
-                f"divide them: {', '.join(map(str, _divisors(channels)))}"
+                f"divide them: {', '.join(map(str, divisors))}"
             )
         return groups
 
@@ -117,7 +117,11 @@ class _VQEncoder:
     def encode(self, tensor: Tensor) -> Tree:
         """Return the indices, the tensor's form, and the codebooks if they have changed."""
         require_finite(tensor.to(torch.float32).abs().amax())
-        vectors = _to_vectors(tensor, self._codec.group_count(_channel_count(tensor)))
+        channels = _channel_count(tensor)
+        groups = self._codec.group_count(channels)
+        last = tensor.permute(0, 2, 3, 1) if tensor.dim() == 4 else tensor
+        rows = last.reshape(-1, groups, channels // groups)
+        vectors = rows.transpose(0, 1).to(torch.float32).contiguous()
         if self._books is None:
             self._books = self._initialise(vectors)
         books = self._books
@@ -318,15 +322,3 @@ def _channel_count(tensor: Tensor) -> int:
             f"{tuple(tensor.shape)}; choose another codec"
         )
     return tensor.shape[1] if tensor.dim() == 4 else tensor.shape[-1]
-
-
-def _to_vectors(tensor: Tensor, groups: int) -> Tensor:
-    """Return the vectors (G, P, D) of a tensor, in float32."""
-    channels = _channel_count(tensor)
-    last = tensor.permute(0, 2, 3, 1) if tensor.dim() == 4 else tensor
-    rows = last.reshape(-1, groups, channels // groups)
-    return rows.transpose(0, 1).to(torch.float32).contiguous()
-
-
-def _divisors(number: int) -> Iterator[int]:
-    return (n for n in range(1, number + 1) if number % n == 0)

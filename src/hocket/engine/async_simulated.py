@@ -10,10 +10,10 @@ from random import Random
 from typing import Any
 
 from hocket.engine.async_stage import AsyncStage
-from hocket.engine.engine import Engine, Pace
+from hocket.engine.engine import Engine
 from hocket.engine.event import Event
 from hocket.methods.simulated.stage_speeds import StageSpeeds
-from hocket.transport.source import Source
+from hocket.transport.mailbox import Source
 from hocket.tree import Tree
 
 
@@ -69,36 +69,6 @@ class EventClock:
         return (self._taken[stage] + 1) / speed
 
 
-class SimulatedPace(Pace):
-    """Pace of stages that take their turns in simulated time, each to its goal.
-
-    Args:
-        stages: All stages, in order.
-    """
-
-    def __init__(self, stages: Sequence[AsyncStage]) -> None:
-        self._stages = stages
-
-    @property
-    def finished(self) -> bool:
-        """True once every stage has reached its goal."""
-        return all(stage.finished for stage in self._stages)
-
-    def set_goal(self, epochs: int, length: int | None, *, epoch: int, again: bool) -> None:
-        """Let each stage train for a number of epochs.
-
-        See the base.
-        """
-        for stage in self._stages:
-            stage.data_epoch = epoch
-            stage.set_goal(epochs, length, again=again)
-
-    def end_goal(self) -> None:
-        """Let every stage train for as long as batches enter."""
-        for stage in self._stages:
-            stage.end_goal()
-
-
 class AsyncSimulation(Engine):
     """Lets stages take their turns in the order of simulated time.
 
@@ -108,23 +78,34 @@ class AsyncSimulation(Engine):
         speeds: Speed of each stage.
     """
 
+    tick_count = 0
+
     def __init__(
         self,
         stages: Sequence[AsyncStage],
         source: Source,
         speeds: StageSpeeds,
     ) -> None:
-        self.pace = SimulatedPace(stages)
         self.stages = [stage.stage for stage in stages]
         self._stages = stages
         self._source = source
         self._clock = EventClock(speeds)
-        self._tick_count = 0
 
     @property
-    def tick_count(self) -> int:
-        """Number of turns that the first stage has taken."""
-        return self._tick_count
+    def reached_goal(self) -> bool:
+        """True once every stage has reached its goal."""
+        return all(stage.finished for stage in self._stages)
+
+    def set_goal(self, epochs: int, length: int | None, *, epoch: int, again: bool) -> None:
+        """See the protocol."""
+        for stage in self._stages:
+            stage.data_epoch = epoch
+            stage.set_goal(epochs, length, again=again)
+
+    def end_goal(self) -> None:
+        """Let every stage train for as long as batches enter."""
+        for stage in self._stages:
+            stage.end_goal()
 
     def step(self, inputs: Tree, targets: Tree, epoch: int) -> list[Event]:
         """Take a turn of the first stage, at which a batch enters, and all until its next.
@@ -137,13 +118,13 @@ class AsyncSimulation(Engine):
         self._source.send(first.turns, first.epoch, inputs, targets)
         # Before the first batch nothing can be drawn; after that it is the first stage's turn.
         events = self._others() + self._turn() + self._others()
-        self._tick_count += 1
+        self.tick_count += 1
         return events
 
     def finish(self) -> list[Event]:
         """Apply gradients that were too few for an update; nothing else is in flight."""
         return [
-            event for stage in self._stages for event in stage.final_update(self._tick_count)
+            event for stage in self._stages for event in stage.final_update(self.tick_count)
         ]
 
     def state_dict(self) -> list[Tree]:
@@ -157,7 +138,7 @@ class AsyncSimulation(Engine):
         for stage, part in zip(self._stages, parts, strict=True):
             stage.load_state_dict(part)
         self._clock.load_state_dict(parts[0]["clock"])
-        self._tick_count = self._stages[0].turns
+        self.tick_count = self._stages[0].turns
 
     def _others(self) -> list[Event]:
         events = []
@@ -166,4 +147,4 @@ class AsyncSimulation(Engine):
         return events
 
     def _turn(self) -> list[Event]:
-        return self._stages[self._clock.next()].take_turn(self._tick_count)
+        return self._stages[self._clock.next()].take_turn(self.tick_count)

@@ -14,16 +14,15 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor, nn
 
-from hocket.engine.event import Event
-from hocket.engine.execute import add_place
+from hocket.engine.event import Event, add_place
 from hocket.errors import OptionError
 from hocket.methods.method import Method
 from hocket.options.require import require_functions
 from hocket.program.action import Action, Tick
 from hocket.stage.passes.edges import backward_roots
-from hocket.stage.passes.forward_only import forward_again
 from hocket.stage.stage import Stage
-from hocket.tree import Tree, map_tensors
+from hocket.stage.weight_copies.forward_state import forward_without_buffer_updates
+from hocket.tree import Tree, copy_tensors, map_tensors
 
 
 @dataclass(frozen=True)
@@ -111,9 +110,17 @@ class GradientErrorMeter:
             stages = [self.stages[a.stage] for a in due if a.batch == batch]
             if flushed:  # the last stage, which is first to update, has not yet
                 stages = list(self.stages)
-            gradients = _gradients(self._loss_again(number, batch), stages)
-            indices = [stage.index for stage in stages]
-            self._true[batch] = dict(zip(indices, gradients, strict=True))
+            loss = self._loss_again(number, batch)
+
+            # Weights that are frozen now have no gradient.
+            trained = {stage.index: _trained(stage) for stage in stages}
+            weights = [w for group in trained.values() for w in group if w.requires_grad]
+            flat = torch.autograd.grad(loss, weights, allow_unused=True) if weights else ()
+            found = dict(zip(weights, flat, strict=True))
+            self._true[batch] = {
+                index: _flat([found.get(weight) for weight in group], group)
+                for index, group in trained.items()
+            }
 
     def __call__(self, event: Event, stage: Stage) -> None:
         """Compare a gradient as soon as its backward is done."""
@@ -122,24 +129,20 @@ class GradientErrorMeter:
             return
         true = self._true[batch].pop(stage.index)
         if not event.report.skipped:
-            self._compare(stage, batch, true)
+            trained = _trained(stage)
+            late = _flat(stage.gradients[: len(trained)], trained)  # without a head's
+            product = late.norm() * true.norm()
+            self._listener(
+                GradientError(
+                    stage=stage.index,
+                    batch=batch,
+                    cosine=float(late @ true / product) if product else 0.0,
+                    ratio=float(late.norm() / true.norm()) if true.norm() else float("inf"),
+                )
+            )
         self._missing[batch] -= 1
         if not self._missing[batch]:
             del self._batches[batch], self._true[batch], self._missing[batch]
-
-    def _compare(self, stage: Stage, batch: int, true: Tensor) -> None:
-        """Compare the gradient that the stage has just computed."""
-        trained = _trained(stage)
-        late = _flat(stage.gradients[: len(trained)], trained)  # without a head's
-        product = late.norm() * true.norm()
-        self._listener(
-            GradientError(
-                stage=stage.index,
-                batch=batch,
-                cosine=float(late @ true / product) if product else 0.0,
-                ratio=float(late.norm() / true.norm()) if true.norm() else float("inf"),
-            )
-        )
 
     def _loss_again(self, number: int, batch: int) -> Tensor:
         """Return the loss of a batch at the present weights, a scalar with its graph."""
@@ -147,23 +150,15 @@ class GradientErrorMeter:
         try:
             for stage in self.stages:
                 action = Action("F", stage.index, batch)
-                value = forward_again(stage.core, batch, value)
+                with stage.core.contexts.computing(batch, "forward"):
+                    copies = copy_tensors(value)
+                    value = forward_without_buffer_updates(stage.module, copies)
             # With the random numbers and in the precision of the backward of the last stage.
             action = Action("B", stage.index, batch)
             return backward_roots(stage.core, batch, value, targets, ()).roots[0]
         except Exception as error:
             add_place(error, action, number)
             raise
-
-
-def _gradients(loss: Tensor, stages: Sequence[Stage]) -> list[Tensor]:
-    """Return the gradient of a loss at each of some stages, a vector (D,) in float64."""
-    trained = [_trained(stage) for stage in stages]
-    # Weights that are frozen now have no gradient.
-    weights = [weight for group in trained for weight in group if weight.requires_grad]
-    flat = torch.autograd.grad(loss, weights, allow_unused=True) if weights else ()
-    found = dict(zip(weights, flat, strict=True))
-    return [_flat([found.get(weight) for weight in group], group) for group in trained]
 
 
 def _trained(stage: Stage) -> list[nn.Parameter]:
@@ -174,17 +169,13 @@ def _trained(stage: Stage) -> list[nn.Parameter]:
 
 def _flat(gradients: Sequence[Tensor | None], like: Sequence[Tensor]) -> Tensor:
     """Return all gradients as one vector (D,) in float64, zeros for those that are None."""
-    parts = [
-        _as_real(torch.zeros_like(p) if g is None else g.to_dense()).cpu().double().flatten()
-        for g, p in zip(gradients, like, strict=True)
-    ]
-    return torch.cat(parts) if parts else torch.zeros(0, dtype=torch.float64)
-
-
-def _as_real(tensor: Tensor) -> Tensor:
-    """Return a tensor (...) without its graph; complex numbers as pairs (..., 2)."""
-    plain = tensor.detach().resolve_conj()
-    return torch.view_as_real(plain) if plain.is_complex() else plain
+    parts = [torch.zeros(0, dtype=torch.float64)]
+    for gradient, weight in zip(gradients, like, strict=True):
+        dense = torch.zeros_like(weight) if gradient is None else gradient.to_dense()
+        plain = dense.detach().resolve_conj()
+        real = torch.view_as_real(plain) if plain.is_complex() else plain
+        parts.append(real.cpu().double().flatten())
+    return torch.cat(parts)
 
 
 def build_error_meter(

@@ -4,9 +4,8 @@ import dataclasses
 import signal
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
+from collections.abc import Callable, Iterator, Sequence, Sized
 from contextlib import suppress
-from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -100,10 +99,20 @@ class TrainingRun:
         except Exception as error:
             self._fail(error)
             raise
-        # Evaluate averaged weights, and write the end.
+        # Evaluate averaged weights, unless a signal asks one of the processes to stop.
         with Interrupt(heard(stop_signals())) as interrupt:  # that all processes end alike
-            last = partial(_evaluate_until_asked, self._trainer, data.test, interrupt)
-            return self._end("finished", evaluate=last)
+
+            def served() -> Iterator[Any]:
+                iterator = iter(data.test)
+                yield from islice(iterator, 1)  # an evaluation of no batch is an error
+                yield from interrupt.until_asked(iterator)
+
+            def evaluate() -> tuple[EvaluationResult | None, int]:
+                result = self._trainer.evaluate(served())
+                asked = max(self._trainer.gather(interrupt.asked))
+                return (None if asked else result), asked
+
+            return self._end("finished", evaluate=evaluate)
 
     def _stopped(self) -> str:
         """Describe how far an interrupted training has come."""
@@ -169,7 +178,13 @@ class TrainingRun:
             message = "stopped after the last epoch, in its last evaluation"
         message = "; ".join(filter(None, [message, *unsaved]))
         # Write the timeline, and the summary with the stages of all processes.
-        self._write_timeline()
+        if self._config.record_timeline:
+            timeline = trainer.timeline()
+            if trainer.is_main_process:
+                try:
+                    self._timeline_before.concatenate(timeline).write(self._run_dir / TIMELINE)
+                except OptionError as error:  # the results are worth more
+                    warn(str(error))
         rows = [dataclasses.asdict(stage) for stage in self._summarize_stages()]
         gathered = trainer.gather(rows)[:: self._config.replicas]
         stages = [parse_stage_summary(row) for rows in gathered for row in rows]
@@ -268,6 +283,11 @@ class TrainingRun:
         trainer, epochs = self._trainer, self._epochs
         seconds = sum(epoch.seconds for epoch in epochs)
         seconds = seconds or time.perf_counter() - self._start_s
+        # Tell why it ended before its last epoch, if it did.
+        budget, early_stop = self._run.budget, ""
+        is_spent = epochs and budget.is_spent(len(epochs), epochs[-1].updates or 0)
+        if not is_spent and self._early_stopping is not None:
+            early_stop = self._early_stopping.reason
         summary = Summary(
             state=state,
             message=message,
@@ -280,7 +300,7 @@ class TrainingRun:
             signal=signal_number,
             averaged=averaged,
             best_epoch=None if self._best_weights is None else self._best_weights.best_epoch,
-            early_stop=self._early_stop(),
+            early_stop=early_stop,
         )
         # Write it, unless the disk is full.
         if trainer.is_main_process:
@@ -290,45 +310,6 @@ class TrainingRun:
                 message = cannot_write(self._run_dir / SUMMARY, error)
                 warn(message)
         return summary
-
-    def _early_stop(self) -> str:
-        """Return the reason for which it ended before its last epoch; nothing if it did not."""
-        budget, epochs = self._run.budget, self._epochs
-        is_spent = epochs and budget.is_spent(len(epochs), epochs[-1].updates or 0)
-        return "" if is_spent or self._early_stopping is None else self._early_stopping.reason
-
-    def _write_timeline(self) -> None:
-        if self._config.record_timeline:
-            timeline = self._trainer.timeline()
-            if self._trainer.is_main_process:
-                try:
-                    self._timeline_before.concatenate(timeline).write(self._run_dir / TIMELINE)
-                except OptionError as error:  # the results are worth more
-                    warn(str(error))
-
-
-def _evaluate_until_asked(
-    trainer: Trainer, batches: Iterable[Any], interrupt: Interrupt
-) -> tuple[EvaluationResult | None, int]:
-    """Evaluate the network, unless a signal asks one of the processes to stop.
-
-    Args:
-        trainer: The trainer.
-        batches: Batches of the evaluation.
-        interrupt: Interrupt of this process, with the number of its signal.
-
-    Returns:
-        The result, or None; and the number of the signal, or 0.
-    """
-
-    def served() -> Iterator[Any]:
-        iterator = iter(batches)
-        yield from islice(iterator, 1)  # an evaluation of no batch is an error
-        yield from interrupt.until_asked(iterator)
-
-    result = trainer.evaluate(served())
-    asked = max(trainer.gather(interrupt.asked))
-    return (None if asked else result), asked
 
 
 def _fractions(totals: Totals, trained_s: float) -> dict[str, float | None]:

@@ -27,7 +27,7 @@ def measure(out, **options):
     return Record.read(out)
 
 
-@pytest.mark.usefixtures("possible")
+@pytest.mark.usefixtures("possible", "row_server")
 def test_the_record_has_every_row_at_every_rate(tmp_path, capsys):
     rows = ["bp", "ddp", "fdg:extra_delay=1"]
     record = measure(tmp_path, rows=rows, mbit_s=(1000, 100))
@@ -39,7 +39,8 @@ def test_the_record_has_every_row_at_every_rate(tmp_path, capsys):
     assert (alone["processes"], shared["processes"], decoupled["processes"]) == (1, 2, 2)
     assert decoupled["choices"]["delay"] == 4
     assert all(row["ms_min"] <= row["ms_per_sample"] <= row["ms_max"] for row in record.rows)
-    assert alone["sent_mib"] == [0]
+    # Less than an activation: the kernel greets its neighbours on a link that is new.
+    assert alone["sent_mib"] == pytest.approx([0], abs=1e-3)
     # All gradients of data parallelism cross the link, and one activation of a method.
     weights_mib = record.settings["parameters"] * 4 / 2**20
     assert max(shared["sent_mib"]) > weights_mib
@@ -47,14 +48,12 @@ def test_the_record_has_every_row_at_every_rate(tmp_path, capsys):
     assert "100 Mbit/s, fdg extra_delay=1: " in capsys.readouterr().err
 
 
-def test_a_machine_that_cannot_be_two_is_refused_before_anything_starts(tmp_path, monkeypatch):
+def test_what_was_sent_is_counted_on_the_link_only(tmp_path, monkeypatch):
+    """A machine that cannot be two is refused before anything starts."""
     monkeypatch.setattr("os.geteuid", lambda: 1000)
     with pytest.raises(NodesError, match="need root"):
         measure(tmp_path)
     assert list(tmp_path.iterdir()) == []
-
-
-def test_what_was_sent_is_counted_on_the_link_only(tmp_path, monkeypatch):
     counts = tmp_path / "dev"
     heads = "Inter-| Receive | Transmit\n face |bytes packets ...\n"
     counts.write_text(heads + "    lo: 1 0 0 0 0 0 0 0 2 0 0 0 0 0 0 0\n")

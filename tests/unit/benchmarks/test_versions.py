@@ -34,7 +34,9 @@ def test_outcomes_are_counted_failures_named_and_other_versions_kept(
     assert row["python"] == ".".join(map(str, sys.version_info[:3]))
     assert "1 passed, 1 failed, 1 skipped" in capsys.readouterr().err
     found = {name: row[name] for name in ("passed", "failed", "skipped", "wall_s", "failures")}
+    versions = {name: row[name] for name in ("python", "torch", "numpy")}
     monkeypatch.setattr(module, "run_tests", lambda *_: found)
+    monkeypatch.setattr(module, "ask_versions", lambda _: (sys.executable, versions))
     older = row | {"torch": "2.9.1", "failures": []}
     Record.read(tmp_path).with_rows([row, older]).write(tmp_path)
     measure_versions(settings)
@@ -45,12 +47,11 @@ def test_outcomes_are_counted_failures_named_and_other_versions_kept(
     assert "`test_three.test_fails`" in text
 
 
-def test_an_interpreter_that_does_not_exist_is_told(tmp_path):
+def test_an_interpreter_that_is_not_there_or_lacks_what_tests_need_is_told(
+    tmp_path, monkeypatch
+):
     with pytest.raises(HocketError, match=r"no interpreter '.*'; give its path, or its name"):
         ask_versions(tmp_path / "python")
-
-
-def test_an_interpreter_without_what_the_tests_need_is_told(monkeypatch):
     monkeypatch.setattr(module, "PROBE", "import no_such_torch")
     with pytest.raises(HocketError, match=r"cannot run .*no_such_torch.*install the extra"):
         ask_versions(Path(sys.executable))

@@ -43,12 +43,13 @@ def network() -> nn.Sequential:
 
 def test_only_plain_nested_sequences_are_flattened():
     assert list(layers_in_order(network())) == ["0", "1.0", "1.1.0", "2", "3", "4"]
-
-
-def test_a_sequence_with_a_hook_is_one_layer():
     inner = nn.Sequential(nn.ReLU(), nn.ReLU())
     inner.register_forward_hook(lambda *_: None)
     assert list(layers_in_order(nn.Sequential(inner, nn.ReLU()))) == ["0", "1"]
+    with pytest.raises(CutError, match=r"cannot cut a Branches: only an nn\.Sequential"):
+        layers_in_order(Branches())
+    with pytest.raises(CutError, match="cannot cut a network without layers"):
+        layers_in_order(nn.Sequential())
 
 
 @pytest.mark.parametrize("layer", [nn.Linear(2, 2), nn.Tanh()], ids=["weights", "none"])
@@ -74,16 +75,6 @@ def test_stages_are_consecutive_layers_of_the_network(cuts):
     assert torch.equal(nn.Sequential(*stages)(x), whole(x))
 
 
-def test_a_network_that_is_not_sequential_is_refused():
-    with pytest.raises(CutError, match=r"cannot cut a Branches: only an nn\.Sequential"):
-        layers_in_order(Branches())
-
-
-def test_a_network_without_layers_is_refused():
-    with pytest.raises(CutError, match="cannot cut a network without layers"):
-        layers_in_order(nn.Sequential())
-
-
 @pytest.mark.parametrize("stages", [0, -1, 7])
 def test_more_stages_than_layers_or_less_than_one_are_refused(stages):
     text = rf"into {stages} stages: it has 6 layers( at which a .* begin)?; ask for 1 to 6"
@@ -93,37 +84,34 @@ def test_more_stages_than_layers_or_less_than_one_are_refused(stages):
         balanced_plan(network(), stages, torch.ones(1, 2))
 
 
-def test_the_plan_of_another_network_is_refused():
+def test_the_plan_of_another_network_and_empty_stages_are_refused():
     with pytest.raises(CutError, match="the plan is for another network") as caught:
         build_stages(network(), Plan(("1.0", "head", "1")))
     text = str(caught.value)
     assert "it cuts before layer 'head', which is none of ['0', '1.0', '1.1.0'" in text
     assert "it cuts before layer '1'" in text
     assert "'1.0', which" not in text
+    for cuts, stage, layer in ((("0",), 0, "0"), (("2", "2"), 1, "2"), (("4", "1.0"), 1, "4")):
+        with pytest.raises(CutError) as caught:
+            build_stages(network(), Plan(cuts))
+        text = str(caught.value)
+        assert f"cannot cut this network into {len(cuts) + 1} stages" in text
+        assert f"stage {stage} would be empty; it would begin at layer '{layer}' and e" in text
 
 
-@pytest.mark.parametrize(
-    ("cuts", "text"),
-    [
-        (("0",), "stage 0 would be empty; it would begin at layer '0' and end before '0'"),
-        (("2", "2"), "stage 1 would be empty; it would begin at layer '2' and end before '2'"),
-        (("4", "1.0"), "stage 1 would be empty; it would begin at layer '4' and end before"),
-    ],
-)
-def test_empty_stages_are_refused(cuts, text):
-    with pytest.raises(CutError) as caught:
-        build_stages(network(), Plan(cuts))
-    assert f"cannot cut this network into {len(cuts) + 1} stages" in str(caught.value)
-    assert text in str(caught.value)
-
-
-def test_shared_parameters_are_refused_with_their_stages():
+def test_shared_parameters_and_statistics_are_refused_with_their_stages():
     a, b = nn.Linear(2, 2), nn.Linear(2, 2)
     b.weight = a.weight
     tied = nn.Sequential(a, nn.ReLU(), b)
     with pytest.raises(CutError, match=r"parameter '0\.weight' is shared by stages 0, 1; keep"):
         build_stages(tied, Plan(("2",)))
     assert len(build_stages(tied, Plan(()))) == 1
+    norms = nn.BatchNorm1d(2, affine=False), nn.BatchNorm1d(2, affine=False)
+    norms[1].running_mean = norms[0].running_mean
+    with pytest.raises(CutError, match=r"buffer '0\.running_mean' is shared by stages 0, 1"):
+        build_stages(nn.Sequential(*norms), Plan(("1",)))
+    with pytest.raises(CutError, match="is shared by stages 0, 1"):
+        Trainer([a, a], optimizer=sgd)
 
 
 def test_a_plan_between_tied_layers_divides_them_although_activations_are_shared():
@@ -134,32 +122,16 @@ def test_a_plan_between_tied_layers_divides_them_although_activations_are_shared
     assert torch.equal(stages[1](stages[0](batch)), network(batch))
 
 
-def test_shared_statistics_are_refused_too():
-    norms = nn.BatchNorm1d(2, affine=False), nn.BatchNorm1d(2, affine=False)
-    norms[1].running_mean = norms[0].running_mean
-    with pytest.raises(CutError, match=r"buffer '0\.running_mean' is shared by stages 0, 1"):
-        build_stages(nn.Sequential(*norms), Plan(("1",)))
-
-
-def test_stages_that_omit_weights_are_refused():
+def test_stages_that_omit_weights_or_have_no_layers_are_refused():
     whole = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))
     with pytest.raises(CutError) as caught:
         require_separate(whole, [whole[0]])
     for name in ["parameter '1.weight'", "parameter '1.bias'", "buffer '1.running_mean'"]:
         assert f"{name} is in no stage; add its layer to one" in str(caught.value)
-
-
-def test_empty_lists_of_stages_and_empty_stages_are_refused():
     with pytest.raises(CutError, match="there are no stages; give at least one module"):
         Trainer([], optimizer=sgd)
     with pytest.raises(CutError, match="stage 1 is empty; give it at least one layer"):
         Trainer([nn.Linear(2, 2), nn.Sequential()], optimizer=sgd)
-
-
-def test_one_stage_given_twice_is_refused():
-    stage = nn.Linear(2, 2)
-    with pytest.raises(CutError, match="is shared by stages 0, 1"):
-        Trainer([stage, stage], optimizer=sgd)
 
 
 # Balance.

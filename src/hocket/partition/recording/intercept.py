@@ -1,7 +1,7 @@
 """Interception of a forward: every call of a module and every PyTorch function in it."""
 
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Protocol
 
@@ -48,12 +48,21 @@ def intercept(names: Mapping[nn.Module, str], interceptor: Interceptor) -> Itera
     """
     interception = _Interception(names, interceptor)
     outer = _thread.interception, _thread.suspended
-    with _intercepted_calls(names), interception:
-        _thread.interception, _thread.suspended = interception, None
-        try:
-            yield
-        finally:
-            _thread.interception, _thread.suspended = outer
+    with _lock:
+        calls = [_find_call(module) or _InterceptedCall(module) for module in names]
+        for call in calls:
+            call.users += 1
+    try:
+        with interception:
+            _thread.interception, _thread.suspended = interception, None
+            try:
+                yield
+            finally:
+                _thread.interception, _thread.suspended = outer
+    finally:
+        with _lock:
+            for call in calls:
+                call.release()
 
 
 class _Interception(TorchFunctionMode):
@@ -81,13 +90,7 @@ class _Interception(TorchFunctionMode):
     def call(
         self, call: "_InterceptedCall", args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
-        """Return the output of a call, from the handler if the module is one of these.
-
-        Args:
-            call: The call.
-            args: Positional arguments of the call.
-            kwargs: Keyword arguments of the call.
-        """
+        """Return the output of a call, from the handler if the module is one of these."""
         name = self._names.get(call.module)
         if name is None:
             return call.original(*args, **kwargs)
@@ -168,21 +171,6 @@ class _InterceptedCall:
                 vars(self.module)[_ATTRIBUTE] = self._compiled
 
 
-@contextmanager
-def _intercepted_calls(modules: Iterable[nn.Module]) -> Iterator[None]:
-    """Context manager in which all calls of modules are intercepted calls."""
-    with _lock:
-        calls = [_find_call(module) or _InterceptedCall(module) for module in modules]
-        for call in calls:
-            call.users += 1
-    try:
-        yield
-    finally:
-        with _lock:
-            for call in calls:
-                call.release()
-
-
 def _find_call(module: nn.Module) -> _InterceptedCall | None:
     """Return the call of a module that is intercepted; None for another module."""
     call = vars(module).get(_ATTRIBUTE)
@@ -190,13 +178,7 @@ def _find_call(module: nn.Module) -> _InterceptedCall | None:
 
 
 def call_intercepted(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Call a module with its hooks; steps inside it are intercepted.
-
-    Args:
-        module: The module.
-        args: Positional arguments of the call.
-        kwargs: Keyword arguments of the call.
-    """
+    """Call a module with its hooks; steps inside it are intercepted. See the protocol."""
     suspended = _thread.suspended
     if suspended is None:
         return call_whole(module, args, kwargs)
@@ -211,12 +193,7 @@ def call_whole(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any])
     """Call a module with its hooks; steps inside it are intercepted only if they must be.
 
     They must be if the forward itself has entered a mode for functions around the call. A
-    handler that wants none of them has to let them pass.
-
-    Args:
-        module: The module.
-        args: Positional arguments of the call.
-        kwargs: Keyword arguments of the call.
+    handler that wants none of them has to let them pass. See the protocol for the arguments.
     """
     call = _find_call(module)
     return module(*args, **kwargs) if call is None else call.original(*args, **kwargs)

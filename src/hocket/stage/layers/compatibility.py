@@ -55,12 +55,30 @@ def check_compatible(
     """
     # Forwards that are repeated, in the backward or after a checkpoint, draw again.
     repeats = delay > 0 and linearize == "recompute"
-    layers = list(names.of_layers(module))
+    named = names.of_layers(module)
+    layers = [(f"layer {name!r}" if name else "the stage", layer) for name, layer in named]
     problems = _find_own_generators(layers) if repeats or resumable else []
 
     # Graphs that are kept meet later weights.
     if delay > 0 and linearize != "recompute":
-        problems += _find_stale_layers(layers, linearize, precision)
+        stale = []
+        for owner, layer in layers:
+            if _is_compiled(layer):
+                stale.append(f"{owner} is compiled, which may recompute parts at other weights")
+            if linearize == "live" and _uses_derived_weights(layer):
+                stale.append(
+                    f"{owner} ({type(layer).__name__}) computes with copies of its weights, "
+                    "which stay those of the forward"
+                )
+        if linearize == "live" and precision != "fp32":  # autocast does so, too
+            stale.append(
+                f"precision {precision!r} computes with copies of the weights made in the "
+                "forward"
+            )
+        if stale:  # by which linearization would do instead
+            stash = " or 'stash'" if not any(_is_compiled(layer) for _, layer in layers) else ""
+            stale.append(f"use linearize='recompute'{stash if linearize == 'live' else ''}")
+        problems += stale
     if problems:
         wanted = f"linearize={linearize!r}" + (", resumable" if resumable else "")
         raise OptionError(
@@ -68,56 +86,18 @@ def check_compatible(
         )
 
 
-def _find_stale_layers(
-    layers: Sequence[tuple[str, nn.Module]], linearize: Linearize, precision: str
-) -> list[str]:
-    """Return one problem for each layer that would meet other weights in its backward.
-
-    Args:
-        layers: Layers of the stage by name.
-        linearize: Weights that a late gradient is applied at.
-        precision: Name of the precision.
-    """
-    problems = []
-    for owner, layer in _described(layers):
-        if _is_compiled(layer):
-            problems.append(f"{owner} is compiled, which may recompute parts at other weights")
-        if linearize == "live" and _uses_derived_weights(layer):
-            problems.append(
-                f"{owner} ({type(layer).__name__}) computes with copies of its weights, "
-                "which stay those of the forward"
-            )
-
-    # Autocast computes with copies of the weights, too.
-    if linearize == "live" and precision != "fp32":
-        problems.append(
-            f"precision {precision!r} computes with copies of the weights made in the forward"
-        )
-
-    # Which linearization would do instead.
-    if problems:
-        stash = " or 'stash'" if not any(_is_compiled(layer) for _, layer in layers) else ""
-        problems.append(f"use linearize='recompute'{stash if linearize == 'live' else ''}")
-    return problems
-
-
 def _find_own_generators(layers: Sequence[tuple[str, nn.Module]]) -> list[str]:
     """Return one problem for each generator that would draw other numbers the second time."""
     problems = [
         f"{owner} draws random numbers from a generator of its own ({name!r}), and draws "
         "others when a forward is repeated"
-        for owner, layer in _described(layers)
+        for owner, layer in layers
         for name, value in vars(layer).items()
         if isinstance(value, GENERATORS)
     ]
     if problems:
         problems.append("draw from the global generator of torch, numpy or random instead")
     return problems
-
-
-def _described(layers: Sequence[tuple[str, nn.Module]]) -> Iterator[tuple[str, nn.Module]]:
-    for name, layer in layers:
-        yield f"layer {name!r}" if name else "the stage", layer
 
 
 def _is_compiled(layer: nn.Module) -> bool:

@@ -54,16 +54,22 @@ def backward_roots(
         received: Gradients that came back, one for each tensor of the output.
     """
     signal, network, loss = core.parts.signal, core.parts.signal_network, core.setup.loss
-    inputs = SignalInput(output, targets, received, loss)
 
     # What has come is only passed on.
     if signal.needs_gradient:
-        return signal.backward_roots(network, inputs)
+        return signal.backward_roots(network, SignalInput(output, targets, received, loss))
 
     # The signal computes, with random numbers of the batch.
     draws = "anything" if signal.may_draw(loss) else core.signal_layers.draws
     with core.contexts.computing(batch, "backward", draws):
-        return signal.backward_roots(network, inputs)
+        return core.runner.run(
+            batch,
+            "roots",
+            (targets, received),
+            lambda given: signal.backward_roots(
+                network, SignalInput(output, given[0], given[1], loss)
+            ),
+        )
 
 
 def send_output(
@@ -84,37 +90,27 @@ def send_output(
     """
     if core.parts.is_last:  # its loss comes from the graph, and nothing takes the output
         return
+
+    # No codec may change tables, nor weights on their way to a stage that shares them.
+    exact: tuple[bool, ...] = ()
+    if core.setup.codec != Exact():
+        module = core.parts.module
+        weights = len(module.sent_weights) if isinstance(module, PartialModule) else 0
+        first_weight = len(tables) - weights  # they are behind everything else
+        exact = tuple(table or n >= first_weight for n, table in enumerate(tables))
+
+    # Send it with what the next stage has to know.
     core.parts.to_next.send(
         Activation(
             activation.batch,
             activation.epoch,
-            to_outgoing(output, core.tensors.all()),
+            core.runner.lasting(activation.batch, to_outgoing(output, core.tensors.all())),
             differentiable,
             activation.targets,
             activation.share,
-            _exact_values(core, tables),
+            exact,
         )
     )
-
-
-def _exact_values(core: StageCore, tables: Sequence[bool]) -> tuple[bool, ...]:
-    """Return for each tensor of an output whether no codec may change it.
-
-    These are tables, and weights on their way to a stage that shares them.
-
-    Args:
-        core: The stage.
-        tables: For each tensor of the output, True if it is a table.
-
-    Returns:
-        The answers; none if there is no codec.
-    """
-    if core.setup.codec == Exact():
-        return ()
-    module = core.parts.module
-    weights = len(module.sent_weights) if isinstance(module, PartialModule) else 0
-    first_weight = len(tables) - weights  # they are behind everything else
-    return tuple(table or n >= first_weight for n, table in enumerate(tables))
 
 
 def to_outgoing(values: Tree, overwritten: Sequence[Tensor | None]) -> Tree:

@@ -4,13 +4,13 @@ Graphs share one copy of each version of each weight. Views show a copy as the w
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import TypeAlias
 
 import torch
 from torch import Tensor
 
-from hocket.errors import LinearizeError, OptionError
+from hocket.errors import LinearizeError
 
 
 def view_like(tensor: Tensor) -> Callable[[torch.UntypedStorage], Tensor]:
@@ -148,8 +148,6 @@ def version_key(weight: Tensor) -> tuple[int, int]:
 
 Copies: TypeAlias = Sequence[torch.UntypedStorage]
 """A copy of each memory of the weights of a stage."""
-Share: TypeAlias = Callable[[Sequence[Tensor], Copies], AbstractContextManager[None]]
-"""Returns a context manager in which graphs keep copies, and not the weights."""
 
 
 class WeightMemory:
@@ -166,28 +164,6 @@ class WeightMemory:
         self._parameters = parameters
         self.weights = list({w.untyped_storage().data_ptr(): w for w in parameters}.values())
 
-    def require_own(self, stage: int) -> None:
-        """Refuse memory that has other things in it, such as weights of other stages.
-
-        Args:
-            stage: Number of the stage, for the message.
-
-        Raises:
-            OptionError: There is such a memory.
-        """
-        used: dict[int, int] = {}
-        for weight in self._parameters:
-            place = weight.untyped_storage().data_ptr()
-            used[place] = used.get(place, 0) + weight.nbytes
-        for weight in self._parameters:
-            memory = weight.untyped_storage()
-            if used[memory.data_ptr()] < memory.nbytes():
-                raise OptionError(
-                    f"stage {stage}: a weight of shape {tuple(weight.shape)} is a part of a "
-                    "larger memory, into which this method would copy older weights; give each "
-                    "weight a memory of its own: weight.data = weight.data.clone()"
-                )
-
     def layouts(self) -> list[tuple[tuple[int, ...], int, int]]:
         """Return strides, offset and bytes of memory of each weight."""
         return [
@@ -200,7 +176,7 @@ class WeightMemory:
         return [weight.untyped_storage().clone() for weight in self.weights]
 
     @contextmanager
-    def replaced(self, copies: Copies, share: Share) -> Iterator[None]:
+    def replaced(self, copies: Copies, shared: VersionCopies | None) -> Iterator[None]:
         """Context manager in which copies are in place of the weights, also in new graphs.
 
         Autograd counts no new version: graphs in flight have copies, and optimizers must not
@@ -208,12 +184,12 @@ class WeightMemory:
 
         Args:
             copies: What is in place.
-            share: Lets new graphs keep them.
+            shared: Lets new graphs keep them; None if graphs keep no copies.
         """
         newest = self.copy()  # also what was edited through `.data`
         try:
             self._fill(copies)
-            with share(self.weights, copies):
+            with nullcontext() if shared is None else shared.sharing(self.weights, copies):
                 yield
         finally:
             self._fill(newest)

@@ -146,24 +146,18 @@ class Upload:
         """Return an upload to another device, which shares the warning."""
         return Upload(device, channels_last=self._channels_last, warned=self._warned)
 
-    def _detach(self, value: Tensor) -> Tensor:
-        """Return the same tensor without its graph, with one warning.
-
-        Losses of several stages cannot each go backward through it, and another process cannot
-        at all.
-        """
-        if not self._warned:
-            self._warned.add("graph")
-            warn(
-                "a batch has a tensor with a graph of autograd, through which no gradient "
-                "flows back; make what computes the tensor a part of the network if it is to "
-                "be trained, and call it under torch.no_grad() if it is not"
-            )
-        return value.detach()
-
     def _move(self, value: Tensor) -> Tensor:
+        # Losses of several stages cannot each go backward through a graph that comes with it,
+        # and another process cannot at all.
         if value.grad_fn is not None:
-            value = self._detach(value)
+            if not self._warned:
+                self._warned.add("graph")
+                warn(
+                    "a batch has a tensor with a graph of autograd, through which no gradient "
+                    "flows back; make what computes the tensor a part of the network if it is "
+                    "to be trained, and call it under torch.no_grad() if it is not"
+                )
+            value = value.detach()
         images = self._channels_last and value.dim() == 4
         if value.device == self._device and not images:
             return value
@@ -223,23 +217,3 @@ def length_of(batches: object) -> int | None:
         return len(batches)  # type: ignore[arg-type]
     except (TypeError, NotImplementedError):  # a DataLoader of an IterableDataset has no len
         return None
-
-
-def refuse_single_sample(error: BaseException) -> None:
-    """Refuse a batch of one sample if it is the cause of an error.
-
-    Args:
-        error: Error of a tick.
-
-    Raises:
-        DataError: A layer cannot train on a batch of one sample.
-    """
-    if "more than 1 value per channel" in str(error):  # said by PyTorch's BatchNorm
-        refusal = DataError(
-            f"a batch of one sample cannot pass BatchNorm in training ({error}); use another "
-            "batch size, so that the last batch has more, or leave it out: "
-            "DataLoader(drop_last=True)"
-        )
-        for note in getattr(error, "__notes__", ()):
-            refusal.add_note(note)
-        raise refusal from error
