@@ -36,14 +36,15 @@ def resumable(case: Case) -> Case:
     return replace(case, trainer=tuple(options.items()), batches=min(case.batches, 3))
 
 
+LINEARIZED = [
+    Case(name, "conv", (("linearize", kind),))
+    for name in WAITING
+    if "linearize" in method_options(name)
+    for kind in LINEARIZE
+]
 CASES = [
     *(Case(name, "conv") for name in LOCKSTEP),
-    *(
-        Case(name, "conv", (("linearize", kind),))
-        for name in WAITING
-        if "linearize" in method_options(name)
-        for kind in LINEARIZE
-    ),
+    *LINEARIZED,
     *(Case(name, "conv", (("recompute", True),)) for name in ("gpipe", "1f1b")),
     Case("1f1b", "conv", (("accumulate", 5),)),
     Case("fdg", options=(("order", "forward-first"),)),

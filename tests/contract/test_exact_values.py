@@ -13,6 +13,7 @@ from hocket.transport.encoded import EncodedPort
 CODECS = [Integers(), VQ(groups=2, codes=4), Cast(torch.bfloat16), Cast(torch.float16)]
 # Of all linearizations, one of them where the first stage forwards without a graph.
 METHODS = ["bp", "fdg", "ddg", "fr", "pipedream-2bw:accumulate=2"]
+VALUES = [(-1e9, -0.1), (torch.finfo().min, 0.3)]
 
 
 class MaskedNetwork(nn.Module):
@@ -53,8 +54,9 @@ def train(network, method, codec):
 
 @pytest.mark.filterwarnings("ignore:the codec VQ:UserWarning")  # of gradients
 @pytest.mark.parametrize("codec", CODECS, ids=str)
-@pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize("values", [(-1e9, -0.1), (torch.finfo().min, 0.3)], ids=str)
+@pytest.mark.parametrize(
+    ("method", "values"), [(name, VALUES[n % 2]) for n, name in enumerate(METHODS)], ids=str
+)
 def test_masks_tables_and_shared_weights_arrive_exactly(method, codec, values, monkeypatch):
     packets = []
     send = EncodedPort.send

@@ -9,14 +9,14 @@ from functools import partial
 import pytest
 import torch
 
-from contract.resumed import CASES, FREE, all_of, differences, resumable
-from contract.small import LINEARIZE, LOCKSTEP, WAITING, conv, data, different, far, mlp, sgd
+from contract.resumed import CASES, FREE, LINEARIZED, all_of, differences, resumable
+from contract.small import LOCKSTEP, conv, data, different, far, mlp, sgd
 from contract.spoiled import FORWARD, brittle, marked
 from contract.test_non_finite import state_of
 from contract.worlds import NETS, Case, trained
 from hocket import Trainer
 from hocket.errors import NonFiniteError
-from hocket.methods import FDG, METHODS, method_options
+from hocket.methods import FDG, METHODS
 from hocket.remedies import REMEDIES
 from hocket.stage.finite.nonfinite import LateCheck
 from hocket.stage.layers.module_tensors import NetworkNames
@@ -51,12 +51,7 @@ def numbers_and_rest(events):
 
 TRAININGS = [
     *(Case(name, net) for name in LOCKSTEP for net in NETS),
-    *(
-        Case(name, "conv", (("linearize", kind),))
-        for name in WAITING
-        if "linearize" in method_options(name)
-        for kind in LINEARIZE
-    ),
+    *LINEARIZED,
     Case("dgl-async", "conv", (("buffer", 2),)),
     Case("fdg", "skips"),
     Case("fdg", "conv", trainer=(("channels_last", True),)),
@@ -180,8 +175,7 @@ def test_a_tick_leaves_no_tensor_on_the_gpu(name):
 
 @pytest.mark.filterwarnings("ignore:Synchronization debug mode:UserWarning")
 @pytest.mark.parametrize("place", ["cpu", DEVICE])
-@pytest.mark.parametrize("net", [mlp, conv])
-@pytest.mark.parametrize("resumable", [False, True], ids=["", "resumable"])
+@pytest.mark.parametrize(("net", "resumable"), [(mlp, False), (conv, True)])
 @pytest.mark.parametrize("name", METHODS)
 def test_no_tick_waits_for_the_gpu(name, resumable, net, place):
     batches = [(x.to(place), targets.to(place)) for x, targets in data(net, 3 * TICKS)]

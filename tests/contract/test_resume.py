@@ -6,7 +6,7 @@ import pytest
 from torch import nn
 
 from contract.resumed import CASES, EVERY, FREE, all_of, differences
-from contract.small import data, different, mlp, sgd
+from contract.small import LOCKSTEP, data, different, mlp, sgd
 from contract.worlds import NETS, distinct, trained
 from hocket import Checkpoints, Trainer
 from hocket.checkpoint.directory import newest_first
@@ -19,7 +19,9 @@ def test_a_training_resumed_after_any_tick_is_one_that_never_stopped(case, tmp_p
     whole, checkpoints = all_of(case, 3, tmp_path)
     ticks = case.epochs * case.batches
     assert len(checkpoints) == ticks + case.epochs
-    for place in checkpoints:
+    number = CASES.index(case)
+    # Every method after every tick, and its options after odd and even ones in turn.
+    for place in checkpoints if number < len(LOCKSTEP) else checkpoints[number % 2 :: 2]:
         assert not differences(whole, trained(case, 3, resume=place)), place.name
 
 

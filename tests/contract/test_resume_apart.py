@@ -2,7 +2,7 @@
 
 import random
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 
@@ -74,56 +74,56 @@ def _work(folder: str, cases: Sequence[Case], stages: int) -> int:
     return 0
 
 
+@dataclass
+class Done:
+    """What a case has left in one process, and in several with their resumed trainings."""
+
+    alone: Path
+    apart: Path
+    whole: Left
+    processes: list[tuple[Left, Left]] = field(default_factory=list)
+
+
 @pytest.fixture(scope="module")
 def done(tmp_path_factory):
     """All cases in worlds of so many stages, each started once."""
     return cache(lambda stages: all_in(tmp_path_factory.mktemp("apart"), stages))
 
 
-def all_in(
-    folder: Path, stages: int
-) -> tuple[dict[Case, tuple[Left, list[tuple[Left, Left]]]], Path]:
-    """All cases in one world: what one process has, and what each of several has."""
-    whole = {}
+def all_in(folder: Path, stages: int) -> dict[Case, Done]:
+    """All cases in one world."""
+    found = {}
     for number, case in enumerate(WORLDS[stages]):
         seed_loaders()
-        whole[case] = all_of(case, stages, folder / f"{number}-alone")[0]
+        alone, apart = (folder / f"{number}-{kind}" for kind in ("alone", "apart"))
+        found[case] = Done(alone, apart, all_of(case, stages, alone)[0])
     assert launch(_work, str(folder), WORLDS[stages], stages, processes=stages, threads=1) == 0
-    found = {
-        case: (
-            whole[case],
-            [
-                torch.load(folder / f"{number}-{rank}.pt", weights_only=False)
-                for rank in range(stages)
-            ],
-        )
-        for number, case in enumerate(WORLDS[stages])
-    }
-    return found, folder
+    for number, each in enumerate(found.values()):
+        files = [folder / f"{number}-{rank}.pt" for rank in range(stages)]
+        each.processes = [torch.load(file, weights_only=False) for file in files]
+    return found
 
 
 @every_case
 def test_processes_go_on_as_if_they_had_never_stopped(case, stages, done):
-    whole, processes = done(stages)[0][case]
-    for uninterrupted, resumed in processes:
-        assert not differences(whole, uninterrupted)
-        assert not differences(whole, resumed)
+    found = done(stages)[case]
+    for uninterrupted, resumed in found.processes:
+        assert not differences(found.whole, uninterrupted)
+        assert not differences(found.whole, resumed)
 
 
 @every_case
 def test_every_process_is_told_of_every_checkpoint_that_is_complete(case, stages, done):
-    found, folder = done(stages)
-    own = folder / f"{WORLDS[stages].index(case)}-apart"
-    complete = sorted(path.name for path in own.iterdir())
-    assert [left.checkpoints for left, _ in found[case][1]] == [complete] * stages
+    found = done(stages)[case]
+    complete = sorted(path.name for path in found.apart.iterdir())
+    assert [left.checkpoints for left, _ in found.processes] == [complete] * stages
 
 
 @every_case
 def test_several_processes_leave_the_checkpoints_of_one(case, stages, done):
     """Equal bytes, so that each goes on with those of the other; times differ."""
-    _, folder = done(stages)
-    number = WORLDS[stages].index(case)
-    apart, alone = (newest_first(folder / f"{number}-{kind}") for kind in ("apart", "alone"))
+    found = done(stages)[case]
+    apart, alone = newest_first(found.apart), newest_first(found.alone)
     assert [place.name for place in apart] == [place.name for place in alone]
     for pair in zip(apart, alone, strict=True):
         ours, theirs = map(read_manifest, pair)

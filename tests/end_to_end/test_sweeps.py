@@ -24,7 +24,7 @@ jobs = 2
 network = "mlp:hidden=[8]"
 data = "synthetic:shape=[8],classes=3,examples=256,test_examples=16"
 batch_size = 16
-epochs = 40
+epochs = 20
 
 [grid]
 method = ["fdg", "dgl"]
@@ -97,7 +97,7 @@ def test_nothing_is_lost_by_sigkill_and_ctrl_c(tmp_path, monkeypatch):
     assert whole.stopped_by == whole.unfinished == 0
     for row in whole.rows:
         assert [run["state"] for run in row["runs"]] == ["finished"] * 3
-    assert all((run / "output.log").read_text().count("epoch 1/40:") == 1 for run in begun)
+    assert all((run / "output.log").read_text().count("epoch 1/20:") == 1 for run in begun)
     assert without_times(went_on.rows) == without_times(whole.rows)
     for run in (tmp_path / "whole/runs").iterdir():
         other = folder / "runs" / run.name

@@ -1,16 +1,12 @@
 """FDG, fully decoupled training with delayed gradients (arXiv 1906.09108, algorithm 1).
 
-Every edge takes one tick in both directions. ``train`` numbers ticks and batches as the paper
-does; ``train_deques`` counts nothing and relies on deques full of None, as the official code.
+Every edge takes one tick in both directions. Ticks and batches have the numbers of the paper.
 """
 
 import torch
 from torch import nn
 
-from reference._fdg_deques import train_deques
 from reference._linearize import Batches, LiveSGD, Loss, backward, forward, leaf
-
-__all__ = ["train", "train_deques"]
 
 
 def train(

@@ -20,7 +20,6 @@ from contract.small import (
     ORDERS,
     SGD,
     Batches,
-    Net,
     conv,
     data,
     different,
@@ -40,9 +39,7 @@ for name, method in {"ddg": ddg, "fdg": fdg, "adl": adl}.items():
 for name, method in {"fr": fr, "dsp": dsp}.items():
     for order in ORDERS:
         DELAYED[f"{name} recompute {order}"] = partial(method.train, order=order)
-
-
-BATCHES = data(mlp, 7)  # longer than the longest delay here (6, fdg with 4 modules)
+BATCHES = data(mlp, 7)
 
 
 def run(
@@ -53,16 +50,6 @@ def run(
     assert len(losses) == len(batches)
     states = (v.detach() for m in modules for v in m.state_dict().values())
     return [torch.tensor(losses, dtype=torch.double), *states]
-
-
-@pytest.mark.parametrize("net", [mlp, conv])
-@pytest.mark.parametrize("shrink", [1.0, 0.5])
-@pytest.mark.parametrize("modules", [2, 3, 4])
-def test_fdg_by_number_is_fdg_by_position(modules: int, shrink: float, net: Net) -> None:
-    batches = data(net, 7)
-    by_number = run(fdg.train, net(modules), batches, linearize="live", shrink=shrink)
-    by_position = run(fdg.train_deques, net(modules), batches, shrink=shrink)
-    assert not different(by_number, by_position)
 
 
 # M and beta, for the methods that have them.
