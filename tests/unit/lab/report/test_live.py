@@ -23,6 +23,12 @@ from unit.lab.report.browser import CHROMIUM, Browser
 from unit.lab.report.made_runs import make_run
 
 
+@pytest.fixture(autouse=True)
+def queue(monkeypatch):
+    """Let the kernel drop no connection that waits; it would come again after a second."""
+    monkeypatch.setattr(LiveReport, "request_queue_size", 100)
+
+
 @contextmanager
 def served(*paths):
     with LiveReport(paths, port=0) as server:
