@@ -1,6 +1,7 @@
 """Optimizers whose steps do not depend on the scale of gradients, so that shrinking cancels."""
 
 from collections.abc import Mapping
+from math import inf
 
 from torch import optim
 
@@ -10,6 +11,7 @@ from hocket.optim.muon import MuonAdamW
 from hocket.optim.rotated_adam import RotatedAdam
 from hocket.remedies.displacement import LIONS
 from hocket.signals import Delayed
+from hocket.stage.update.clipping import Clipping
 
 SCALE_FREE = (
     optim.Adadelta, optim.Adafactor, optim.Adagrad, optim.Adam, optim.Adamax, optim.AdamW,
@@ -26,7 +28,7 @@ def _is_scale_free(optimizer: object) -> bool:
 
 
 def warn_of_cancelled_scales(
-    method: Method, optimizers: Mapping[int, object], last: int
+    method: Method, optimizers: Mapping[int, object], last: int, clipping: Clipping
 ) -> None:
     """Warn of changes of the size of gradients that the optimizers divide out again.
 
@@ -34,11 +36,13 @@ def warn_of_cancelled_scales(
         method: The method.
         optimizers: Optimizers of stages by their numbers; None for a stage without weights.
         last: Number of the last stage.
+        clipping: Limit of gradients, which a sum may reach where a mean does not.
     """
     # A sum in place of a mean.
+    limited = clipping.what == "update" and clipping.norm < inf
     kinds = {k: type(o).__name__ for k, o in optimizers.items() if _is_scale_free(o)}
     of_all = ", ".join(sorted(set(kinds.values())))
-    if of_all and method.reduce == "sum" and method.accumulate > 1:
+    if of_all and method.reduce == "sum" and method.accumulate > 1 and not limited:
         warn(
             f"reduce='sum' of {method.accumulate} gradients has the effect of their mean under "
             f"{of_all}, whose steps do not depend on the scale of the gradient; use SGD, or "

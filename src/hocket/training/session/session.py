@@ -33,6 +33,7 @@ from hocket.restore import preserve_rng
 from hocket.stage.layers.module_tensors import NetworkNames
 from hocket.stage.setup import Setup
 from hocket.stage.stage import Stage
+from hocket.stage.update.clipping import as_clipping
 from hocket.stage.update.scale_free import warn_of_cancelled_scales
 from hocket.stage.update.untrained import loss_weights, warn_of_untrained
 from hocket.training.results.own_metrics import Metric, OwnMetrics
@@ -220,7 +221,8 @@ class Session:
             warn_of_biased_gradients(setup)
             warn_of_idle_remedies(setup.method, count)
             optimizers = {stage.index: stage.updater.optimizer for stage in engine.stages}
-            warn_of_cancelled_scales(setup.method, optimizers, count - 1)
+            clipping = as_clipping(setup.clip)
+            warn_of_cancelled_scales(setup.method, optimizers, count - 1, clipping)
 
     def prepared_by(
         self, batches: Iterable[Any], *, inputs_only: bool = False
