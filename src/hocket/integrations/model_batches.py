@@ -1,4 +1,4 @@
-"""What goes into a model of transformers and comes out: batches, predictions and losses."""
+"""Batches of a model of transformers, and what it returns: predictions and losses."""
 
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping

@@ -102,8 +102,10 @@ class StageTrainer:
         _check_callbacks(callbacks or [])
         check_arguments(args, method)
         # Set seeds and modes, as their Trainer does.
-        determine = trainer_utils.enable_full_determinism
-        (determine if args.full_determinism else transformers.set_seed)(args.seed)
+        if args.full_determinism:
+            trainer_utils.enable_full_determinism(args.seed)
+        else:
+            transformers.set_seed(args.seed)
         transformers.logging.set_verbosity(args.get_process_log_level())
         model.config.use_cache = args.use_cache
         self.model, self.args, self.processing_class = model, args, processing_class
@@ -193,13 +195,8 @@ class StageTrainer:
         Raises:
             DataError: The training data have no batches.
         """
-        # Begin with the order of the epoch, and with the random state that it began with.
-        args, loader, epoch, entered = (
-            self.args,
-            self._train_loader,
-            self.trainer.epoch,
-            skipped,
-        )
+        # Begin with the random state and the order of the epoch.
+        args, loader, epoch = self.args, self._train_loader, self.trainer.epoch
         self._call("on_epoch_begin")
         self._epoch_start = self._epoch_start or loader_state(None)
         restore_loader(self._epoch_start, None)
@@ -208,14 +205,15 @@ class StageTrainer:
         if hasattr(self.train_dataset, "set_epoch"):
             self.train_dataset.set_epoch(epoch)
         # Train, with a step for each group of batches.
-        entered, length = skipped, length_of(loader) or self.state.max_steps * self._accumulate
+        length = length_of(loader) or self.state.max_steps * self._accumulate
+        entered = skipped
         for group in self._batches.groups(islice(loader, skipped, None), self._accumulate):
             entered += len(group)
             self._train_step(group, epoch + entered / length)
             if self.control.should_epoch_stop or self.control.should_training_stop:
                 break
         if not entered:
-            raise DataError("the training data have no batches; give a train_dataset of some")
+            raise DataError("the training data have no batches; give samples as train_dataset")
         # End it.
         self.trainer.end_epoch()
         self._epoch_start = None
@@ -344,6 +342,15 @@ class StageTrainer:
             "StageTrainer does not push to a hub; call save_model(folder), and push_to_hub of "
             "the model that from_pretrained(folder) reads"
         )
+
+    def add_callback(self, callback: Any) -> None:
+        """Add a callback of theirs, or one of its class."""
+        _check_callbacks([callback])
+        self.callback_handler.add_callback(callback)
+
+    def remove_callback(self, callback: Any) -> None:
+        """Remove a callback of theirs, or the first one of a class."""
+        self.callback_handler.remove_callback(callback)
 
     def is_world_process_zero(self) -> bool:
         """Return True in the one process that prints and writes files."""
