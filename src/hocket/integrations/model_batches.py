@@ -5,8 +5,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import islice
 from typing import Any
 
+import torch
 import transformers
 from torch import Tensor
+from torch.utils.data import DataLoader, IterableDataset, RandomSampler
 from transformers import PreTrainedTokenizerBase, trainer_pt_utils, trainer_utils
 from transformers.loss.loss_utils import LOSS_MAPPING, ForCausalLMLoss
 from transformers.utils.generic import find_labels
@@ -22,7 +24,7 @@ ITEMS = "num_items_in_batch"
 
 
 class ModelBatches:
-    """Splits batches as a model of transformers takes them.
+    """Loads batches and splits them as a model of transformers takes them.
 
     Args:
         model: The model, of transformers or peft.
@@ -31,7 +33,6 @@ class ModelBatches:
         processing_class: Tokenizer or processor.
 
     Attributes:
-        collate: The same, without the columns that the model does not take.
         counts_items: True if the loss of a batch is its share of the loss of its step.
     """
 
@@ -42,22 +43,61 @@ class ModelBatches:
         collate: Callable[[list[Any]], Any] | None,
         processing_class: Any,
     ) -> None:
+        self._args, self._order = args, torch.Generator()
         model = trainer_utils.unwrap_peft_model(model)
         parameters = inspect.signature(model.forward).parameters
         self._label_names: list[str] = args.label_names or find_labels(type(model))
         # Choose the collator.
         if collate is None and isinstance(processing_class, PreTrainedTokenizerBase):
             collate = transformers.DataCollatorWithPadding(processing_class)
-        self.collate = collate or transformers.default_data_collator
+        self._collate = collate or transformers.default_data_collator
         if args.remove_unused_columns:
             columns = [*parameters, "label", "label_ids", *self._label_names]
-            self.collate = trainer_utils.RemoveColumnsCollator(self.collate, columns)
+            self._collate = trainer_utils.RemoveColumnsCollator(self._collate, columns)
         # Find how the model's loss counts labels.
         takes_more = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
         takes_items = getattr(model, "accepts_loss_kwargs", takes_more)
         self.counts_items: bool = takes_items and "labels" in self._label_names
         causal = LOSS_MAPPING.get(getattr(model, "loss_type", None)) is ForCausalLMLoss
         self._shifts = causal and not getattr(model.config, "is_encoder_decoder", False)
+
+    def load(self, dataset: Any, **changes: Any) -> DataLoader[Any]:
+        """Return a loader of the samples of a data set.
+
+        Args:
+            dataset: The data set.
+            **changes: Options of the loader, instead of those for evaluations.
+        """
+        args = self._args
+        options = {
+            "batch_size": args.per_device_eval_batch_size,
+            "collate_fn": self._collate,
+            "drop_last": args.dataloader_drop_last,
+            "num_workers": args.dataloader_num_workers,
+            "pin_memory": args.dataloader_pin_memory and torch.cuda.is_available(),
+            "persistent_workers": args.dataloader_persistent_workers,
+            "prefetch_factor": args.dataloader_prefetch_factor,
+            "multiprocessing_context": args.dataloader_multiprocessing_context,
+            "in_order": args.dataloader_in_order,
+        }
+        return DataLoader(dataset, **options | changes)
+
+    def load_to_train(self, dataset: Any) -> DataLoader[Any] | None:
+        """Return a loader of training data; None without any."""
+        if dataset is None:
+            return None
+        is_stream = isinstance(dataset, IterableDataset)
+        in_order = is_stream or self._args.train_sampling_strategy == "sequential"
+        sampler = None if in_order else RandomSampler(dataset, generator=self._order)
+        size = self._args.per_device_train_batch_size
+        return self.load(dataset, batch_size=size, sampler=sampler)
+
+    def shuffle(self, dataset: Any, epoch: int) -> None:
+        """Give the training data the order that an epoch of their `Trainer` has."""
+        seed = self._args.seed if self._args.data_seed is None else self._args.data_seed
+        self._order.manual_seed(seed + epoch)
+        if hasattr(dataset, "set_epoch"):
+            dataset.set_epoch(epoch)
 
     def groups(self, batches: Iterable[Mapping[str, Any]], size: int) -> Iterator[list[Any]]:
         """Yield the batches of each step, with the number of the step's labels in each.

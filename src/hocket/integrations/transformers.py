@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.utils.data import DataLoader, IterableDataset, RandomSampler
+from torch.utils.data import DataLoader
 
 from hocket.data.loader_state import loader_state, restore_loader
 from hocket.errors import DataError, HocketError, OptionError, missing_extra, unknown_name
@@ -112,9 +112,8 @@ class StageTrainer:
         # Prepare the data.
         self.train_dataset, self.eval_dataset = train_dataset, eval_dataset
         self._batches = ModelBatches(model, args, data_collator, processing_class)
-        self._order = torch.Generator()
         self._epoch_start: dict[str, Any] | None = None  # random state where an epoch began
-        self._train_loader: Any = None if train_dataset is None else self._load_train_data()
+        self._train_loader: Any = self._batches.load_to_train(train_dataset)
         # Build the trainer of the stages.
         if self._batches.counts_items:
             method = replace(method, reduce="sum")  # of the batches' shares in a step's loss
@@ -196,14 +195,11 @@ class StageTrainer:
             DataError: The training data have no batches.
         """
         # Begin with the random state and the order of the epoch.
-        args, loader, epoch = self.args, self._train_loader, self.trainer.epoch
+        loader, epoch = self._train_loader, self.trainer.epoch
         self._call("on_epoch_begin")
         self._epoch_start = self._epoch_start or loader_state(None)
         restore_loader(self._epoch_start, None)
-        seed = args.seed if args.data_seed is None else args.data_seed
-        self._order.manual_seed(seed + epoch)
-        if hasattr(self.train_dataset, "set_epoch"):
-            self.train_dataset.set_epoch(epoch)
+        self._batches.shuffle(self.train_dataset, epoch)
         # Train, with a step for each group of batches.
         length = length_of(loader) or self.state.max_steps * self._accumulate
         entered = skipped
@@ -273,7 +269,7 @@ class StageTrainer:
             for name, part in dataset.items():
                 metrics |= self.evaluate(part, f"{metric_key_prefix}_{name}")
             return metrics
-        loader = self.callback_handler.eval_dataloader = self._load(dataset)
+        loader = self.callback_handler.eval_dataloader = self._batches.load(dataset)
         metrics = self._measure(self._shown(loader), metric_key_prefix)
         self.log(metrics)
         self._call("on_evaluate", metrics=metrics)
@@ -292,7 +288,7 @@ class StageTrainer:
         # All processes read the same batches, also where the collator draws random numbers.
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self.args.seed)
-            batches = list(self._shown(self._load(test_dataset)))
+            batches = list(self._shown(self._batches.load(test_dataset)))
         labelled = all(self._batches.split(batch)[1] is not None for batch in batches)
         metrics = self._measure(batches, metric_key_prefix) if labelled else {}
         self._predictions.reset()
@@ -360,30 +356,6 @@ class StageTrainer:
         """Call an event of all callbacks."""
         tell = getattr(self.callback_handler, event)
         self.control = tell(self.args, self.state, self.control, **values)
-
-    def _load(self, dataset: Any, **changes: Any) -> DataLoader[Any]:
-        """Return a loader of a data set by the arguments, with changes."""
-        args = self.args
-        options = {
-            "batch_size": args.per_device_eval_batch_size,
-            "drop_last": args.dataloader_drop_last,
-            "num_workers": args.dataloader_num_workers,
-            "pin_memory": args.dataloader_pin_memory and torch.cuda.is_available(),
-            "persistent_workers": args.dataloader_persistent_workers,
-            "prefetch_factor": args.dataloader_prefetch_factor,
-            "multiprocessing_context": args.dataloader_multiprocessing_context,
-            "in_order": args.dataloader_in_order,
-        }
-        return DataLoader(dataset, collate_fn=self._batches.collate, **options | changes)
-
-    def _load_train_data(self) -> DataLoader[Any]:
-        """Return the loader of the training data, in the order of their `Trainer`."""
-        dataset, size = self.train_dataset, self.args.per_device_train_batch_size
-        in_order = self.args.train_sampling_strategy == "sequential"
-        if in_order or isinstance(dataset, IterableDataset):
-            return self._load(dataset, batch_size=size)
-        sampler = RandomSampler(dataset, generator=self._order)
-        return self._load(dataset, batch_size=size, sampler=sampler)
 
     def _shown(self, loader: DataLoader[Any]) -> Iterator[Mapping[str, Any]]:
         """Yield the batches of an evaluation, and tell the callbacks of each."""
@@ -483,7 +455,7 @@ def _check_callbacks(callbacks: Sequence[Any]) -> None:
         OptionError: There is one.
     """
     for callback in callbacks:
-        kind = callback if isinstance(callback, type) else type(callback)
+        kind: Any = callback if isinstance(callback, type) else type(callback)
         if kind.on_pre_optimizer_step is not transformers.TrainerCallback.on_pre_optimizer_step:
             raise OptionError(
                 f"{kind.__name__} acts at on_pre_optimizer_step, which never comes, as stages "
