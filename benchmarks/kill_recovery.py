@@ -236,8 +236,9 @@ def _train(training: KilledTraining, folder: Path, watcher: Watcher) -> dict[str
     loaded = datasets.load(settings.data, batch_size=settings.batch, seed=training.seed)
     torch.manual_seed(training.seed)
     parsed = Named.parse(settings.network)
+    build = zoo.NETWORKS[parsed.name]
     trainer = Trainer(
-        zoo.create_fitted(parsed.name, loaded.shape, loaded.classes, **parsed.options),
+        build(**zoo.fitting(build, loaded.shape, loaded.classes) | parsed.options),
         stages=settings.stages,
         method=parse_method(training.method),
         optimizer=lambda parameters: torch.optim.SGD(

@@ -1,9 +1,9 @@
 """Hook of mkdocs: pages that are not in docs/, links that lead out of it, and equations.
 
 The documents are written to be read in the repository as well. So README.md, the changelog, the
-examples and the pictures of records become files of the site here, links to them are rewritten,
-and links to the source, which is not on the site, become plain text. The front page gets
-buttons and a player, and each example a picture.
+examples and the records become files of the site here, links to them are rewritten, and links
+to the source, which is not on the site, become plain text. The front page gets buttons and a
+player, and each example a picture.
 """
 
 import ast
@@ -33,12 +33,15 @@ ELSEWHERE = {
     "CHANGELOG.md": "changelog.md",
     "CONTRIBUTING.md": "contributing.md",
     "examples/README.md": "examples/index.md",
+    "records": "records/index.md",
 }
 ELSEWHERE |= {f"examples/{f.name}": f"examples/{f.stem}.md" for f in ROOT.glob("examples/*.py")}
 ELSEWHERE |= {
     f"examples/{f.name}": f"examples/{f.stem}_sh.md" for f in ROOT.glob("examples/*.sh")
 }
 ELSEWHERE |= {p: p for f in ROOT.glob("records/*/*.svg") if (p := str(f.relative_to(ROOT)))}
+RECORDS = sorted(file.parent.name for file in ROOT.glob("records/*/README.md"))
+ELSEWHERE |= {f"records/{name}/README.md": f"records/{name}/index.md" for name in RECORDS}
 SOURCES = {page: source for source, page in ELSEWHERE.items()}
 # Methods and stages that the examples train, and pictures of those that compare.
 TRAINED = {
@@ -105,6 +108,9 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 def page_of(file: Path) -> str:
     """Return a file of the repository as a page; a program with its code below its text."""
+    if file.is_dir():
+        listed = [f"* [{name}]({file.name}/{name}/README.md)" for name in RECORDS]
+        return "\n".join([f"# {file.name.capitalize()}", "", *listed])
     text = file.read_text()
     if file.suffix == ".md":
         return text
@@ -184,6 +190,8 @@ def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
         page.meta["hide"] = ["navigation", "toc"]
     elif any(row.count("|") > WIDE + 1 for row in re.findall(r"^\|.*", markdown, re.MULTILINE)):
         page.meta["hide"] = ["toc"]
+    if here.startswith("records/"):
+        page.meta["search"] = {"exclude": True}
     if here == "programs.md":
         markdown += "\n" + programs()
     source = SOURCES.get(here, f"docs/{here}")
@@ -193,7 +201,7 @@ def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
         if code or not target or "://" in target or target.startswith("programs/"):
             return found[0]
         place = posixpath.normpath(posixpath.join(posixpath.dirname(source), target))
-        if (ROOT / place).is_dir():
+        if (ROOT / place).is_dir() and place not in ELSEWHERE:
             place += "/README.md"
         inside = place.removeprefix("docs/") if place.startswith("docs/") else None
         to = ELSEWHERE.get(place, inside)

@@ -4,9 +4,8 @@ What to learn: a trainer takes a network, a method and an optimizer for each sta
 trains. Compare its output with that of `method=hocket.BP()`, plain back-propagation.
 """
 
-import torch
-
 import hocket
+import torch
 
 torch.manual_seed(0)
 digits = hocket.data.load("digits", batch_size=32)
@@ -24,10 +23,10 @@ error = history[-1].evaluation.error
 print(f"test error after {len(history)} epochs: {error:.1%}")
 for stage in trainer.stages:
     staleness = history[-1].staleness[stage.index]
-    print(f"stage {stage.index}: gradients were {staleness:.2f} updates late")
+    print(f"stage {stage.index}: gradients were {staleness:.2f} updates old")
 
 # It prints:
 #
 #   test error after 4 epochs: 7.2%
-#   stage 0: gradients were 1.00 updates late
-#   stage 1: gradients were 0.00 updates late
+#   stage 0: gradients were 1.00 updates old
+#   stage 1: gradients were 0.00 updates old

@@ -5,11 +5,10 @@ stage in this tick, an earlier one; so None at first. After the last batch some 
 flight: `finish` completes them. The weights keep the names that your network gave them.
 """
 
+import hocket
 import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
-
-import hocket
 
 torch.manual_seed(0)
 inputs = torch.randn(2000, 8)

@@ -1,14 +1,13 @@
 """Compare the methods on one network and one data set.
 
-What to learn: a method is a value, from which follow how late its gradients are (staleness)
-and what a stage keeps until they arrive: graphs of activations, inputs, versions of its
-weights. Six epochs at one small rate show that all of them learn, not which is best: a study
-(12_study.py) gives each its best rate.
+What to learn: a method is a value. It decides how old its gradients are (staleness), and what a
+stage keeps until they arrive: graphs of activations, inputs, versions of its weights. Six
+epochs at one small rate show that all of them learn, not which is best: a study (12_study.py)
+gives each its best rate.
 """
 
-import torch
-
 import hocket
+import torch
 
 STAGES = 3
 METHODS = [

@@ -4,14 +4,13 @@ What to learn: `gradient_error_every` computes for every n-th batch the exact gr
 at the weights that all stages have when the tick begins, and compares. The cosine of the angle
 between the two measures the error of the direction; the ratio of their norms shows the shrink
 factor, once for every edge that the gradient has crossed. The gradient of the last stage is not
-late and still not exact, because its inputs come from older weights of the stages before it.
+stale but still not exact: its inputs come from older weights of the stages before it.
 """
 
 from statistics import mean
 
-import torch
-
 import hocket
+import torch
 
 STAGES = 3
 

@@ -8,10 +8,9 @@ is taken as its data loaders give it, and the loss reads what the network return
 from a configuration; to fine-tune weights of yours, call `from_pretrained` with their folder.
 """
 
+import hocket
 import torch
 from transformers import BertConfig, BertForSequenceClassification
-
-import hocket
 
 WORDS, LENGTH = 50, 12
 torch.set_num_threads(1)  # equal bits need equal numbers of threads

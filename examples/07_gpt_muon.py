@@ -1,17 +1,16 @@
 """Train a small GPT on the source of a Python module, with Muon and predicted weights.
 
-What to learn: a method is also text, with its options and its remedies. ADL updates once in
-four batches, so that gradients are late by fewer updates; `predict` lets a stage forward with
-the weights that it expects at the backward. Muon trains hidden matrices, AdamW all else; what
-a stage has of each is decided by the names of the whole network.
+What to learn: you can write a method as text, with its options and remedies. ADL makes one
+update from four gradients, so they are stale by fewer updates. With `predict` a stage forwards
+with the weights that it expects at the backward. Muon trains the hidden matrices, and AdamW
+everything else. The names in the whole network decide which is which, wherever it is cut.
 """
 
 import argparse
 from pathlib import Path
 
-import torch
-
 import hocket
+import torch
 from hocket.optim import muon
 
 for method in ("bp:accumulate=4", "adl:accumulate=4", "adl:accumulate=4+predict"):
@@ -30,11 +29,11 @@ for method in ("bp:accumulate=4", "adl:accumulate=4", "adl:accumulate=4+predict"
     history = trainer.fit(text.train, updates=20, progress=False)
     print(
         f"{method:25} training loss {history[-1].loss:.3f} per character, "
-        f"stage 0 late by {history[-1].staleness[0]:.2f} updates"
+        f"staleness of stage 0: {history[-1].staleness[0]:.2f}"
     )
 
 # It prints:
 #
-#   bp:accumulate=4           training loss 3.174 per character, stage 0 late by 0.00 updates
-#   adl:accumulate=4          training loss 3.244 per character, stage 0 late by 0.71 updates
-#   adl:accumulate=4+predict  training loss 3.217 per character, stage 0 late by 0.71 updates
+#   bp:accumulate=4           training loss 3.174 per character, staleness of stage 0: 0.00
+#   adl:accumulate=4          training loss 3.244 per character, staleness of stage 0: 0.71
+#   adl:accumulate=4+predict  training loss 3.217 per character, staleness of stage 0: 0.71

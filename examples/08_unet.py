@@ -5,11 +5,10 @@ later travel along: the skips of a U-Net cross the cuts between encoder and deco
 stays as you wrote it. A loss of your own sees outputs and targets of any shape.
 """
 
+import hocket
 import torch
 from torch import nn
 from torch.nn import functional as F
-
-import hocket
 
 torch.manual_seed(0)
 

@@ -8,9 +8,8 @@ one of them prints and writes files.
 
 import sys
 
-import torch
-
 import hocket
+import torch
 
 torch.set_num_threads(1)  # equal bits need equal numbers of threads
 torch.manual_seed(0)

@@ -1,21 +1,23 @@
-"""Write your own method: a table, and a signal that says where a stage's error comes from.
+"""Write your own method: its delays, and a signal that says which gradient a stage gets.
 
-What to learn: a method is its delays and its signal; program, memory and staleness follow, and
-every engine executes it. This one is FDG on a link with two ticks of latency. Its signal bounds
-the gradient that crosses an edge: for each sample to at most `limit` times the mean norm.
+What to learn: a method is data. Program, memory and staleness follow from its delays and its
+signal, and every engine executes it. This method is FDG on a link that takes two ticks. Its
+signal bounds the gradient from the next stage: no sample has more than `limit` times the mean
+norm.
 """
 
 from dataclasses import dataclass, replace
 
-import torch
-
 import hocket
+import torch
 from hocket import format_program
 from hocket.signals import Delayed
 
 
 @dataclass(frozen=True)
 class Bounded(Delayed):
+    """The gradient of the next stage, bounded for each sample."""
+
     limit: float = 1.5
 
     def backward_roots(self, network, inputs):

@@ -1,7 +1,7 @@
-"""Write your own remedy: trust a late gradient less where the weights have moved since.
+"""Write your own remedy: trust a stale gradient less where the weights have moved since.
 
 What to learn: a remedy is a frozen dataclass that attaches an object to every stage whose
-gradients are late. The stage calls the hooks of that object, `hocket.remedies.StageRemedy`, in
+gradients are stale. The stage calls the hooks of that object, `hocket.remedies.StageRemedy`, in
 its forwards, backwards and updates. This remedy multiplies the gradient of a weight tensor by
 1 / (1 + strength * d), where d is the distance that the weights have moved since the forward,
 relative to their norm.
@@ -10,9 +10,8 @@ relative to their norm.
 from dataclasses import dataclass
 from typing import ClassVar
 
-import torch
-
 import hocket
+import torch
 from hocket.remedies import Remedy, StageRemedy
 
 

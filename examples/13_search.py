@@ -5,10 +5,9 @@ held out of the training and never by the test. Trials whose loss is poor after 
 pruned. It needs optuna: `pip install optuna`.
 """
 
+import hocket
 import optuna
 import torch
-
-import hocket
 
 TRIALS, EPOCHS = 8, 3
 digits = hocket.data.load("digits", batch_size=32, hold_out=0.2)

@@ -126,25 +126,20 @@ def with_baselines(rows: Sequence[StudiedRow], names: Sequence[str]) -> list[Stu
         OptionError: There are baselines, and the study has no row of back-propagation.
     """
     base = next((row for row in rows if row.is_base), None)
-    if names and base is None:
+    if not names:
+        return list(rows)
+    if base is None:
         raise OptionError(
             f"{', '.join(names)} would have the updates of {BASE} on one stage, which the "
             "study does not have; add it there, or give no baselines"
         )
-    return [*rows, *(_as_baseline(base, name) for name in names if base is not None)]
-
-
-def _as_baseline(base: StudiedRow, name: str) -> StudiedRow:
-    """Return a baseline that updates as back-propagation does, unless it has no common loss.
-
-    Args:
-        base: Back-propagation.
-        name: Name of the baseline.
-    """
-    row = dataclasses.replace(base, name=name, baseline=name)
-    if name != "independent":
-        return row
-    return dataclasses.replace(row, to_target=None, own_updates=None, curve=())
+    # A baseline updates as back-propagation does, unless it has no common loss.
+    apart: dict[str, Any] = {"to_target": None, "own_updates": None, "curve": ()}
+    found = list(rows)
+    for name in names:
+        changes = apart if name == "independent" else {}
+        found.append(dataclasses.replace(base, name=name, baseline=name, **changes))
+    return found
 
 
 def _read_row(

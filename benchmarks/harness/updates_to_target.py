@@ -135,8 +135,12 @@ class Trainings:
         start_s = time.perf_counter()
         with Interrupt(stop_signals()) as interrupt, torch_threads(self.jobs):
             for number, ((row, rate), file) in enumerate(missing.items(), start=1):
-                curve = self._train_replicas(row, rate, interrupt)
-                write_record_json(file, curve)
+                work = RunWorkload.of(
+                    self.config(BASE, rate), stages=len(self.cuts) + 1, threads=self.jobs
+                )
+                local = build_baseline(row, work, Balancer(work))
+                assert isinstance(local, LocalUpdates), "the row is one of local updates"
+                write_record_json(file, train_replicas(work, local, interrupt))
                 left_s = (time.perf_counter() - start_s) / number * (len(missing) - number)
                 line = f"[{number}/{len(missing)}] {row}, lr {rate:g}: {left_s:.0f} s to go"
                 print(line, file=sys.stderr, flush=True)
@@ -144,20 +148,6 @@ class Trainings:
         for (row, rate), file in files.items():
             curves[row][rate] = read_json(file)
         return curves
-
-    def _train_replicas(
-        self, row: str, rate: float, interrupt: Interrupt
-    ) -> list[dict[str, Any]]:
-        """Return the curve of a training of replicas.
-
-        Raises:
-            StoppedError: A signal stopped it.
-        """
-        config, count = self.config(BASE, rate), len(self.cuts) + 1
-        work = RunWorkload.of(config, stages=count, threads=self.jobs)
-        local = build_baseline(row, work, Balancer(work))
-        assert isinstance(local, LocalUpdates), "the row is one of local updates"
-        return train_replicas(work, local, interrupt)
 
     def _choose(self, curves: Mapping[float, Sequence[dict[str, Any]]]) -> dict[str, Any]:
         """Return the training that reaches the target first, or else comes nearest to it."""

@@ -27,17 +27,21 @@ RATIOS = {
 def draw_ratios(record: Record) -> Figure:
     """Draw a bar for each row with the range of its ratios, and a mark at its goal."""
     rows = [row for row in record.rows if not row.get("short_steps")]
-    figure, axes = _new_figure(8, 1.2 + 0.35 * len(rows))
+    figure, axes = _new_figure(0.8 + 0.4 * len(rows))
+    axes.axvline(1, color="0.3", linewidth=0.8)
     for place, row in enumerate(rows):
         ratio, goal = row["ratio"], row.get("goal")
         spread = [[ratio - row["ratio_min"]], [row["ratio_max"] - ratio]]
         colour = "tab:blue" if goal is None or ratio <= goal else "tab:orange"
-        axes.barh(place, ratio, color=colour, xerr=spread, ecolor="0.3", capsize=2)
+        axes.barh(place, ratio, 0.4, color=colour, xerr=spread, ecolor="0.3", capsize=2)
         if goal is not None:
-            axes.plot([goal] * 2, [place - 0.45, place + 0.45], color="tab:red")
-    names = [", ".join(filter(None, [row.get("network"), row["row"]])) for row in rows]
-    _label_rows(axes, names)
-    axes.axvline(1, color="0.3", linewidth=0.8)
+            axes.plot([goal] * 2, [place - 0.25, place + 0.25], color="tab:red")
+        # The name is above the bar: at its left a phone has no room for both.
+        name = ", ".join(filter(None, [row.get("network"), row["row"]]))
+        behind = {"color": "white", "pad": 0}
+        axes.text(0, place - 0.27, f" {name}", va="bottom", bbox=behind)
+    axes.set_yticks([])
+    axes.set_ylim(len(rows) - 0.6, -0.8)
     axes.set_xlim(left=0)
     axes.set_xlabel(RATIOS[record.name])
     return figure
@@ -45,7 +49,7 @@ def draw_ratios(record: Record) -> Figure:
 
 def draw_link(record: Record) -> Figure:
     """Draw the time of a sample over the rate of the link, a line for each row."""
-    figure, axes = _new_figure(7)
+    figure, axes = _new_figure(4.6)
     for number, label in enumerate(dict.fromkeys(row["row"] for row in record.rows)):
         rows = sorted(
             (row for row in record.rows if row["row"] == label), key=lambda row: row["mbit_s"]
@@ -74,7 +78,7 @@ def draw_link(record: Record) -> Figure:
     axes.set_xlabel("link, Mbit/s each way")
     axes.set_ylabel("ms for a sample")
     axes.grid(alpha=0.3)
-    axes.legend(fontsize="small")
+    figure.legend(loc="outside lower center", ncols=2, columnspacing=1)
     return figure
 
 
@@ -133,16 +137,10 @@ def _draw_losses(panels: Mapping[str, Sequence[Mapping[str, Any]]], target: floa
     return figure
 
 
-def _new_figure(width: float = 6, height: float = 4.2) -> tuple[Figure, Axes]:
-    """Return an empty figure, whose sides are in inches, and its axes."""
-    figure = Figure(figsize=(width, height), layout="constrained")
+def _new_figure(height: float) -> tuple[Figure, Axes]:
+    """Return an empty figure as wide as a phone, of a height in inches, and its axes."""
+    figure = Figure(figsize=(4, height), layout="constrained")
     return figure, figure.add_subplot()
-
-
-def _label_rows(axes: Axes, names: Sequence[str]) -> None:
-    """Label positions 0, 1, ... of the vertical axis, the first on top."""
-    axes.set_yticks(range(len(names)), names)
-    axes.invert_yaxis()
 
 
 def _log_ticks(values: Sequence[float]) -> list[float]:

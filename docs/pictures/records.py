@@ -5,10 +5,14 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from pictures.frame import BLUE, ORANGE, WIDTH, svg, text
+from pictures.programs import LENGTH, legend, panel, panel_height
 
 from hocket.methods import parse_method
+from hocket.timeline import Span
 
 RECORDS = Path(__file__).parents[2] / "records"
+# Of a training with --record-timeline: stage, kind, batch, start and end in milliseconds.
+TRACE = Path(__file__).parent / "trace.json"
 # Rows of expect.svg: labels, where they begin or end, and their anchor.
 STALE = {
     ("bp", 1): ("back-propagation", 0.75, 1.725, "start"),
@@ -154,6 +158,18 @@ def speed_picture() -> str:
     return dots_picture(title, series, rows, (1.0, 2.0), "{:.2f}".format)
 
 
+def trace_picture() -> str:
+    """Return the measured actions of two stages."""
+    actions = json.loads(TRACE.read_text())
+    length = max(end for *_, end in actions)
+    unit = length / LENGTH
+    spans = [Span(*action, 0, start / unit, end / unit) for *action, start, end in actions]
+    title, note = "ResNet-20 on two stages with FDG", f"measured, {length} ms: stage 0 waits"
+    height = panel_height(2)
+    lines = panel(spans, 2, title, note, 0)
+    return svg(height + 24, *lines, *legend(height + 14))
+
+
 def read(name: str) -> list[dict]:
     """Return the rows of a record."""
     return json.loads((RECORDS / name / "record.json").read_text())["rows"]
@@ -197,4 +213,5 @@ PICTURES = {
     "images.svg": images_picture,
     "remedies.svg": remedies_picture,
     "speed.svg": speed_picture,
+    "trace.svg": trace_picture,
 }

@@ -4,10 +4,17 @@ Public names are imported when they are first used (PEP 562): ``hocket --help`` 
 PyTorch.
 """
 
+import os
+import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from hocket.version import __version__ as __version__
+
+if "torch" not in sys.modules:
+    # Threads that spin while they wait take the cores of others. OpenMP reads the variable when
+    # PyTorch loads it, and offers no later way to choose.
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 if TYPE_CHECKING:
     from hocket import callbacks as callbacks

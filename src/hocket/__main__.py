@@ -1,6 +1,5 @@
 """Entry point of ``hocket`` and ``python -m hocket``."""
 
-import os
 import sys
 
 
@@ -13,9 +12,6 @@ def main() -> int:
     Raises:
         ModuleNotFoundError: A module other than that package is not installed.
     """
-    # Before PyTorch is imported. Threads that spin while they wait make small networks several
-    # times slower on a busy machine.
-    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     from hocket.standard_stream import fill_standard_streams
 
     fill_standard_streams()

@@ -9,7 +9,7 @@ import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from importlib import import_module
-from types import FrameType, ModuleType
+from types import ModuleType
 from typing import ParamSpec, TypeVar, cast
 
 P = ParamSpec("P")
@@ -300,12 +300,10 @@ def warn(message: str) -> None:
         message: Text of the warning.
     """
     level, frame = 2, sys._getframe(1)
-    while (outer := frame.f_back) is not None and _is_passed_through(frame):
+    while (outer := frame.f_back) is not None:
+        # Pass by Hocket, and what lies between it and its callers.
+        package = frame.f_globals.get("__name__", "").partition(".")[0]
+        if package not in ("hocket", "torch", "contextlib"):
+            break
         level, frame = level + 1, outer
     warnings.warn(message, stacklevel=level)
-
-
-def _is_passed_through(frame: FrameType) -> bool:
-    """Return True if a frame is of Hocket, or of what lies between it and its callers."""
-    package = frame.f_globals.get("__name__", "").partition(".")[0]
-    return package in ("hocket", "torch", "contextlib")

@@ -69,12 +69,11 @@ def restore_state(*modules: nn.Module) -> Iterator[None]:
     try:
         yield
     finally:
-        lasting = any(state.has_lasting_change() for state in states)
+        # True if hooks, layers or weights are other ones, or were edited.
+        lasting = any(state.describe_lasting() != state.lasting for state in states)
         with torch.no_grad():
             for state in states:
-                state.restore_tensors()
-                if not lasting:
-                    state.restore_attributes()
+                state.restore(attributes=not lasting)
 
 
 @contextmanager
@@ -111,14 +110,15 @@ class _LayerState:
         kept = [*own.values(), *(b for b in self._buffers.values() if b is not None)]
         self._restore_kept = [_snapshot(tensor) for tensor in kept]
         self._others = [p for name, p in layer._parameters.items() if name not in own]
-        self._lasting = self._describe_lasting()
+        self.lasting = self.describe_lasting()
         self._attributes = {
             name: (value, _snapshot(value))
             for name, value in vars(layer).items()
             if name not in _OF_EVERY_LAYER
         }
 
-    def _describe_lasting(self) -> object:
+    def describe_lasting(self) -> object:
+        """Return all that a forward changes for longer than itself, to be compared."""
         layer = self._layer
         return (
             [len(getattr(layer, name)) for name in _HOOKS],
@@ -127,21 +127,17 @@ class _LayerState:
             [weight._version for weight in self._others if weight is not None],
         )
 
-    def has_lasting_change(self) -> bool:
-        """Return True if hooks, layers or weights are other ones, or were edited."""
-        return self._describe_lasting() != self._lasting
-
-    def restore_tensors(self) -> None:
-        """Restore buffers and weights that have changed."""
+    def restore(self, *, attributes: bool) -> None:
+        """Restore buffers and weights that have changed, and attributes if asked for."""
         for restore in self._restore_kept:
             restore()
         buffers = self._layer._buffers
         for name, buffer in self._buffers.items():
             if name not in buffers or buffers[name] is not buffer:
                 buffers[name] = buffer
-
-    def restore_attributes(self) -> None:
-        """Restore attributes that have changed, and remove new ones."""
+        if not attributes:
+            return
+        # Remove new attributes, and restore those that have changed.
         own = vars(self._layer)
         for name in [n for n in own if n not in self._attributes and n not in _OF_EVERY_LAYER]:
             del own[name]
@@ -159,7 +155,9 @@ def _snapshot(value: Any, depth: int = _DEPTH) -> Callable[[], object]:
         depth: Levels of collections to look into.
     """
     if isinstance(value, Tensor):
-        return _snapshot_tensor(value)
+        if value.layout != torch.strided or value.is_nested or value.is_inference():
+            return _do_nothing
+        return partial(_restore_tensor, value, value.detach().clone(), value._version)
     if isinstance(value, numpy.ndarray):
         return partial(numpy.copyto, value, value.copy())
     if isinstance(value, torch.Generator):
@@ -173,12 +171,6 @@ def _snapshot(value: Any, depth: int = _DEPTH) -> Callable[[], object]:
 
 def _do_nothing() -> None:
     """Leave as it is what cannot be changed, or is an object of the user's own."""
-
-
-def _snapshot_tensor(tensor: Tensor) -> Callable[[], object]:
-    if tensor.layout != torch.strided or tensor.is_nested or tensor.is_inference():
-        return _do_nothing
-    return partial(_restore_tensor, tensor, tensor.detach().clone(), tensor._version)
 
 
 def _restore_tensor(tensor: Tensor, value: Tensor, version: int) -> None:

@@ -12,6 +12,8 @@ from hocket.runs.tables import method_markdown
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 RECORDS = sorted(path.parent for path in (ROOT / "records").glob(f"*/{FILE}"))
+SHOWN = [x for d in DOCUMENTS for x in re.findall(r"\.\./(records/[^)]*\.svg)", d.read_text())]
+ON_PHONE = 368  # between the margins of 400 pixels
 
 
 def name_of(path: Path) -> str:
@@ -87,7 +89,15 @@ def test_a_picture_is_legible_on_a_phone(name):
     drawn = (ROOT / "docs/pictures" / name).read_text()
     (width,) = re.findall(r'viewBox="0 0 (\d+) ', drawn)
     letters = min(map(int, re.findall(r'font-size="(\d+)"', drawn)))
-    assert letters * 368 / int(width) >= 12  # between the margins of 400 pixels
+    assert letters * ON_PHONE / int(width) >= 12
+
+
+@pytest.mark.parametrize("name", SHOWN)
+def test_a_records_picture_on_a_page_is_legible_on_a_phone(name):
+    drawn = (ROOT / name).read_text()
+    (width,) = re.findall(r'viewBox="0 0 ([\d.]+) ', drawn)
+    letters = min(map(float, re.findall(r"scale\((0\.\d+) -", drawn))) * 100
+    assert letters * ON_PHONE / float(width) >= 12
 
 
 def test_every_picture_is_on_a_page():

@@ -7,10 +7,10 @@ import pytest
 ROOT = Path(__file__).parents[2]
 # Lines of Python. A limit falls with what is removed, and rises only with a named reason.
 MOST_LINES = {
-    "src/hocket": 42_300,
+    "src/hocket": 41_400,
     "src/hocket_lab": 7_000,
     "benchmarks": 9_000,
-    "tests": 45_110,
+    "tests": 44_700,
 }
 # Words, as `wc -w` counts them.
 MOST_WORDS = {

@@ -52,14 +52,26 @@ def among(modules, names):
     return {name for name in names for m in modules if m == name or m.startswith(f"{name}.")}
 
 
-def test_threads_of_a_command_sleep_while_they_wait(tmp_path, monkeypatch):
-    monkeypatch.setenv("OMP_DISPLAY_ENV", "true")
+@pytest.mark.parametrize(
+    ("words", "policy", "turns"),
+    [
+        (["-m", "hocket", "methods"], None, 0),
+        (["-c", "import hocket, torch"], None, 0),
+        (["-c", "import hocket, torch"], "active", 30_000_000_000),
+        (["-c", "import torch, hocket"], None, 300_000),  # too late: OpenMP has read it
+    ],
+)
+def test_threads_sleep_while_they_wait(words, policy, turns, tmp_path, monkeypatch):
+    """GNU's OpenMP prints how often a thread looks before it sleeps."""
+    monkeypatch.setenv("OMP_DISPLAY_ENV", "verbose")
     monkeypatch.delenv("OMP_WAIT_POLICY", raising=False)
-    command = [sys.executable, "-m", "hocket", "methods"]
+    if policy is not None:
+        monkeypatch.setenv("OMP_WAIT_POLICY", policy)
+    command = [sys.executable, *words]
     done = subprocess.run(
         command, cwd=tmp_path, capture_output=True, text=True, check=True, timeout=100
     )
-    assert "OMP_WAIT_POLICY = 'PASSIVE'" in done.stderr
+    assert f"GOMP_SPINCOUNT = '{turns}'" in done.stderr
 
 
 @pytest.mark.parametrize(
@@ -173,7 +185,11 @@ def test_public_names_are_those_of_the_type_checker():
     import hocket
 
     tree = ast.parse(Path(hocket.__file__).read_text())
-    (checking,) = [node for node in tree.body if isinstance(node, ast.If)]
+    (checking,) = [
+        node
+        for node in tree.body
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
+    ]
     names = {alias.asname for node in checking.body for alias in node.names}
     assert names == set(hocket.__all__)
     assert set(dir(hocket)) == names | {"__version__"}

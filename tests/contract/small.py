@@ -6,7 +6,7 @@ Equal seeds give equal networks, so that two trainings can be compared tensor by
 import copy
 import inspect
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from hocket import Trainer, cross_entropy, cut
 from hocket.engine.event import Event, Watcher
-from hocket.methods import METHODS
+from hocket.methods import METHODS, as_method, method_options
 from hocket.methods.method import Method
 from hocket.stage import Stage
 from hocket.training.results.metrics import EpochResult
@@ -33,6 +33,28 @@ STAGES = [1, 2, 3, 4]
 ORDERS = ["forward-first", "backward-first"]
 LINEARIZE = ["stash", "live", "recompute"]
 TRAINER_OPTIONS = inspect.signature(Trainer).parameters.keys()
+
+
+def once_each(methods: Iterable[str]) -> list[str]:
+    """Methods in text form, without those that differ from an earlier one in the name only."""
+    found: dict[Method, str] = {}
+    for text in methods:
+        found.setdefault(replace(as_method(text), name="", paper=""), text)
+    return list(found.values())
+
+
+LINEARIZED = once_each(
+    [
+        *METHODS,
+        *(
+            f"{name}:linearize={kind}"
+            for name in METHODS
+            for kind in LINEARIZE
+            if "linearize" in method_options(name)
+        ),
+    ]
+)
+"""Every method, and every linearization that it can be asked for."""
 
 
 def mlp(stages: int, *, dropout: float = 0.0, seed: int = 0) -> list[nn.Module]:
@@ -156,6 +178,12 @@ def sgd(params: Iterable[nn.Parameter], **options: Any) -> torch.optim.Optimizer
     return torch.optim.SGD(params, **{**SGD, **options})
 
 
+def values_of(trainer: Trainer) -> list[Tensor]:
+    """Weights and statistics of stages and of their signals."""
+    networks = [net for stage in trainer.stages for net in (stage.module, stage.signal_network)]
+    return [value for network in networks for value in network.state_dict().values()]
+
+
 @dataclass
 class Trained:
     """What a training left behind, and every event on its way."""
@@ -177,13 +205,7 @@ class Trained:
     @property
     def state(self) -> list[Tensor]:
         """Losses, weights and statistics of stages and of their signals."""
-        own = (
-            value
-            for stage in self.trainer.stages
-            for network in (stage.module, stage.signal_network)
-            for value in network.state_dict().values()
-        )
-        return [torch.tensor(self.losses, dtype=torch.double), *own]
+        return [torch.tensor(self.losses, dtype=torch.double), *values_of(self.trainer)]
 
     def of(self, kind: str, stage: int) -> list[Event]:
         """The events of one kind at one stage."""

@@ -298,9 +298,20 @@ def test_a_compiled_script_is_refused():
         hocket.Trainer(torch.jit.script(nn.Linear(5, 3)), stages=1, method="bp", optimizer=sgd)
 
 
+# What is kept of statistics depends on the linearization.
+EACH_KIND = ("fdg", "fdg-official", "dsp", "dgl")
+
+
 @pytest.mark.filterwarnings("ignore:.*deprecated:DeprecationWarning")
-@pytest.mark.parametrize("options", [{}, {"on_nan": "skip"}, {"check_every": 3}], ids=str)
-@pytest.mark.parametrize("name", LOCKSTEP)
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        *((name, {}) for name in LOCKSTEP),
+        *((name, {"on_nan": "skip"}) for name in EACH_KIND),
+        *((name, {"check_every": 3}) for name in EACH_KIND),
+    ],
+    ids=str,
+)
 def test_a_scripted_layer_learns_as_the_layer_itself(name, options):
     left = []
     for make in (torch.jit.script, nn.Identity()):

@@ -272,37 +272,6 @@ def test_gradients_from_elsewhere_are_dropped_with_a_warning():
     assert_same(added, train(squares(nn.Linear, nn.Tanh)))
 
 
-class Replacing(nn.Linear):
-    """Keep the norm of the columns of the weight, which gets new memory for it."""
-
-    def forward(self, inputs: Tensor) -> Tensor:
-        self.weight.data = torch.renorm(self.weight.data, p=2, dim=0, maxnorm=0.8)
-        return super().forward(inputs)
-
-
-class Editing(nn.Linear):
-    """Keep the norm of the columns of the weight, in place."""
-
-    def forward(self, inputs: Tensor) -> Tensor:
-        with torch.no_grad():
-            self.weight.copy_(torch.renorm(self.weight, p=2, dim=0, maxnorm=0.8))
-        return super().forward(inputs)
-
-
-@pytest.mark.parametrize("linearize", ["stash", "live", "recompute"])
-@pytest.mark.parametrize("fused", [False, True])
-def test_a_layer_may_give_its_weight_new_memory(linearize, fused):
-    replaced, edited = (
-        train(
-            squares(kind, nn.Tanh),
-            method=f"fdg:linearize={linearize}",
-            optimizer=partial(sgd, fused=fused),
-        )
-        for kind in (Replacing, Editing)
-    )
-    assert_same(replaced, edited)
-
-
 class Neighbours(nn.Module):
     """Mean over a graph, whose matrix may be sparse."""
 

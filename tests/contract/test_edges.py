@@ -13,9 +13,11 @@ from contract.small import (
     CLASSES,
     Gradients,
     back_propagate,
+    data,
     different,
     everything,
     far,
+    mlp,
     train,
 )
 from contract.test_ports import CONNECTIONS, in_two_processes
@@ -106,15 +108,7 @@ def test_a_tensor_that_cannot_be_sent_is_refused_in_words():
         to_outgoing(torch.eye(2).to_sparse(), [])
 
 
-def batches(count=8, size=4):
-    make = torch.Generator().manual_seed(1)
-    return [
-        (
-            torch.randn(size, 5, generator=make, dtype=torch.double),
-            torch.randint(CLASSES, (size,), generator=make),
-        )
-        for _ in range(count)
-    ]
+BATCHES = data(mlp, 8)
 
 
 @pytest.mark.parametrize("name", ["bp", "ddg", "fdg", "adl", "dsp"])
@@ -123,7 +117,7 @@ def test_outputs_that_are_views_of_weights_train_as_their_clones(name, stages):
     """Bit-equal, though the optimizer writes into these weights before they are received."""
     options = {"linearize": "stash"} if name in ("ddg", "fdg", "adl") else {}
     views, clones = (
-        train(METHODS[name](**options), everything(stages, clones=clones), batches(), lr=0.01)
+        train(METHODS[name](**options), everything(stages, clones=clones), BATCHES, lr=0.01)
         for clones in (False, True)
     )
     assert torch.tensor(views.losses).isfinite().all()
@@ -157,9 +151,9 @@ def test_a_gradient_is_sent_before_the_optimizer_changes_that_of_the_weight():
         return [nn.Linear(5, 5).double(), Reshaped(), nn.Linear(5, CLASSES).double()]
 
     found, expected = Gradients(), Gradients()
-    data = batches(4, size=2)
-    train(BP(), built(), data, watch=expected, optimizer=partial(torch.optim.SGD, lr=0.05))
-    train(BP(), built(), data, watch=found, optimizer=partial(Halving, lr=0.1))
+    pairs = data(mlp, 4, size=2)
+    train(BP(), built(), pairs, watch=expected, optimizer=partial(torch.optim.SGD, lr=0.05))
+    train(BP(), built(), pairs, watch=found, optimizer=partial(Halving, lr=0.1))
     for key, gradients in expected.seen.items():
         stage, _ = key
         if stage == 0:
@@ -199,8 +193,8 @@ def spectral(*, pairs=False):
 
 def test_back_propagation_trains_through_complex_activations():
     modules = spectral()
-    plain = back_propagate(copy.deepcopy(modules), batches())
-    assert far(train(BP(), modules, batches()).state, plain) == []
+    plain = back_propagate(copy.deepcopy(modules), BATCHES)
+    assert far(train(BP(), modules, BATCHES).state, plain) == []
 
 
 class Causal(nn.Module):
@@ -233,9 +227,9 @@ def causal(*, inside=False):
 @pytest.mark.parametrize("name", ["bp", "ddg", "fdg", "adl", "dsp", "fr"])
 def test_a_mask_of_infinities_crosses_edges_and_training_goes_on(name):
     """Bit-equal to stages that make the mask themselves."""
-    data = [(x.float(), y) for x, y in batches(5)]
+    floats = [(x.float(), y) for x, y in data(mlp, 5)]
     crossing_edges, inside = (
-        train(METHODS[name](), causal(inside=inside), data) for inside in (False, True)
+        train(METHODS[name](), causal(inside=inside), floats) for inside in (False, True)
     )
     assert different(crossing_edges.state, inside.state) == []
 
@@ -251,7 +245,7 @@ class Spoiling(Causal):
 def test_a_mask_that_is_not_a_number_is_a_fault():
     modules = [Spoiling("first", inside=False), Causal("last", inside=False)]
     with pytest.raises(NonFiniteError, match="the output 1 became nan"):
-        train(BP(), modules, [(x.float(), y) for x, y in batches(2)])
+        train(BP(), modules, [(x.float(), y) for x, y in data(mlp, 2)])
 
 
 def words(count=6):
@@ -287,7 +281,7 @@ def test_sparse_gradients_of_embeddings_train_as_dense_ones(name):
 
 
 def test_the_error_of_sparse_and_complex_gradients_is_measured():
-    for modules, data in ((embedding(sparse=True), words()), (spectral(), batches())):
+    for modules, batches in ((embedding(sparse=True), words()), (spectral(), BATCHES)):
         seen = []
         trainer = Trainer(
             modules,
@@ -296,6 +290,6 @@ def test_the_error_of_sparse_and_complex_gradients_is_measured():
             gradient_error_every=1,
             on_gradient_error=seen.append,
         )
-        trainer.fit(data, epochs=1, progress=False)
-        assert len(seen) == 2 * len(data)
+        trainer.fit(batches, epochs=1, progress=False)
+        assert len(seen) == 2 * len(batches)
         assert all(each.cosine == pytest.approx(1) for each in seen)

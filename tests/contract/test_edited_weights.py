@@ -1,5 +1,6 @@
 """Layers that change their own weights in their forward keep the changes, or are refused."""
 
+from functools import partial
 from typing import Any
 
 import pytest
@@ -79,7 +80,7 @@ def train(kind: type[nn.Module], method: str, **options: Any) -> list[Tensor]:
     torch.manual_seed(0)
     modules = [nn.Sequential(nn.Linear(6, 6), kind()) for _ in range(3)]
     modules[-1].append(nn.Linear(6, 3))
-    trainer = Trainer(modules, method=method, optimizer=sgd, **options)
+    trainer = Trainer(modules, method=method, **{"optimizer": sgd, **options})
     for batch in BATCHES:
         trainer.step(*batch)
     trainer.finish()
@@ -95,6 +96,13 @@ def test_neither_a_declaration_nor_checkpoints_lose_a_change(kind, method):
     wanted = train(kind, method)
     assert not different(wanted, train(declared(kind), method))
     assert not different(wanted, train(kind, method, resumable=True))
+
+
+@pytest.mark.parametrize("linearize", LINEARIZE)
+@pytest.mark.parametrize("fused", [False, True])
+def test_a_layer_may_give_its_weight_new_memory(linearize, fused):
+    options = {"method": f"fdg:linearize={linearize}", "optimizer": partial(sgd, fused=fused)}
+    assert not different(train(GivesNewMemory, **options), train(Limited, **options))
 
 
 @pytest.mark.filterwarnings("ignore:.*all precautions are taken")

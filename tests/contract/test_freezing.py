@@ -12,19 +12,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from contract.small import LINEARIZE, different
+from contract.small import LINEARIZED, data, different, mlp
 from hocket import Trainer
-from hocket.methods import METHODS
-from hocket.options.named import Named
 
-GENERATOR = torch.Generator().manual_seed(1)
-BATCHES = [
-    (
-        torch.randn(4, 5, generator=GENERATOR, dtype=torch.float64),
-        torch.randint(3, (4,), generator=GENERATOR),
-    )
-    for _ in range(18)
-]
+BATCHES = data(mlp, 18)
 UNFROZEN_AFTER = 11
 RATE = 0.05
 
@@ -110,24 +101,24 @@ def train(
     return [weight.detach() for weight in weights_of(modules)]
 
 
-LATE = ["ddg", "fdg", "pipedream", "adl:accumulate=2"]
 HELD = ["pipedream:hold=vertical", "adl:hold=vertical", "adl:accumulate=3,hold=double"]
+IN_GROUPS = ["adl:accumulate=2,linearize=live", "adl:accumulate=2,linearize=recompute"]
+IN_GROUPS += ["bp:accumulate=4", "gpipe:recompute=true", "paci:accumulate=3"]
+IN_GROUPS += ["adl:accumulate=2", "pipedream-2bw:accumulate=3"]
 CASES = [
-    *METHODS,
-    *[
-        str(Named.parse(name).with_option("linearize", how))
-        for name in LATE
-        for how in LINEARIZE
-    ],
+    *LINEARIZED,
     *HELD,
-    *["bp:accumulate=4", "gpipe:recompute=true", "paci:accumulate=3"],
-    *["pipedream-2bw:accumulate=3", "ddg:linearize=recompute+t2", "fdg+compensate", "ddg+t1"],
+    *IN_GROUPS,
+    *["ddg:linearize=recompute+t2", "fdg+compensate", "ddg+t1"],
 ]
 PREDICTED = ["ddg+predict(direction=last)", "ddg:linearize=live+predict(direction=last)"]
 
 
-@pytest.mark.parametrize("frozen_after", [4, 5])
-@pytest.mark.parametrize("method", CASES)
+# In the midst of a group of gradients, too.
+@pytest.mark.parametrize(
+    ("method", "frozen_after"),
+    [*((name, 5) for name in CASES), *((name, 4) for name in [*IN_GROUPS, *HELD])],
+)
 def test_a_frozen_weight_is_one_whose_rate_is_zero(method, frozen_after):
     wanted = train(method, Own, frozen_after, change=switch)
     for kind in (Own, nn.Linear, Declared):

@@ -67,7 +67,7 @@ def test_quickstart(tmp_path):
     assert shape(text) == shape(shown_output(EXAMPLES / "01_quickstart.py"))
     error = float(re.search(r"test error after 4 epochs: ([\d.]+)%", text)[1])
     assert error < 30
-    assert "stage 0: gradients were 1.00 updates late" in text
+    assert "stage 0: gradients were 1.00 updates old" in text
 
 
 def test_own_network(run_example, tmp_path):

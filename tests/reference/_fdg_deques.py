@@ -16,14 +16,12 @@ def train_deques(
     batches: Batches,
     *,
     loss: Loss,
-    lr: float,
-    momentum: float = 0.0,
-    weight_decay: float = 0.0,
     shrink: float = 1.0,
+    **options: float,  # of SGD
 ) -> list[float]:
     """Train as ``fdg.train`` with linearize="live", order="backward-first", by position."""
     K = len(modules)
-    sgd = [LiveSGD(m.parameters(), lr, momentum, weight_decay=weight_decay) for m in modules]
+    sgd = [LiveSGD(m.parameters(), **options) for m in modules]
     graphs = [deque([None] * (2 * (K - k))) for k in range(1, K)]
     labels = deque([None] * (K - 1))  # so that a label comes to module K with its batch
     acts, grads, losses = [None] * K, [None] * K, []  # packets waiting for each module

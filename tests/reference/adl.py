@@ -14,19 +14,17 @@ def train(
     batches: Batches,
     *,
     loss: Loss,
-    lr: float,
-    momentum: float = 0.0,
-    weight_decay: float = 0.0,
     accumulate: int = 1,
     reduce: str = "mean",
     linearize: str = "stash",
     order: str = "backward-first",
     shrink: float = 1.0,
+    **options: float,  # of SGD
 ) -> list[float]:
     """Train ``modules`` in place until drained; return the loss of each batch."""
     K, N = len(modules), len(batches)
     kind = LiveSGD if linearize == "live" else torch.optim.SGD
-    sgd = [kind(m.parameters(), lr, momentum, weight_decay=weight_decay) for m in modules]
+    sgd = [kind(m.parameters(), **options) for m in modules]
     h = {(0, b): x for b, (x, _) in enumerate(batches, 1)}  # h[k, b]: output of module k
     g, kept, losses, count = {}, {}, [], [0] * K  # g[k, b] = dL/dh[k, b]
 

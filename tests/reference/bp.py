@@ -15,13 +15,11 @@ def train(
     batches: Batches,
     *,
     loss: Loss,
-    lr: float,
-    momentum: float = 0.0,
-    weight_decay: float = 0.0,
+    **options: float,  # of SGD
 ) -> list[float]:
     """Train ``modules`` in place; return the loss of each batch."""
     net = nn.Sequential(*modules)
-    sgd = torch.optim.SGD(net.parameters(), lr, momentum, weight_decay=weight_decay)
+    sgd = torch.optim.SGD(net.parameters(), **options)
     losses = []
     for x, y in batches:
         value = loss(net(x), y)

@@ -15,17 +15,13 @@ def train(
     batches: Batches,
     *,
     loss: Loss,
-    lr: float,
-    momentum: float = 0.0,
-    weight_decay: float = 0.0,
     heads: list[nn.Module],
+    **options: float,  # of SGD
 ) -> list[float]:
     """Train ``modules`` and ``heads`` (one less) in place; return the losses of the last."""
     heads = [*heads, nn.Identity()]  # the last module's output goes to the loss directly
     sgd = [
-        torch.optim.SGD(
-            [*module.parameters(), *head.parameters()], lr, momentum, weight_decay=weight_decay
-        )
+        torch.optim.SGD([*module.parameters(), *head.parameters()], **options)
         for module, head in zip(modules, heads, strict=True)
     ]
     losses = []

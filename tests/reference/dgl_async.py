@@ -16,10 +16,8 @@ def train(
     turns: list[int],
     buffer: int,
     loss: Loss,
-    lr: float,
-    momentum: float = 0.0,
-    weight_decay: float = 0.0,
     heads: list[nn.Module],
+    **options: float,  # of SGD
 ) -> list[float]:
     """Train ``modules`` and ``heads`` (one less) in place; return the losses of the last.
 
@@ -29,9 +27,7 @@ def train(
     """
     heads = [*heads, nn.Identity()]
     sgd = [
-        torch.optim.SGD(
-            [*module.parameters(), *head.parameters()], lr, momentum, weight_decay=weight_decay
-        )
+        torch.optim.SGD([*module.parameters(), *head.parameters()], **options)
         for module, head in zip(modules, heads, strict=True)
     ]
     arrived = [[] for _ in modules]  # at each module: [use count, h, y], all that ever came

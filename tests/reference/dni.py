@@ -17,18 +17,15 @@ def train(
     batches: Batches,
     *,
     loss: Loss,
-    lr: float,
-    momentum: float = 0.0,
-    weight_decay: float = 0.0,
     synthesizers: list[nn.Module],  # one less than modules, called as s(h, y or None)
     conditional: bool = False,
     target_delay: int = 0,
+    **options: float,  # of SGD
 ) -> list[float]:
     """Train ``modules`` and ``synthesizers`` in place; return the loss of each batch."""
     K, N = len(modules), len(batches)
     sgd, synthesizer_sgd = (
-        [SGD(m.parameters(), lr, momentum, weight_decay=weight_decay) for m in group]
-        for group in (modules, synthesizers)
+        [SGD(m.parameters(), **options) for m in group] for group in (modules, synthesizers)
     )
     targets, losses = {}, []  # targets[t] = h_k, y, r_k of k = 1..K-1 on batch t
     for t in range(1, N + target_delay + 1):

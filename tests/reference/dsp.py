@@ -16,14 +16,12 @@ def train(
     batches: Batches,
     *,
     loss: Loss,
-    lr: float,
-    momentum: float = 0.0,
-    weight_decay: float = 0.0,
     order: str = "forward-first",
+    **options: float,  # of SGD
 ) -> list[float]:
     """Train ``modules`` in place until drained; return the loss of each batch."""
     K, N = len(modules), len(batches)
-    sgd = [SGD(m.parameters(), lr, momentum, weight_decay=weight_decay) for m in modules]
+    sgd = [SGD(m.parameters(), **options) for m in modules]
     x = {(1, b): leaf(x) for b, (x, _) in enumerate(batches, 1)}  # x[k, b]: input of module k
     g, losses = {}, []  # g[k, b]: gradient of the output of module k
     for t in range(1, N + 2 * K - 1):

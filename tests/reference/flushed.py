@@ -28,16 +28,13 @@ def train(
     batches: Batches,
     *,
     loss: Loss,
-    lr: float,
-    momentum: float = 0.0,
-    weight_decay: float = 0.0,
     accumulate: int = 1,
     order: Order = one_f_one_b,
     recompute: bool = False,
+    **options: float,  # of SGD
 ) -> list[float]:
     """Train ``modules`` in place; return the loss of each batch."""
     K, losses = len(modules), []
-    options = {"lr": lr, "momentum": momentum, "weight_decay": weight_decay}
     sgd = [torch.optim.SGD(m.parameters(), **options) for m in modules]
     for start in range(0, len(batches), accumulate):
         group = batches[start : start + accumulate]

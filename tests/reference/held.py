@@ -18,15 +18,13 @@ def train(
     batches: Batches,
     *,
     loss: Loss,
-    lr: float,
-    momentum: float = 0.0,
-    weight_decay: float = 0.0,
     accumulate: int = 1,
     delay: int = 1,
+    **options: float,  # of SGD
 ) -> list[float]:
     """Train ``modules`` in place, with gradients ``delay`` updates old; return the losses."""
     network, losses = nn.Sequential(*modules), []
-    sgd = torch.optim.SGD(network.parameters(), lr, momentum, weight_decay=weight_decay)
+    sgd = torch.optim.SGD(network.parameters(), **options)
     past = [copy.deepcopy(network)]  # past[t]: W(t)
     for start in range(0, len(batches), accumulate):
         group = batches[start : start + accumulate]

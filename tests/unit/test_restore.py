@@ -200,19 +200,6 @@ class Keeping(nn.Module):
         return x
 
 
-def test_tensors_arrays_and_nested_collections_are_restored_in_place():
-    layer = Keeping()
-    kept = layer.mean, layer.array, layer.recent, layer.nested
-    with restore_state(layer):
-        layer(torch.ones(1))
-    now = layer.mean, layer.array, layer.recent, layer.nested
-    assert all(one is other for one, other in zip(now, kept, strict=True))
-    assert not layer.mean.any()
-    assert not layer.array.any()
-    assert not layer.recent
-    assert layer.nested == {"a": [], "b": {"c": set()}}
-
-
 @pytest.mark.filterwarnings("ignore:ComplexHalf support")
 def test_buffers_of_any_kind_are_left_or_restored():
     layer = nn.Module()
@@ -238,11 +225,20 @@ def test_scripted_layers_and_losses_are_left_as_they_are(tmp_path):
     trainer.save(tmp_path)
 
 
-def test_collections_that_hold_themselves_are_restored():
-    layer = nn.Module()
+def test_tensors_arrays_and_nested_collections_are_restored_in_place():
+    """Also a collection that holds itself."""
+    layer = Keeping()
     layer.ring = ring = [1]
     ring.append(ring)
+    kept = layer.mean, layer.array, layer.recent, layer.nested
     with restore_state(layer):
+        layer(torch.ones(1))
         ring.append(2)
+    now = layer.mean, layer.array, layer.recent, layer.nested
+    assert all(one is other for one, other in zip(now, kept, strict=True))
+    assert not layer.mean.any()
+    assert not layer.array.any()
+    assert not layer.recent
+    assert layer.nested == {"a": [], "b": {"c": set()}}
     assert len(ring) == 2
     assert ring[1] is ring

@@ -58,19 +58,17 @@ def test_a_stream_that_failed_fails_no_more(monkeypatch):
     stream.close()
 
 
-def test_letters_that_an_encoding_lacks_are_escaped(monkeypatch):
+def test_letters_that_an_encoding_lacks_are_escaped_and_columns_stay(monkeypatch):
     stream = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
     monkeypatch.setattr(sys, "stdout", stream)
     plain_console("stdout").print("ä ─ [a]")
+    StandardStream("stdout").write("0.2… é")
     stream.flush()
-    assert stream.buffer.getvalue() == b"\\xe4 \\u2500 [a]\n"
-
-
-def test_without_a_stream_there_is_no_terminal(monkeypatch):
+    assert stream.buffer.getvalue() == b"\\xe4 \\u2500 [a]\n0.2~ \\xe9"
     monkeypatch.setattr(sys, "stdout", None)
-    stream = StandardStream("stdout")
-    assert not stream.isatty()
-    assert stream.encoding == "utf-8"
+    nothing = StandardStream("stdout")
+    assert not nothing.isatty()
+    assert nothing.encoding == "utf-8"
 
 
 def test_a_closed_standard_input_is_replaced_by_nothing():
@@ -84,11 +82,3 @@ def test_a_closed_standard_input_is_replaced_by_nothing():
     finally:
         os.dup2(kept, 0)
         os.close(kept)
-
-
-def test_the_columns_of_a_table_stay_where_letters_are_few(monkeypatch):
-    stream = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
-    monkeypatch.setattr(sys, "stdout", stream)
-    StandardStream("stdout").write("0.2… é")
-    stream.flush()
-    assert stream.buffer.getvalue() == b"0.2~ \\xe9"

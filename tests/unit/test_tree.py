@@ -23,9 +23,6 @@ Pair = namedtuple("Pair", "first second")
 )
 def test_tensors_come_in_the_order_of_the_structure(tree):
     assert [id(t) for t in tensors(tree)] == [id(A), id(B), id(C)]
-
-
-def test_a_tensor_is_a_tree_and_nothing_is_one_without_tensors():
     assert tensors(A)[0] is A
     assert tensors(None) == tensors(()) == tensors({}) == []
 

@@ -5,7 +5,7 @@ from hocket.callbacks.best_epoch import BestWeights as BestWeights
 from hocket.callbacks.best_epoch import EarlyStopping as EarlyStopping
 from hocket.callbacks.mlflow_tracker import MLflow as MLflow
 from hocket.callbacks.trackers import Tracker as Tracker
-from hocket.callbacks.tracking import Tracking as Tracking
+from hocket.callbacks.trackers import Tracking as Tracking
 from hocket.callbacks.wandb_tracker import WandB as WandB
 from hocket.training.callback import Callback as Callback
 from hocket.training.callback import TrainerView as TrainerView

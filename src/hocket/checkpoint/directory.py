@@ -6,7 +6,6 @@ parsed.
 """
 
 import hashlib
-import itertools
 import json
 import os
 import re
@@ -169,7 +168,7 @@ def read_manifest(folder: Path) -> Manifest:
 
     Raises:
         CheckpointError: The manifest is missing, damaged, forged, or of another format.
-    """
+    """  # noqa: DOC501  # a ValueError is caught here
     file = folder / MANIFEST
     try:
         signed = json.loads(_read_bytes(file))
@@ -177,7 +176,18 @@ def read_manifest(folder: Path) -> Manifest:
         intact = hashlib.sha256(content.encode()).hexdigest() == sha256
         values: dict[str, Any] = json.loads(content) if intact else {"format": FORMAT}
         if intact and (found := values.pop("format")) == FORMAT:
-            return _parse_manifest(values)
+            # Check each value against the type of its field, and that all files are inside.
+            digests = values.pop("parts").items()
+            parts = {part: FileDigest(**digest) for part, digest in digests}
+            manifest = Manifest(parts=parts, **values)
+            if (
+                any(map(wrong_fields, (manifest, *parts.values())))
+                or type(manifest.versions["torch"]) is not str
+                or not all(map(_PART.fullmatch, parts))
+                or not manifest.stages
+            ):
+                raise ValueError
+            return manifest
         writer = values.get("versions", {}).get("hocket")
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         raise CheckpointError(f"{str(file)!r} is not a checkpoint manifest") from None
@@ -187,24 +197,6 @@ def read_manifest(folder: Path) -> Manifest:
         f"it was written by another version of Hocket ({str(writer)[:20]}, whose checkpoints "
         f"have format {str(found)[:20]}, and not {FORMAT}); resume with that version"
     )
-
-
-def _parse_manifest(values: dict[str, Any]) -> Manifest:
-    """Build a manifest from JSON values, each checked against the type of its field.
-
-    Raises:
-        TypeError: A field is missing, unknown or of another type.
-        ValueError: A file is outside of the folder, or a number is out of range.
-    """
-    parts = {part: FileDigest(**digest) for part, digest in dict(values.pop("parts")).items()}
-    manifest = Manifest(parts=parts, **values)
-    if any(wrong_fields(value) for value in (manifest, *parts.values())):
-        raise TypeError
-    if type(manifest.versions["torch"]) is not str:
-        raise TypeError
-    if not all(_PART.fullmatch(part) for part in parts) or not manifest.stages:
-        raise ValueError
-    return manifest
 
 
 def read_part(folder: Path, part: str, manifest: Manifest) -> Any:
@@ -247,16 +239,14 @@ def keep_newest(folder: Path, keep: int, newest: str) -> list[Path]:
     later = [c for c in checkpoints if _sort_key(c) > (newest, True)]
     for old in checkpoints[len(later) + keep :]:
         _remove(old)
-    return [_set_aside(checkpoint) for checkpoint in later]
-
-
-def _set_aside(checkpoint: Path) -> Path:
-    """Rename a checkpoint so that it is not found any more, and return its new path."""
-    for number in itertools.count(1):
-        aside = checkpoint.with_name(f"aside-{number}-{checkpoint.name}")
-        if not aside.exists():
-            break
-    return checkpoint.rename(aside)
+    # Rename later ones, so that they are not found any more.
+    aside = []
+    for checkpoint in later:
+        number = 1
+        while (path := checkpoint.with_name(f"aside-{number}-{checkpoint.name}")).exists():
+            number += 1
+        aside.append(checkpoint.rename(path))
+    return aside
 
 
 def remove_unfinished(folder: Path) -> None:

@@ -38,9 +38,15 @@ def unpack(data: bytes, label: str) -> Any:
 
     Raises:
         CheckpointError: The bytes are not a serialized state, or hold forbidden types.
-    """
+    """  # noqa: DOC501  # a BadZipFile is caught here
     try:
-        _require_uncompressed(data)
+        # Refuse an archive that would grow when it is read; `torch.save` writes none.
+        with zipfile.ZipFile(io.BytesIO(data)) as archive:
+            entries = archive.infolist()
+        if any(entry.compress_type != zipfile.ZIP_STORED for entry in entries):
+            raise zipfile.BadZipFile("compressed entries")
+        if sum(entry.file_size for entry in entries) > len(data):
+            raise zipfile.BadZipFile("overlapping entries")
         return torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
     except (
         Exception
@@ -49,20 +55,6 @@ def unpack(data: bytes, label: str) -> Any:
             f"{label} holds no state that Hocket has written ({type(error).__name__}); nothing "
             "in it was run"
         ) from None
-
-
-def _require_uncompressed(data: bytes) -> None:
-    """Refuse an archive that would grow when it is read; ``torch.save`` writes none.
-
-    Raises:
-        BadZipFile: The bytes are no archive, or one with compressed or overlapping entries.
-    """
-    with zipfile.ZipFile(io.BytesIO(data)) as archive:
-        entries = archive.infolist()
-    if any(entry.compress_type != zipfile.ZIP_STORED for entry in entries):
-        raise zipfile.BadZipFile("compressed entries")
-    if sum(entry.file_size for entry in entries) > len(data):
-        raise zipfile.BadZipFile("overlapping entries")
 
 
 def _require_plain(value: Any, path: str) -> None:

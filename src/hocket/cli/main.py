@@ -69,8 +69,18 @@ COMMANDS = {
         "hocket methods --remedies",
         "hocket methods --stages 2 --markdown",
     ),
-    "networks": ("List the networks: parameters, layers and options.", "hocket networks"),
-    "data": ("List the data sets: their files and options.", "hocket data"),
+    "networks": (
+        "List the networks: parameters, layers and options.",
+        "hocket networks",
+        "hocket networks resnet20",
+        "hocket train --network mlp:hidden=[64,64,64]",
+    ),
+    "data": (
+        "List the data sets: their files and options.",
+        "hocket data",
+        "hocket train --data synthetic:shape=[3,32,32],classes=10 --network resnet20",
+        "hocket train --data text:context=64 --data-dir text.txt --network gpt",
+    ),
     "draw": (
         "Print or draw what each stage does in each tick, or a timeline that was measured.",
         "hocket draw --method fdg --stages 3",

@@ -108,7 +108,11 @@ class Integers(StatelessCodec):
     def encode(self, tensor: Tensor) -> Tree:
         """Return the integers, the size of a step, and the type of the tensor."""
         largest = tensor.abs().amax() if tensor.numel() else tensor.new_zeros(())
-        wide = tensor.to(_wide_dtype(tensor.dtype, require_finite(largest)))
+        # Types of 16 bits cannot hold the size of a step, and float32 not that of tiny numbers.
+        dtype = torch.promote_types(tensor.dtype, torch.float32)
+        if 0 < require_finite(largest) < STEPS * torch.finfo(dtype).tiny:
+            dtype = torch.float64
+        wide = tensor.to(dtype)
         limits = torch.finfo(wide.dtype)
         # Zeros have a step, too, and 127 steps do not overflow.
         step = (largest.to(wide.dtype) / STEPS).clamp(
@@ -123,12 +127,6 @@ class Integers(StatelessCodec):
         assert isinstance(step, Tensor)
         numbers = integers.to(step.dtype) * step
         return numbers.to(parse_dtype(name.removeprefix("torch.")))
-
-
-def _wide_dtype(dtype: torch.dtype, largest: float) -> torch.dtype:
-    """Return the type to compute in: types of 16 bits cannot hold the size of a step."""
-    wide = torch.promote_types(dtype, torch.float32)
-    return torch.float64 if 0 < largest < STEPS * torch.finfo(wide).tiny else wide
 
 
 def require_finite(largest: Tensor) -> float:

@@ -12,7 +12,6 @@ counts and sums are from van den Oord et al., arXiv 1711.00937, appendix A.1.
 
 # Shapes: G groups, P vectors in each, K codes of a group, D channels of a group, C = G D.
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
@@ -94,9 +93,10 @@ class VQ:
         """
         groups = self.groups or max(1, channels // self.width)
         if channels % groups:
+            divisors = [n for n in range(1, channels + 1) if channels % n == 0]
             raise OptionError(
                 f"vq cannot divide {channels} channels into {groups} groups; give groups that "
-                f"divide them: {', '.join(map(str, _divisors(channels)))}"
+                f"divide them: {', '.join(map(str, divisors))}"
             )
         return groups
 
@@ -326,7 +326,3 @@ def _to_vectors(tensor: Tensor, groups: int) -> Tensor:
     last = tensor.permute(0, 2, 3, 1) if tensor.dim() == 4 else tensor
     rows = last.reshape(-1, groups, channels // groups)
     return rows.transpose(0, 1).to(torch.float32).contiguous()
-
-
-def _divisors(number: int) -> Iterator[int]:
-    return (n for n in range(1, number + 1) if number % n == 0)

@@ -9,7 +9,7 @@ import io
 import pickle
 import tarfile
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -53,7 +53,10 @@ def read_pickles(release: Release, path: Path) -> tuple[Images, Images]:
             needs, or there is another number of images.
     """
     wanted = (*release.train_files, release.test_file)
-    files = _read_folder(path, wanted) if path.is_dir() else _read_archive(release, path)
+    files = _read_archive(release, path)
+    if path.is_dir():
+        present = filter(Path.is_file, map(path.joinpath, wanted))
+        files = ((file.name, file.read_bytes()) for file in present)
     images = {
         name: _unpickle(release, f"{path}: {name}", content)
         for name, content in files
@@ -77,13 +80,6 @@ def read_pickles(release: Release, path: Path) -> tuple[Images, Images]:
             f"{release.train_images} and {release.test_images}; fetch {release.archive} again"
         )
     return train, test
-
-
-def _read_folder(folder: Path, wanted: Sequence[str]) -> Iterator[tuple[str, bytes]]:
-    """Yield name and content of each wanted file that exists."""
-    for name in wanted:
-        if (folder / name).is_file():
-            yield name, (folder / name).read_bytes()
 
 
 def _read_archive(release: Release, archive: Path) -> Iterator[tuple[str, bytes]]:

@@ -17,7 +17,7 @@ from torch import Generator, Tensor
 from torch.nn import functional as F
 
 from hocket.data.batches import Examples
-from hocket.data.dataset import Kind, check_targets
+from hocket.data.dataset import check_targets
 from hocket.errors import DataError, OptionError, format_problems
 from hocket.options.hints import wrong_fields
 from hocket.options.ranges import Range, out_of_range
@@ -79,39 +79,32 @@ class Mix:
                 f"shape {tuple(inputs.shape)}; use mixup"
             )
         check_targets(targets_B, self.classes)
+
+        # Draw another example for each, and the share of each.
         others_B = torch.randperm(len(inputs), generator=rng)
         # PyTorch draws from no Beta with a generator of one's own.
         draw = np.random.default_rng(int(torch.randint(2**62, (), generator=rng)))
         if self.cutmix and (not self.mixup or draw.random() < 0.5):
+            # Replace a rectangle around a random centre; what lies outside is cut off.
             share = float(draw.beta(self.cutmix, self.cutmix))
-            inputs, share = _paste(inputs, inputs[others_B], share, draw)
+            height, width = inputs.shape[2:]
+            sides = []
+            for length in (height, width):
+                centre = int(draw.integers(length))
+                half = round(length * sqrt(1 - share)) // 2
+                sides.append((max(centre - half, 0), min(centre + half, length)))
+            (top, bottom), (left, right) = sides
+            others = inputs[others_B]
+            inputs = inputs.clone()
+            inputs[:, :, top:bottom, left:right] = others[:, :, top:bottom, left:right]
+            share = 1 - (bottom - top) * (right - left) / (height * width)
         else:
             share = float(draw.beta(self.mixup, self.mixup))
             inputs = inputs[others_B].lerp(inputs, share)
+
+        # Mix the targets by the same share.
         one_hot_BC = F.one_hot(targets_B.long(), self.classes).to(inputs.dtype)
         return inputs, one_hot_BC[others_B].lerp(one_hot_BC, share)
-
-
-def _paste(
-    images_BCHW: Tensor, others_BCHW: Tensor, share: float, draw: np.random.Generator
-) -> tuple[Tensor, float]:
-    """Return images with a rectangle of others, and the share of their area that is left.
-
-    Args:
-        images_BCHW: The images.
-        others_BCHW: Another image for each.
-        share: Share that is to be left, if the rectangle lies inside.
-        draw: Generator to draw the centre from.
-    """
-    height, width = images_BCHW.shape[2:]
-    sides = []
-    for length in (height, width):
-        centre, half = int(draw.integers(length)), round(length * sqrt(1 - share)) // 2
-        sides.append((max(centre - half, 0), min(centre + half, length)))
-    (top, bottom), (left, right) = sides
-    pasted = images_BCHW.clone()
-    pasted[:, :, top:bottom, left:right] = others_BCHW[:, :, top:bottom, left:right]
-    return pasted, 1 - (bottom - top) * (right - left) / (height * width)
 
 
 @final
@@ -133,27 +126,3 @@ class MixedExamples:
     def take(self, rows_B: Tensor, rng: Generator) -> tuple[Tensor, Tensor]:
         """Return mixed inputs (B, ...) of these rows and targets (B, C)."""
         return self.mix(*self.examples.take(rows_B, rng), rng)
-
-
-def check_mixing(name: str, kind: Kind, *, mixup: float, cutmix: float) -> None:
-    """Check that examples of a data set can be mixed.
-
-    Args:
-        name: Name of the data set.
-        kind: Kind of its inputs.
-        mixup: Alpha of mixup.
-        cutmix: Alpha of CutMix.
-
-    Raises:
-        OptionError: They cannot.
-    """
-    if kind == "tokens" and (mixup or cutmix):
-        raise OptionError(
-            f"mixup is {mixup} and cutmix is {cutmix}, and the data set {name!r} has tokens, "
-            "which are no numbers that could be mixed; leave both at 0"
-        )
-    if kind == "vectors" and cutmix:
-        raise OptionError(
-            f"cutmix is {cutmix}, and the data set {name!r} has vectors, not images of which "
-            "parts could be replaced; use mixup"
-        )

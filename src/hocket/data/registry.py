@@ -12,7 +12,7 @@ from hocket.data.dataset import Data
 from hocket.data.dataset import hold_out as divide
 from hocket.data.digits import digits
 from hocket.data.images import folder
-from hocket.data.mixing import Mix, MixedExamples, check_mixing
+from hocket.data.mixing import Mix, MixedExamples
 from hocket.data.synthetic import synthetic
 from hocket.data.text import text
 from hocket.errors import OptionError, format_problems
@@ -78,6 +78,7 @@ def load(
         OptionError: The name or an option is unknown, missing or invalid.
         DataError: The data set is missing or damaged, or cannot be divided.
     """
+    # Read the data, and divide them.
     check_data(name, data_dir, **chosen)
     if data_dir is not None:
         chosen["data_dir"] = Path(data_dir)
@@ -85,8 +86,18 @@ def load(
     if hold_out:
         data = divide(data, hold_out)
     train, test = (each.with_options(workers=workers) for each in (data.train, data.test))
+    # Mix training examples, if they can be mixed.
+    if data.kind == "tokens" and (mixup or cutmix):
+        raise OptionError(
+            f"mixup is {mixup} and cutmix is {cutmix}, and the data set {name!r} has tokens, "
+            "which are no numbers that could be mixed; leave both at 0"
+        )
+    if data.kind == "vectors" and cutmix:
+        raise OptionError(
+            f"cutmix is {cutmix}, and the data set {name!r} has vectors, not images of which "
+            "parts could be replaced; use mixup"
+        )
     if mixup or cutmix:
-        check_mixing(name, data.kind, mixup=mixup, cutmix=cutmix)
         mix = Mix(data.classes, mixup=mixup, cutmix=cutmix)
         train = train.with_options(examples=MixedExamples(train.examples, mix))
     return replace(data, train=train, test=test)

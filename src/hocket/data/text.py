@@ -70,7 +70,22 @@ def text(*, data_dir: Path, batch_size: int, seed: int = 0, context: int = 64) -
     """
     if context < 1:
         raise OptionError(f"context is {context}; give 1 or more characters")
-    path = _find_text_file(data_dir)
+
+    # Find the file: this one, or the only text file of the folder.
+    path = data_dir
+    if not path.is_file():
+        if not path.is_dir():
+            raise DataError(f"no text at {path}; give a text file or a folder with one *.txt")
+        files = sorted(path.glob("*.txt"))
+        if len(files) != 1:
+            names = ", ".join(file.name for file in files) or "none"
+            raise DataError(
+                f"{path} has {len(files)} text files ({names}), wanted exactly 1; "
+                "give the path of the file itself"
+            )
+        path = files[0]
+
+    # Read it, with a token for each character.
     try:
         # Newlines stay as they are: each is one or two characters, as in the file.
         characters = path.read_bytes().decode("utf-8-sig")
@@ -79,6 +94,8 @@ def text(*, data_dir: Path, batch_size: int, seed: int = 0, context: int = 64) -
     codes_N = np.frombuffer(characters.encode("utf-32-le"), dtype=np.uint32)
     vocabulary, tokens = np.unique(codes_N, return_inverse=True)
     tokens_N = torch.from_numpy(tokens.astype(np.int32))
+
+    # Divide it.
     train_length = len(tokens_N) * 9 // 10
     shortest = len(tokens_N) - train_length
     if shortest < context + 1:
@@ -98,23 +115,3 @@ def text(*, data_dir: Path, batch_size: int, seed: int = 0, context: int = 64) -
         shape=(context,),
         kind="tokens",
     )
-
-
-def _find_text_file(data_dir: Path) -> Path:
-    """Return the file itself, or the only text file of a folder.
-
-    Raises:
-        DataError: There is no such path, or the folder does not have exactly one text file.
-    """
-    if data_dir.is_file():
-        return data_dir
-    if not data_dir.is_dir():
-        raise DataError(f"no text at {data_dir}; give a text file or a folder with one *.txt")
-    files = sorted(data_dir.glob("*.txt"))
-    if len(files) != 1:
-        names = ", ".join(path.name for path in files) or "none"
-        raise DataError(
-            f"{data_dir} has {len(files)} text files ({names}), wanted exactly 1; "
-            "give the path of the file itself"
-        )
-    return files[0]

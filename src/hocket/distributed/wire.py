@@ -39,21 +39,18 @@ def encode_tree(tree: Tree, tensors: list[Tensor]) -> Any:
     if type(tree) in (tuple, list):
         return {type(tree).__name__: [encode_tree(item, tensors) for item in tree]}
     if type(tree) is dict:
-        return {"dict": [[_key(key), encode_tree(item, tensors)] for key, item in tree.items()]}
+        for key in tree:
+            if type(key) not in (str, int):
+                raise PacketError(
+                    f"the key {key!r} of a dict cannot be sent to another process; use a string"
+                )
+        return {"dict": [[key, encode_tree(item, tensors)] for key, item in tree.items()]}
     if tree is None or type(tree) in (bool, int, float, str):
         return tree
     raise PacketError(
         f"a {type(tree).__name__} cannot be sent to another process; let the stage return, and "
         "the batches hold, tensors, numbers, strings, None, or tuples, lists and dicts of them"
     )
-
-
-def _key(key: object) -> object:
-    if type(key) not in (str, int):
-        raise PacketError(
-            f"the key {key!r} of a dict cannot be sent to another process; use a string"
-        )
-    return key
 
 
 def decode_tree(spec: Any, tensors: Sequence[Tensor]) -> Tree:

@@ -10,10 +10,10 @@ from random import Random
 from typing import Any
 
 from hocket.engine.async_stage import AsyncStage
-from hocket.engine.engine import Engine, Pace
+from hocket.engine.engine import Engine
 from hocket.engine.event import Event
 from hocket.methods.simulated.stage_speeds import StageSpeeds
-from hocket.transport.source import Source
+from hocket.transport.mailbox import Source
 from hocket.tree import Tree
 
 
@@ -69,18 +69,34 @@ class EventClock:
         return (self._taken[stage] + 1) / speed
 
 
-class SimulatedPace(Pace):
-    """Pace of stages that take their turns in simulated time, each to its goal.
+class AsyncSimulation(Engine):
+    """Lets stages take their turns in the order of simulated time.
 
     Args:
         stages: All stages, in order.
+        source: Source of batches.
+        speeds: Speed of each stage.
     """
 
-    def __init__(self, stages: Sequence[AsyncStage]) -> None:
+    def __init__(
+        self,
+        stages: Sequence[AsyncStage],
+        source: Source,
+        speeds: StageSpeeds,
+    ) -> None:
+        self.stages = [stage.stage for stage in stages]
         self._stages = stages
+        self._source = source
+        self._clock = EventClock(speeds)
+        self._tick_count = 0
 
     @property
-    def finished(self) -> bool:
+    def tick_count(self) -> int:
+        """Number of turns that the first stage has taken."""
+        return self._tick_count
+
+    @property
+    def reached_goal(self) -> bool:
         """True once every stage has reached its goal."""
         return all(stage.finished for stage in self._stages)
 
@@ -97,34 +113,6 @@ class SimulatedPace(Pace):
         """Let every stage train for as long as batches enter."""
         for stage in self._stages:
             stage.end_goal()
-
-
-class AsyncSimulation(Engine):
-    """Lets stages take their turns in the order of simulated time.
-
-    Args:
-        stages: All stages, in order.
-        source: Source of batches.
-        speeds: Speed of each stage.
-    """
-
-    def __init__(
-        self,
-        stages: Sequence[AsyncStage],
-        source: Source,
-        speeds: StageSpeeds,
-    ) -> None:
-        self.pace = SimulatedPace(stages)
-        self.stages = [stage.stage for stage in stages]
-        self._stages = stages
-        self._source = source
-        self._clock = EventClock(speeds)
-        self._tick_count = 0
-
-    @property
-    def tick_count(self) -> int:
-        """Number of turns that the first stage has taken."""
-        return self._tick_count
 
     def step(self, inputs: Tree, targets: Tree, epoch: int) -> list[Event]:
         """Take a turn of the first stage, at which a batch enters, and all until its next.

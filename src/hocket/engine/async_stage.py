@@ -4,8 +4,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-from hocket.engine.event import Event, Watcher
-from hocket.engine.execute import execute
+from hocket.engine.event import Event, Watcher, execute
 from hocket.program.action import Action
 from hocket.stage.passes import forward_only
 from hocket.stage.stage import Stage

@@ -26,9 +26,8 @@ from hocket.engine.event import Watcher
 from hocket.engine.gradient_error import GradientErrorMeter
 from hocket.engine.serial import SerialEngine
 from hocket.engine.stage_streams import StageStreams, on_streams
-from hocket.errors import HocketError, OptionError, warn
-from hocket.methods.method import Method, Replay
-from hocket.methods.simulated.stage_speeds import equal_speeds
+from hocket.errors import HocketError, OptionError
+from hocket.methods.method import Replay
 from hocket.partition.parts.partial_module import PartialModule
 from hocket.partition.sequential import is_sequential, layers_in_order
 from hocket.restore import dry_run
@@ -44,7 +43,7 @@ from hocket.stage.stage import Stage
 from hocket.timeline import Recorder
 from hocket.transport import replay_buffer
 from hocket.transport.encoded import EncodedPort
-from hocket.transport.mailbox import Edge, NoNextStage
+from hocket.transport.mailbox import Edge, NoNextStage, Source
 from hocket.transport.packet import Activation
 from hocket.transport.port import ToNext, ToPrevious
 from hocket.transport.processes.backend import Backend
@@ -57,42 +56,8 @@ from hocket.transport.processes.connection_ports import (
 )
 from hocket.transport.processes.reconnecting import DroppingPort, ReconnectingLink
 from hocket.transport.replay_buffer import ReplayBuffer
-from hocket.transport.source import Source
 from hocket.transport.stats import SendStats
 from hocket.tree import Tree, copy_tensors
-
-
-def warn_of_biased_gradients(setup: Setup) -> None:
-    """Warn if a codec makes gradients biased.
-
-    Args:
-        setup: Options of the training.
-    """
-    if setup.codec.biases_gradients and setup.method.signal.needs_gradient:
-        warn(
-            f"the codec {setup.codec} sends other activations than method "
-            f"{setup.method.name!r} back-propagates through: a stage applies the gradient at "
-            "what the next one received as if it were that at its own output, so that all "
-            "stages but the last learn from biased gradients; methods with local losses, such "
-            "as dgl, do not",
-        )
-
-
-def warn_of_idle_remedies(method: Method, stages: int) -> None:
-    """Warn of remedies that change nothing, as no gradient is late enough.
-
-    Args:
-        method: Method of the training.
-        stages: Number of stages.
-    """
-    idle = [remedy.name for remedy in method.remedies if remedy.slows or stages == 1]
-    if idle and all(method.staleness(stage, stages) <= 1 for stage in range(stages)):
-        warn(
-            f"{' and '.join(idle)} changes nothing: on {stages} stage{'s'[: stages - 1]} of "
-            f"{method.name!r} no "
-            "gradient is late by more than one update in the mean; use more stages, or leave "
-            "it out",
-        )
 
 
 def build_stage(setup: Setup, parts: StageParts) -> Stage:
@@ -120,10 +85,10 @@ def build_stage(setup: Setup, parts: StageParts) -> Stage:
     )
     if parts.signal.needs_gradient:
         load_backward()
-    return Stage(setup, parts if setup.codec == Exact() else _with_codec(setup, parts))
+    if setup.codec == Exact():
+        return Stage(setup, parts)
 
-
-def _with_codec(setup: Setup, parts: StageParts) -> StageParts:
+    # Ports that encode what is sent, where there is a neighbour.
     codec, index = setup.codec, parts.index
     seed = setup.seed + parts.seed_offset
     to_previous, to_next = parts.to_previous, parts.to_next
@@ -140,7 +105,7 @@ def _with_codec(setup: Setup, parts: StageParts) -> StageParts:
             self_contained=setup.method.free_running,
             edge=f"the edge from stage {index} to stage {index + 1}",
         )
-    return replace(parts, to_previous=to_previous, to_next=to_next)
+    return Stage(setup, replace(parts, to_previous=to_previous, to_next=to_next))
 
 
 @torch.enable_grad()  # for networks that differentiate in their forward
@@ -169,8 +134,18 @@ def build_signals(
     networks_cut = {m.network for m in modules if isinstance(m, PartialModule)}
     with dry_run(*modules, *networks_cut):  # a part repeats the forward of its whole network
         for k, module in enumerate(modules):
-            value, outputs = _forward_by_layers(module, copy_tensors(value))
+            # Layer by layer, if they are known: signals need the shapes between them.
+            value, layers = copy_tensors(value), [module]
+            if is_sequential(module) and module._modules:
+                layers = list(layers_in_order(module).values())
+            outputs = []
+            for layer in layers:
+                value, has_weights = layer(value), next(layer.parameters(), None) is not None
+                if isinstance(value, torch.Tensor) and has_weights:
+                    outputs.append(tuple(value.shape[1:]))
             hidden.append(outputs)
+
+            # The shape that the stage sends on.
             real = isinstance(value, torch.Tensor) and value.is_floating_point()
             if k < len(modules) - 1 and not signals[k].needs_gradient and not real:
                 raise OptionError(
@@ -192,27 +167,6 @@ def build_signals(
             network = signal.build_network(shapes[k], output_shape, later)
         networks.append(network.to(dtypes[k]))
     return signals, networks
-
-
-def _forward_by_layers(module: nn.Module, value: Tree) -> tuple[Tree, list[tuple[int, ...]]]:
-    """Forward a stage, whose layers are known if it is an nn.Sequential.
-
-    Args:
-        module: Layers of the stage.
-        value: Its input.
-
-    Returns:
-        Its output, and the shape of the output of each layer with weights, without the batch.
-    """
-    layers = [module]
-    if is_sequential(module) and module._modules:
-        layers = list(layers_in_order(module).values())
-    shapes = []
-    for layer in layers:
-        value = layer(value)
-        if isinstance(value, torch.Tensor) and next(layer.parameters(), None) is not None:
-            shapes.append(tuple(value.shape[1:]))
-    return value, shapes
 
 
 SPARE_CAPACITY = 4
@@ -412,8 +366,8 @@ def build_async_simulation(parts: EngineParts) -> AsyncSimulation:
         AsyncStage(stage, draw, setup.method.accumulate, parts.watchers)
         for stage, draw in zip(stages, draws, strict=True)
     ]
-    speeds = setup.stage_speeds or equal_speeds(count)
-    return AsyncSimulation(async_stages, source, speeds)
+    assert setup.stage_speeds is not None, "stages that run freely have some"
+    return AsyncSimulation(async_stages, source, setup.stage_speeds)
 
 
 def build_async_process(parts: EngineParts, world: World) -> AsyncProcess:
@@ -424,7 +378,8 @@ def build_async_process(parts: EngineParts, world: World) -> AsyncProcess:
     """
     setup, k, count = parts.setup, world.stage, len(parts.modules)
     replay = cast(Replay, setup.method.replay)  # which lets stages run freely
-    speeds = setup.stage_speeds or equal_speeds(count)
+    speeds = setup.stage_speeds
+    assert speeds is not None, "stages that run freely have some"
     if world.replicas > 1 or speeds.timing != "regular":
         raise OptionError(
             f"in several processes the stages of method {setup.method.name!r} have no "

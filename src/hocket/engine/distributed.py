@@ -7,9 +7,8 @@ and waits only where an action needs a packet that is not there yet.
 from collections.abc import Iterable, Iterator, Sequence
 
 from hocket.distributed.world.world import World
-from hocket.engine.engine import Batch, LockstepEngine, Pace
-from hocket.engine.event import Event, Watcher
-from hocket.engine.execute import execute
+from hocket.engine.engine import Batch, LockstepEngine
+from hocket.engine.event import Event, Watcher, execute
 from hocket.engine.lookahead import BatchAnnouncer
 from hocket.errors import DataError
 from hocket.methods.method import Method
@@ -18,33 +17,10 @@ from hocket.program.program import Program
 from hocket.signals.losses import count_targets
 from hocket.stage.passes.forward_only import Prediction
 from hocket.stage.stage import Stage
+from hocket.transport.mailbox import Source
 from hocket.transport.processes.connection import Connection
 from hocket.transport.processes.connection_ports import Lookahead
-from hocket.transport.source import Source
 from hocket.tree import Tree, count_samples, take_samples, tensors
-
-
-class AnnouncedPace(Pace):
-    """Pace of the stage of this process, by the batches that the first stage announces.
-
-    Args:
-        program: Program of the stage.
-        announce: Gives the batches of all stages.
-        lookahead: Batches that are known to enter.
-        ahead: Number of batches that the first stage reads ahead.
-    """
-
-    def __init__(
-        self, program: Program, announce: BatchAnnouncer, lookahead: Lookahead, ahead: int
-    ) -> None:
-        self._program = program
-        self._announce = announce
-        self._lookahead = lookahead
-        self._ahead = ahead
-
-    def ticks(self, batches: Iterable[Batch]) -> Iterator[Batch]:
-        """Return a batch for each tick at the first stage, placeholders at the others."""
-        return self._announce(batches, self._lookahead, self._program.batch_count, self._ahead)
 
 
 class DistributedEngine(LockstepEngine):
@@ -72,12 +48,10 @@ class DistributedEngine(LockstepEngine):
         lookahead: Lookahead,
         watchers: Sequence[Watcher],
     ) -> None:
-        program = Program(method, world.stages, only=stage.index)
+        super().__init__(Program(method, world.stages, only=stage.index), [stage])
         self._announce = BatchAnnouncer(previous, following)
         # News of the batches to come must reach the last stage before it needs them.
-        ahead = method.entry(world.stages - 1) + 2
-        pace = AnnouncedPace(program, self._announce, lookahead, ahead)
-        super().__init__(program, [stage], pace)
+        self._ahead = method.entry(world.stages - 1) + 2
         self._world = world
         self._source = source
         self._previous = previous
@@ -87,6 +61,10 @@ class DistributedEngine(LockstepEngine):
         for connection in (previous, following):
             if connection is not None:
                 world.add_link(connection)
+
+    def ticks(self, batches: Iterable[Batch]) -> Iterator[Batch]:
+        """Return a batch for each tick at the first stage, placeholders at the others."""
+        return self._announce(batches, self._lookahead, self.program.batch_count, self._ahead)
 
     def predict(self, batches: Iterable[Batch]) -> Iterator[Prediction]:
         """Forward batches for evaluation; return what this stage predicts."""

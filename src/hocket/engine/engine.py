@@ -1,4 +1,4 @@
-"""Engines, which execute a program for a trainer, and their pace."""
+"""Engines, which execute a program for a trainer."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
@@ -15,53 +15,17 @@ from hocket.tree import Tree
 Batch: TypeAlias = tuple[Tree, Tree]
 
 
-class Pace:
-    """Batches that the stages take, and the goal at which they end.
-
-    Stages that keep step have no goal: they train while batches enter, and stop with them.
-    """
-
-    @property
-    def finished(self) -> bool:
-        """True if every stage has trained for all its epochs, at the end of the data."""
-        return True
-
-    @property
-    def stopped(self) -> bool:
-        """True if stages that run freely were stopped where they were, before their goal."""
-        return False
-
-    def set_goal(self, epochs: int, length: int | None, *, epoch: int, again: bool) -> None:
-        """Let every stage train for a number of epochs more.
-
-        Args:
-            epochs: Number of epochs.
-            length: Batches in an epoch, if known.
-            epoch: Epoch of the data that comes next.
-            again: True to count from where the goal was set before a restart.
-        """
-
-    def end_goal(self) -> None:
-        """Let every stage train for as long as batches enter, now that its goal is reached."""
-
-    def stop(self) -> None:
-        """Let all stages that run freely stop where they are."""
-
-    def ticks(self, batches: Iterable[Batch]) -> Iterator[Batch]:
-        """Return a batch for each tick; a placeholder in processes that read no data."""
-        return iter(batches)
-
-
 class Engine(ABC):
     """Executes a program, or the part of it that one stage has.
 
+    Stages that run freely train until each has reached its goal. Stages that keep step have no
+    goal: they train while batches enter, and stop with them.
+
     Attributes:
         stages: Stages of this process.
-        pace: Batches that the stages take, and their goal.
     """
 
     stages: Sequence[Stage]
-    pace: Pace
 
     @property
     @abstractmethod
@@ -83,6 +47,40 @@ class Engine(ABC):
     @abstractmethod
     def finish(self) -> list[Event]:
         """Complete every batch in flight and apply every gradient."""
+
+    @property
+    def reached_goal(self) -> bool:
+        """True if every stage has trained for all its epochs, at the end of the data."""
+        return True
+
+    @property
+    def stopped(self) -> bool:
+        """True if stages that run freely were stopped where they were, before their goal."""
+        return False
+
+    # Stages that keep step have no goal, and nothing to do in these three methods.
+
+    def set_goal(  # noqa: B027
+        self, epochs: int, length: int | None, *, epoch: int, again: bool
+    ) -> None:
+        """Let every stage train for a number of epochs more.
+
+        Args:
+            epochs: Number of epochs.
+            length: Batches in an epoch, if known.
+            epoch: Epoch of the data that comes next.
+            again: True to count from where the goal was set before a restart.
+        """
+
+    def end_goal(self) -> None:  # noqa: B027
+        """Let every stage train for as long as batches enter, now that its goal is reached."""
+
+    def stop(self) -> None:  # noqa: B027
+        """Let all stages that run freely stop where they are."""
+
+    def ticks(self, batches: Iterable[Batch]) -> Iterator[Batch]:
+        """Return a batch for each tick; a placeholder in processes that read no data."""
+        return iter(batches)
 
     def predict(self, batches: Iterable[Batch]) -> Iterator[Prediction]:
         """Forward batches for evaluation; return what each stage of this process predicts."""
@@ -106,22 +104,16 @@ class Engine(ABC):
         """Continue from the states of the stages of this process, in this engine or another."""
 
 
-class UnbuiltPace(Pace):
-    """Pace of stages that do not exist yet: the first batch builds them."""
-
-    finished = False
-
-    def ticks(self, batches: Iterable[Batch]) -> Iterator[Batch]:
-        """Return no batches."""
-        return iter(())
-
-
 class UnbuiltEngine(Engine):
     """Engine without stages: nothing is done, in flight or sent."""
 
     stages = ()
     tick_count = 0
-    pace = UnbuiltPace()
+    reached_goal = False
+
+    def ticks(self, batches: Iterable[Batch]) -> Iterator[Batch]:
+        """Return no batches: the first one builds the stages."""
+        return iter(())
 
     def step(self, inputs: Tree, targets: Tree, epoch: int) -> list[Event]:
         """Refuse to train.
@@ -156,13 +148,11 @@ class LockstepEngine(Engine):
     Args:
         program: Program of the stages of this process.
         stages: These stages, in order.
-        pace: Batches that they take.
     """
 
-    def __init__(self, program: Program, stages: Sequence[Stage], pace: Pace) -> None:
+    def __init__(self, program: Program, stages: Sequence[Stage]) -> None:
         self.program = program
         self.stages = stages
-        self.pace = pace
 
     @property
     def tick_count(self) -> int:

@@ -1,8 +1,11 @@
-"""Events of a training: one for every action that an engine has executed."""
+"""Events of a training: one for every action that an engine executes."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple, TypeAlias
 
+import torch
+
+from hocket.errors import NonFiniteError
 from hocket.program.action import Action
 from hocket.stage.report import ActionReport
 from hocket.stage.stage import Stage
@@ -18,3 +21,58 @@ class Event(NamedTuple):
 
 Watcher: TypeAlias = Callable[[Event, Stage], None]
 """Called after every action, while the stage still holds the results of the action."""
+
+
+def execute(
+    stage: Stage,
+    action: Action,
+    tick: int,
+    watchers: Sequence[Watcher],
+    do: Callable[[int], ActionReport] | None = None,
+) -> Event:
+    """Let a stage do an action; an error gets a note that names the action.
+
+    Args:
+        stage: The stage.
+        action: The action.
+        tick: Number of the tick.
+        watchers: Called afterwards.
+        do: Does the action to the batch of this number; None for ``stage.execute``.
+    """
+    if stage.late_check.postpones:
+        stage.late_check.before(action, tick)
+    recorder = stage.recorder
+    recorder.begin(action.kind, action.batch, tick)
+    try:  # and no context managers, as every action would enter them
+        report = do(action.batch) if do is not None else stage.execute(action)
+    except Exception as error:
+        add_place(error, action, tick)
+        raise
+    finally:
+        recorder.end()
+    event = Event(tick, action, report)
+    for watch in watchers:
+        watch(event, stage)
+    return event
+
+
+def add_place(error: Exception, action: Action, tick: int) -> None:
+    """Add a note to an error.
+
+    Args:
+        error: The error.
+        action: Action that has failed.
+        tick: Number of its tick.
+    """
+    if isinstance(error, NonFiniteError):
+        if error.batch is not None:  # of an earlier action, which it names
+            return
+        error.batch = action.batch
+    where = f"stage {action.stage}, batch {action.batch}, tick {tick}"
+    error.add_note(f"({where}: {action})")
+    # PyTorch has no class for a lack of memory on a CPU.
+    if isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error):
+        error.add_note(
+            "(memory is short: use smaller batches and accumulate more of them, a method that "
+            "keeps fewer batches in flight, or precision='bf16')"
+        )

@@ -14,8 +14,7 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor, nn
 
-from hocket.engine.event import Event
-from hocket.engine.execute import add_place
+from hocket.engine.event import Event, add_place
 from hocket.errors import OptionError
 from hocket.methods.method import Method
 from hocket.options.require import require_functions
@@ -122,24 +121,20 @@ class GradientErrorMeter:
             return
         true = self._true[batch].pop(stage.index)
         if not event.report.skipped:
-            self._compare(stage, batch, true)
+            trained = _trained(stage)
+            late = _flat(stage.gradients[: len(trained)], trained)  # without a head's
+            product = late.norm() * true.norm()
+            self._listener(
+                GradientError(
+                    stage=stage.index,
+                    batch=batch,
+                    cosine=float(late @ true / product) if product else 0.0,
+                    ratio=float(late.norm() / true.norm()) if true.norm() else float("inf"),
+                )
+            )
         self._missing[batch] -= 1
         if not self._missing[batch]:
             del self._batches[batch], self._true[batch], self._missing[batch]
-
-    def _compare(self, stage: Stage, batch: int, true: Tensor) -> None:
-        """Compare the gradient that the stage has just computed."""
-        trained = _trained(stage)
-        late = _flat(stage.gradients[: len(trained)], trained)  # without a head's
-        product = late.norm() * true.norm()
-        self._listener(
-            GradientError(
-                stage=stage.index,
-                batch=batch,
-                cosine=float(late @ true / product) if product else 0.0,
-                ratio=float(late.norm() / true.norm()) if true.norm() else float("inf"),
-            )
-        )
 
     def _loss_again(self, number: int, batch: int) -> Tensor:
         """Return the loss of a batch at the present weights, a scalar with its graph."""
@@ -174,17 +169,13 @@ def _trained(stage: Stage) -> list[nn.Parameter]:
 
 def _flat(gradients: Sequence[Tensor | None], like: Sequence[Tensor]) -> Tensor:
     """Return all gradients as one vector (D,) in float64, zeros for those that are None."""
-    parts = [
-        _as_real(torch.zeros_like(p) if g is None else g.to_dense()).cpu().double().flatten()
-        for g, p in zip(gradients, like, strict=True)
-    ]
-    return torch.cat(parts) if parts else torch.zeros(0, dtype=torch.float64)
-
-
-def _as_real(tensor: Tensor) -> Tensor:
-    """Return a tensor (...) without its graph; complex numbers as pairs (..., 2)."""
-    plain = tensor.detach().resolve_conj()
-    return torch.view_as_real(plain) if plain.is_complex() else plain
+    parts = [torch.zeros(0, dtype=torch.float64)]
+    for gradient, weight in zip(gradients, like, strict=True):
+        dense = torch.zeros_like(weight) if gradient is None else gradient.to_dense()
+        plain = dense.detach().resolve_conj()
+        real = torch.view_as_real(plain) if plain.is_complex() else plain
+        parts.append(real.cpu().double().flatten())
+    return torch.cat(parts)
 
 
 def build_error_meter(

@@ -5,16 +5,15 @@ Its results define what is correct: every other engine gives the same bits.
 
 from collections.abc import Sequence
 
-from hocket.engine.engine import LockstepEngine, Pace
-from hocket.engine.event import Event, Watcher
-from hocket.engine.execute import execute
+from hocket.engine.engine import LockstepEngine
+from hocket.engine.event import Event, Watcher, execute
 from hocket.engine.gradient_error import GradientErrorMeter
 from hocket.engine.stage_streams import StageStreams
 from hocket.methods.method import Method
 from hocket.program.action import Tick
 from hocket.program.program import Program
 from hocket.stage.stage import Stage
-from hocket.transport.source import Source
+from hocket.transport.mailbox import Source
 from hocket.tree import Tree
 
 
@@ -39,7 +38,7 @@ class SerialEngine(LockstepEngine):
         meter: GradientErrorMeter | None,
         streams: StageStreams | None,
     ) -> None:
-        super().__init__(Program(method, len(stages)), stages, Pace())
+        super().__init__(Program(method, len(stages)), stages)
         self._source = source
         self._meter = meter
         self._streams = streams

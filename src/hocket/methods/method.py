@@ -15,12 +15,7 @@ from hocket.errors import OptionError, format_problems
 from hocket.options.common_options import Reduce
 from hocket.options.hints import wrong_fields
 from hocket.options.ranges import Range, out_of_range
-from hocket.remedies.remedy import (
-    Remedy,
-    StageInfo,
-    count_flushed_updates,
-    remedy_problems,
-)
+from hocket.remedies.remedy import Remedy, count_flushed_updates, remedy_problems
 from hocket.signals.signal import Signal
 
 Order = Literal["forward-first", "backward-first"]
@@ -184,18 +179,10 @@ class Method:
         """
         return replace(self, remedies=(*self.remedies, *remedies))
 
-    def stage_info(self, stage: int, stages: int) -> StageInfo:
-        """Return a stage as remedies know it.
-
-        Args:
-            stage: Number of the stage, from 0.
-            stages: Number of stages.
-        """
-        return StageInfo(stage, stages, self.staleness(stage, stages))
-
     def _contradictions(self) -> list[str]:
         """Return each pair of choices that contradict each other."""
         linearize, hold, signal = self.linearize, self.hold, self.signal
+        flush = self.flush
         problems = []
         if self.statistics == "both" and linearize != "recompute":
             problems.append(
@@ -203,7 +190,23 @@ class Method:
                 "there is no second pass to count; use linearize='recompute'"
             )
         if self.flushes:
-            problems += self._flush_contradictions()
+            if not signal.needs_gradient:
+                problems.append(
+                    f"flush={flush!r} waits for gradients from the next stage, and the signal "
+                    "needs none; leave flush at 'never'"
+                )
+            if linearize == "live" or hold != "newest":
+                problems.append(
+                    f"flush={flush!r} with linearize={linearize!r} and hold={hold!r}: no "
+                    "weight changes between a forward and its backward, so there are no others "
+                    "to choose; use linearize='stash', or 'recompute' to keep inputs instead "
+                    "of graphs, and hold='newest'"
+                )
+            if flush == "all-forward" and self.order == "backward-first":
+                problems.append(
+                    "flush='all-forward' with order='backward-first': a backward would begin "
+                    "before the last forward; use order='forward-first', or flush='alternate'"
+                )
         elif hold != "newest" and not (signal.needs_gradient and linearize == "stash"):
             problems.append(
                 f"hold={hold!r} with linearize={linearize!r}: a backward has to meet "
@@ -214,29 +217,6 @@ class Method:
             problems.append(
                 "replay draws batches from a buffer, but the signal needs an answer for each "
                 "batch; use a local loss"
-            )
-        return problems
-
-    def _flush_contradictions(self) -> list[str]:
-        """Return each choice that contradicts the flush."""
-        flush, linearize, hold = self.flush, self.linearize, self.hold
-        problems = []
-        if not self.signal.needs_gradient:
-            problems.append(
-                f"flush={flush!r} waits for gradients from the next stage, and the signal "
-                "needs none; leave flush at 'never'"
-            )
-        if linearize == "live" or hold != "newest":
-            problems.append(
-                f"flush={flush!r} with linearize={linearize!r} and hold={hold!r}: no weight "
-                "changes between a forward and its backward, so there are no others to choose; "
-                "use linearize='stash', or 'recompute' to keep inputs instead of graphs, and "
-                "hold='newest'"
-            )
-        if flush == "all-forward" and self.order == "backward-first":
-            problems.append(
-                "flush='all-forward' with order='backward-first': a backward would begin "
-                "before the last forward; use order='forward-first', or flush='alternate'"
             )
         return problems
 

@@ -2,6 +2,7 @@
 
 import inspect
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -140,21 +141,17 @@ def _arguments(
     factory: OptimizerFactory, parameters: NamedParameters, stage: int, stages: int
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Return the arguments that the signature of a factory asks for."""
-    wanted = _argument_names(factory)
+    # The names of the arguments that are still to be given.
+    wanted: set[str] = set()
+    with suppress(TypeError, ValueError):  # it is no function, or one without a signature
+        wanted = set(inspect.signature(factory).parameters)
+    if isinstance(factory, partial):
+        wanted -= factory.keywords.keys()
     places = {"stage": stage, "stages": stages}
     keywords: dict[str, Any] = {name: at for name, at in places.items() if name in wanted}
     if "named_parameters" in wanted:
         return (), keywords | {"named_parameters": list(parameters)}
     return ([parameter for _, parameter in parameters],), keywords
-
-
-def _argument_names(factory: OptimizerFactory) -> set[str]:
-    """Return the names of the arguments that are still to be given."""
-    try:
-        names = set(inspect.signature(factory).parameters)
-    except (TypeError, ValueError):  # it is no function, or one without a signature
-        return set()
-    return names - factory.keywords.keys() if isinstance(factory, partial) else names
 
 
 def _wrong_call(

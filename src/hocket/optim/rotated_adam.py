@@ -87,10 +87,12 @@ class RotatedAdam(Optimizer):
         state["step"] += 1
         done = int(state["step"])
         if group["rotated"]:
-            _accumulate_covariances(state, gradient, beta2)
-            if "left_basis" not in state:
-                _find_bases(state)
-            elif done % group["refresh"] == 0:
+            # The covariances of rows and of columns, as moving averages.
+            products = (gradient @ gradient.T, gradient.T @ gradient)
+            for side, product in zip(_SIDES, products, strict=True):
+                average = state.setdefault(f"{side}_covariance", torch.zeros_like(product))
+                average.lerp_(product, 1 - beta2)
+            if "left_basis" not in state or done % group["refresh"] == 0:
                 _turn_bases(state)
         state["exp_avg"].lerp_(gradient, 1 - beta1)
         turned = _rotate(gradient, state)
@@ -101,35 +103,18 @@ class RotatedAdam(Optimizer):
         weight.add_(_rotate_back(change, state), alpha=-group["lr"] / (1 - beta1**done))
 
 
-def _accumulate_covariances(state: dict[str, Any], gradient_MN: Tensor, beta: float) -> None:
-    """Add the covariances of rows and of columns of a gradient to their moving averages.
-
-    Args:
-        state: State of the weight.
-        gradient_MN: Its gradient.
-        beta: Part of the averages that is kept.
-    """
-    products = (gradient_MN @ gradient_MN.T, gradient_MN.T @ gradient_MN)
-    for side, product in zip(_SIDES, products, strict=True):
-        average = state.setdefault(f"{side}_covariance", torch.zeros_like(product))
-        average.lerp_(product, 1 - beta)
-
-
-def _find_bases(state: dict[str, Any]) -> None:
-    """Set both bases to the eigenvectors of the covariances, the largest eigenvalue first."""
-    for side in _SIDES:
-        covariance = state[f"{side}_covariance"]
-        vectors = torch.linalg.eigh(_at_least_float32(covariance)).eigenvectors
-        state[f"{side}_basis"] = vectors.flip(1).to(covariance.dtype).contiguous()
-
-
 def _turn_bases(state: dict[str, Any]) -> None:
-    """Do a step of the power iteration for each basis, its vectors in the order of eigenvalues.
+    """Set each basis to eigenvectors of the covariance, the largest eigenvalue first.
 
-    The second moments of coordinates are put into the new order.
+    Later a basis does a step of the power iteration, and the second moments of coordinates are
+    put into the new order.
     """
     for dim, side in enumerate(_SIDES):
-        covariance, basis = state[f"{side}_covariance"], state[f"{side}_basis"]
+        covariance, basis = state[f"{side}_covariance"], state.get(f"{side}_basis")
+        if basis is None:
+            turned = torch.linalg.eigh(_at_least_float32(covariance)).eigenvectors.flip(1)
+            state[f"{side}_basis"] = turned.to(covariance.dtype).contiguous()
+            continue
         estimates = (basis * (covariance @ basis)).sum(0)
         order = estimates.argsort(descending=True, stable=True)
         state["exp_avg_sq"].copy_(state["exp_avg_sq"].index_select(dim, order))

@@ -106,10 +106,12 @@ def split_at_commas(text: str) -> list[str]:
     >>> split_at_commas('name="a],b",depth=1')
     ['name="a],b"', 'depth=1']
     """
-    parts, depth, quoted = [""], 0, False
+    parts, depth, quoted, escaped = [""], 0, False, False
     for letter in text:
-        if letter == '"' and not parts[-1].endswith("\\"):
+        if letter == '"' and not escaped:
             quoted = not quoted
+        # A backslash escapes the next letter, unless it is escaped itself.
+        escaped = letter == "\\" and not escaped
         if not quoted:
             depth += (letter in "[({") - (letter in "])}")
         if letter == "," and depth == 0 and not quoted:
@@ -154,7 +156,7 @@ def _parse_value(value: str, text: str) -> Any:
 def _format_value(value: Any) -> str:
     if isinstance(value, str):
         return value if _reads_back(value) else json.dumps(value, ensure_ascii=False)
-    return json.dumps(list(value) if isinstance(value, tuple) else value).replace(", ", ",")
+    return json.dumps(value, separators=(",", ": "))
 
 
 def _reads_back(word: str) -> bool:

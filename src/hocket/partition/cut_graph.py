@@ -95,6 +95,15 @@ class CutGraph:
         """Name of the first module of each layer; the first layer's is ``(start)``."""
         return ("(start)", *(point.name for point in self.cut_points))
 
+    def layers_of(self, name: str) -> set[int]:
+        """Return all layers that use weights of a module, or call weightless modules in it."""
+        prefix = f"{name}."
+        layers = {n for w, n in self.weight_layers.items() if w.startswith(prefix)}
+        for module, called_in in self.weightless_layers.items():
+            if module == name or module.startswith(prefix):
+                layers.update(called_in)
+        return layers
+
 
 def batch_size(inputs: Tree) -> int:
     """Return the size of a batch: the first dimension of its first tensor."""

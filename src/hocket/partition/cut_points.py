@@ -202,22 +202,17 @@ class _GraphBuilder:
                     yield problem
             if call.checkpointed:
                 yield "activation checkpointing repeats what is around it; cut before that"
-            yield from self._find_decisions(recording, call)
+            # Decisions before the call that a stage that begins there cannot repeat. Those
+            # inside a module that the stage leaves out are of no concern to it.
+            entered = self.repeated.union(call.callers)
+            for query in recording.queries:
+                if query.reads_elements and query.event < call.start and query.frame in entered:
+                    yield query.reason
             yield from _find_unknown_values(recording, call)
             yield from _find_mutated_views(recording, call)
         yield from self._find_divided_buffers(calls)
         if self._needs_sizes(calls) and self._find_batch_dimension(calls) is None:
             yield "sizes of the inputs matter after it, and nothing that is sent shows them"
-
-    def _find_decisions(self, recording: Recording, call: Call) -> Iterator[str]:
-        """Yield decisions before the call that a stage that begins there cannot repeat.
-
-        Those inside a module that the stage leaves out are of no concern to it.
-        """
-        entered = self.repeated.union(call.callers)
-        for query in recording.queries:
-            if query.reads_elements and query.event < call.start and query.frame in entered:
-                yield query.reason
 
     def _find_divided_buffers(self, calls: Candidate) -> Iterator[str]:
         """Yield modules with buffers in two stages; they can only move to a device together."""

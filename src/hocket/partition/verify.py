@@ -111,7 +111,11 @@ def verify_stages(network: nn.Module, stages: Sequence[nn.Module], sample: Tree)
                 f"cut into {len(stages)} stages, this network computes something else", problems
             )
         )
-    _warn_of_rounding(rounded, len(stages))
+    if rounded:
+        warn(
+            f"cut into {len(stages)} stages, this network computes the same but for rounding, "
+            f"as sums over tensors of other strides run in another order: {rounded[0]}"
+        )
 
 
 def _run_whole(network: nn.Module, sample: Tree, *, learns: bool) -> tuple[_Pass, bool]:
@@ -139,15 +143,6 @@ def _run_whole(network: nn.Module, sample: Tree, *, learns: bool) -> tuple[_Pass
             return _run(network, [network], sample, grad=False), False
         except Exception:
             raise unfit from error
-
-
-def _warn_of_rounding(rounded: Sequence[str], stages: int) -> None:
-    """Warn of results that are equal but for rounding, if there are any."""
-    if rounded:
-        warn(
-            f"cut into {stages} stages, this network computes the same but for rounding, "
-            f"as sums over tensors of other strides run in another order: {rounded[0]}"
-        )
 
 
 def _problems_of_a_second_batch(

@@ -124,7 +124,11 @@ class StageSchedule:
         forward, backward, learn = [], [], []
         if for_forward in self._entered:
             batch = self._entered[for_forward]
-            forward.append(self._forward(batch))
+            batches, updates = self._drained
+            seen = self._forward_version(batch - batches)
+            due = (batch - batches) // method.accumulate - seen
+            version = updates + seen if self._holds else None
+            forward.append(Action("F", stage, batch, version, due))
 
         # The backward diagonal. The last gradient of a group brings an update.
         if for_backward in self._entered:
@@ -145,13 +149,6 @@ class StageSchedule:
         if self._delay and method.order == "backward-first":
             return backward + forward + learn
         return forward + backward + learn
-
-    def _forward(self, batch: int) -> Action:
-        """Return the forward of a batch."""
-        batches, updates = self._drained
-        seen = self._forward_version(batch - batches)
-        due = (batch - batches) // self.method.accumulate - seen
-        return Action("F", self.stage, batch, updates + seen if self._holds else None, due)
 
     def final_update(self) -> list[Action]:
         """Return the update with the remaining gradients, once no batch is in flight."""

@@ -63,11 +63,7 @@ class CompensateAdaptively(Compensate):
     }
     strength: float = 2.0
     decay: float = 0.95
-
-    @property
-    def copies(self) -> int:
-        """Copies of a stage's weights that it keeps between two actions."""
-        return 1
+    copies = 1
 
     def attach(self, stage: StageInfo, weights: Weights) -> StageRemedy:
         """See the protocol."""

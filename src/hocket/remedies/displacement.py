@@ -54,29 +54,27 @@ def displacements_of(optimizer: Optimizer) -> list[Displace] | None:
 
     Subclasses may step otherwise, so they have none.
     """
-    found = [_displacement_of(optimizer, group) for group in optimizer.param_groups]
-    known = [displace for displace in found if displace is not None]
-    return known if len(known) == len(found) else None
+    found = []
+    for group in optimizer.param_groups:
+        kind = type(optimizer)
+        # A subclass that only inherits the method may have another step.
+        if isinstance(optimizer, JoinedOptimizer) and "class_of" in vars(kind):
+            kind = optimizer.class_of(group)
+        displace = _DISPLACEMENTS.get(kind)
+        if f"{kind.__module__}.{kind.__qualname__}" in LIONS:
+            # Not variants in which a step depends on more than the moments.
+            cautious = group.get("caution", False) or group.get("cautious_factor", 1.0) != 1.0
+            plain = not cautious and not getattr(optimizer, "decoupled_wd", False)
+            displace = _displace_lion if plain else None
+        if displace is None or not group.get("momentum", True):
+            return None
+        found.append(displace)
+    return found
 
 
 def has_momentum(optimizer: Optimizer) -> bool:
     """Return True if an optimizer is SGD with momentum in all of its groups."""
     return type(optimizer) is SGD and all(g["momentum"] for g in optimizer.param_groups)
-
-
-def _displacement_of(optimizer: Optimizer, group: Mapping[str, Any]) -> Displace | None:
-    """Return the function for the weights of a group; None if its moments are not known."""
-    kind = type(optimizer)
-    # A subclass that only inherits the method may have another step.
-    if isinstance(optimizer, JoinedOptimizer) and "class_of" in vars(kind):
-        kind = optimizer.class_of(group)
-    if not group.get("momentum", True):
-        return None
-    if f"{kind.__module__}.{kind.__qualname__}" in LIONS:
-        # Variants in which a step depends on more than the moments.
-        cautious = group.get("caution", False) or group.get("cautious_factor", 1.0) != 1.0
-        return None if cautious or getattr(optimizer, "decoupled_wd", False) else _displace_lion
-    return _DISPLACEMENTS.get(kind)
 
 
 def _displace_sgd(ahead: StepsAhead) -> Tensor:

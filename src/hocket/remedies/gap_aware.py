@@ -45,11 +45,7 @@ class GapAware(Remedy):
     ranges: ClassVar[Mapping[str, Range]] = {"decay": Range(least=0, most=0.9999999)}
     compares: ClassVar[bool] = True
     decay: float = 0.999
-
-    @property
-    def copies(self) -> int:
-        """Copies of a stage's weights that it keeps between two actions."""
-        return 1
+    copies = 1
 
     def attach(self, stage: StageInfo, weights: Weights) -> StageRemedy:
         """See the protocol.

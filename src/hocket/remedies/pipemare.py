@@ -90,11 +90,7 @@ class T2(Remedy):
     ranges: ClassVar[Mapping[str, Range]] = {"decay": Range(least=0, most=1)}
     moves: ClassVar[Literal["backward"]] = "backward"
     decay: float = 0.135
-
-    @property
-    def copies(self) -> int:
-        """Copies of a stage's weights that it keeps between two actions."""
-        return 1
+    copies = 1
 
     def attach(self, stage: StageInfo, weights: Weights) -> StageRemedy:
         """See the protocol."""

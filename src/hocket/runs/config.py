@@ -141,10 +141,6 @@ class RunConfig(CommonOptions):
         values: dict[str, Any] = plain_values(dataclasses.asdict(self))
         return values
 
-    def same_on_all_machines(self) -> dict[str, Any]:
-        """Return the choices that all processes have in common."""
-        return {name: v for name, v in self.as_dict().items() if name not in _OF_A_MACHINE}
-
     def write(self, file: Path) -> None:
         """Write the configuration as JSON, a file for ``--config``."""
         write_json(file, self.as_dict())
@@ -159,7 +155,8 @@ class RunConfig(CommonOptions):
         return parse_config(read_values(file), str(file))
 
 
-_OF_A_MACHINE = ("data_dir", "device", "run_dir", "threads")
+OF_A_MACHINE = ("data_dir", "device", "run_dir", "threads")
+"""Choices that may differ between the processes of a run."""
 MAY_CHANGE = frozenset([
     "stages", "plan", "replicas", "epochs", "updates", "evaluate_every", "early_stopping",
     "data_dir", "workers", "device", "streams", "threads", "timeout_s", "slow_timeout_s",

@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from io import FileIO
+from os.path import samestat
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -122,7 +123,11 @@ class MetricsLog:
     def log_epoch(self, epoch: EpochResult) -> None:
         """Log an epoch, and warn if the file of metrics is no longer in its place."""
         with self._giving_up():
-            if self._file is not None and not _is_at(self._path, self._file):
+            is_there = self._file is None
+            with suppress(FileNotFoundError):
+                found = self._path.stat()
+                is_there = not self._file or samestat(found, os.fstat(self._file.fileno()))
+            if not is_there:
                 warn(
                     f"{str(self._path)!r} was deleted, moved or replaced during the training; "
                     "what is written from now on is not together with what was there, and "
@@ -149,14 +154,6 @@ class MetricsLog:
                 for name, value in scalars(kind, values):
                     self._board.add_scalar(name, value, axis(values)[1])
         self._trackers.log(kind, values)
-
-
-def _is_at(path: Path, file: FileIO) -> bool:
-    """Return True if an open file is the one at a path."""
-    try:
-        return os.path.samestat(path.stat(), os.fstat(file.fileno()))
-    except FileNotFoundError:
-        return False
 
 
 def _append_whole(file: FileIO, row: bytes) -> None:
@@ -215,16 +212,11 @@ def cut_unknown_logs(folder: Path, known: Collection[str], tick: int, epoch: int
         if file.name not in known:
             kept = 0
             for line in read_lines(file):
-                if _is_later(line, tick, epoch):
-                    break
+                try:
+                    row = json.loads(line)
+                    if row.get("tick", -1) >= tick or row.get("number", -1) >= epoch:
+                        break
+                except (ValueError, TypeError, AttributeError, RecursionError):
+                    break  # it is no row
                 kept += len(line)
             os.truncate(file, kept)
-
-
-def _is_later(line: bytes, tick: int, epoch: int) -> bool:
-    """Return True if a row belongs to a later tick or epoch, or is none."""
-    try:
-        row = json.loads(line)
-        return bool(row.get("tick", -1) >= tick or row.get("number", -1) >= epoch)
-    except (ValueError, TypeError, AttributeError, RecursionError):
-        return True

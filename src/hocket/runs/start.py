@@ -9,8 +9,8 @@ from typing import Protocol
 from hocket.distributed.folder import identity
 from hocket.distributed.folder.restart import (
     RestartBudget,
+    environment_number,
     retry_after_loss,
-    torchrun_max_restarts,
     torchrun_restart_count,
 )
 from hocket.distributed.launching.launch import CHECKPOINT_GRACE_S, launch
@@ -68,9 +68,14 @@ def start_training(
             f"max_restarts is {max_restarts}; give a number from 0 on, and with one above 0 "
             "--processes and --checkpoint-every"
         )
-    if resume_from is not None:
-        config = _resumed_config(config, resume_from)
-    resume = resume_from is not None
+    if resume := resume_from is not None:
+        if not has_checkpoints(resume_from, config.stages):
+            raise CheckpointError(
+                f"cannot resume {str(resume_from)!r}: it has no checkpoint of all stages; a "
+                "run writes some with --checkpoint-every"
+            )
+        check_same_run(config, RunConfig.read(resume_from / "run.json"))
+        config = dataclasses.replace(config, run_dir=resume_from)
     # Train in this process, which torchrun may have started, and started again.
     if processes == 1:
         return train_in_process(config, resume or _restarted_by_torchrun(config), report)
@@ -141,22 +146,6 @@ def _launch_training(
     return retry_after_loss(lambda restarted: start(resume or restarted), budget)
 
 
-def _resumed_config(config: RunConfig, run_dir: Path) -> RunConfig:
-    """Return the configuration with the folder of the run that is resumed.
-
-    Raises:
-        CheckpointError: The run has no checkpoints.
-        OptionError: A choice differs that has to stay.
-    """
-    if not has_checkpoints(run_dir, config.stages):
-        raise CheckpointError(
-            f"cannot resume {str(run_dir)!r}: it has no checkpoint of all stages; a run "
-            "writes some with --checkpoint-every"
-        )
-    check_same_run(config, RunConfig.read(run_dir / "run.json"))
-    return dataclasses.replace(config, run_dir=run_dir)
-
-
 def _restarted_by_torchrun(config: RunConfig) -> bool:
     """Return True if torchrun has restarted this process, whose run folder is its own.
 
@@ -164,7 +153,7 @@ def _restarted_by_torchrun(config: RunConfig) -> bool:
         OptionError: torchrun may restart it, and it could not find its checkpoints.
         RunFolderError: The folder has another run, which the first start has refused.
     """
-    limit = torchrun_max_restarts()
+    limit = environment_number("TORCHELASTIC_MAX_RESTARTS", 0)
     if limit and (config.run_dir is None or not config.checkpoint_every):
         raise OptionError(
             f"torchrun may restart this training (--max-restarts {limit}), which then needs "

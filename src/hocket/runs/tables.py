@@ -1,6 +1,7 @@
 """Tables for the command line: results of a training, timelines, and all that has a name."""
 
 import inspect
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
@@ -216,10 +217,20 @@ def method_table(stages: int) -> Table:
 
 
 def method_markdown(stages: int) -> str:
-    """Return the table of all methods as Markdown, for documents."""
-    rows = [METHOD_COLUMNS, tuple("---" for _ in METHOD_COLUMNS), *method_rows(stages)]
+    """Return the table of all methods as Markdown, for documents, with short references."""
+    shown = [(*cells, _link_paper(paper)) for *cells, paper in method_rows(stages)]
+    rows = [METHOD_COLUMNS, tuple("---" for _ in METHOD_COLUMNS), *shown]
     table = "\n".join(f"| {' | '.join(row)} |" for row in rows)
     return "\n\n".join([table, *refused_methods(stages).values()])
+
+
+def _link_paper(paper: str) -> str:
+    """Return the number on arXiv as a link, or the journal without the authors.
+
+    >>> _link_paper("arXiv 1906.09108")
+    '[1906.09108](https://arxiv.org/abs/1906.09108)'
+    """
+    return re.sub(r"arXiv (\S+)", r"[\1](https://arxiv.org/abs/\1)", paper.rpartition(", ")[2])
 
 
 def option_table() -> Table:

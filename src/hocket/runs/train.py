@@ -6,7 +6,6 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import torch
-from torch import nn
 
 from hocket.callbacks.trackers import Trackers
 from hocket.data import Data
@@ -16,7 +15,7 @@ from hocket.engine.event import Event
 from hocket.engine.gradient_error import GradientError
 from hocket.errors import DataError, HocketError, OptionError, RunFolderError, SampleError, warn
 from hocket.runs.build import KEPT_PLAN
-from hocket.runs.config import RunConfig, write_json
+from hocket.runs.config import OF_A_MACHINE, RunConfig, write_json
 from hocket.runs.environment import environment
 from hocket.runs.metrics_log import MetricsLog, cut_logs, cut_unknown_logs, remove_logs
 from hocket.runs.resolve import ResolvedRun
@@ -75,7 +74,20 @@ def train(config: RunConfig, *, resume: bool = False) -> Summary:
         with activity(f"reading {config.data}", shown=is_first):
             data = run.data()
         listener = _Listener()
-        trainer = _build_trainer(run, run.network(data), listener)
+        network = run.network(data)
+        trainer = Trainer(
+            network,
+            stages=run.stages,
+            method=run.method,
+            optimizer=run.optimizer(network),
+            loss=run.loss,
+            device=config.device,
+            watchers=[listener.on_event],
+            on_gradient_error=(
+                listener.on_gradient_error if run.options.gradient_error_every else None
+            ),
+            options=run.options,
+        )
         return _train_in(run, trainer, listener, data, previous_dir, stack)
 
 
@@ -110,7 +122,9 @@ def _train_in(
         cut_logs(run_dir, _log_sizes(point))
     else:
         # Begin together: all processes train the same, and their stages take the data.
-        require_alike(trainer.gather(config.same_on_all_machines()))
+        choices = config.as_dict()
+        same = {name: choices[name] for name in choices if name not in OF_A_MACHINE}
+        require_alike(trainer.gather(same))
         with activity("building the stages", shown=trainer.is_main_process):
             _try_batch(trainer, data, config)
         if previous_dir is not None:
@@ -174,22 +188,6 @@ def _log_sizes(point: ResumePoint) -> dict[str, int]:
     return sizes
 
 
-def _restore_logs(trainer: Trainer, run_dir: Path, point: ResumePoint | None) -> None:
-    """Cut the metrics of all processes behind a checkpoint, or remove them if it left none.
-
-    The summary goes, too: the training has not ended.
-    """
-    sizes = _log_sizes(point) if point is not None else {}
-    known = {name for names in trainer.gather(list(sizes)) for name in names}
-    if point is None and trainer.is_main_process:
-        remove_logs(run_dir)
-    elif point is not None:
-        cut_logs(run_dir, sizes)
-        if trainer.is_main_process:
-            cut_unknown_logs(run_dir, known, point.tick, point.epoch)
-            (run_dir / SUMMARY).unlink(missing_ok=True)
-
-
 class _Listener:
     """Passes events on to the log, which is created after the trainer."""
 
@@ -200,21 +198,6 @@ class _Listener:
 
     def on_gradient_error(self, comparison: GradientError) -> None:
         self.log.log_gradient_error(comparison)
-
-
-def _build_trainer(run: ResolvedRun, network: nn.Module, listener: _Listener) -> Trainer:
-    compares = run.options.gradient_error_every > 0
-    return Trainer(
-        network,
-        stages=run.stages,
-        method=run.method,
-        optimizer=run.optimizer(network),
-        loss=run.loss,
-        device=run.config.device,
-        watchers=[listener.on_event],
-        on_gradient_error=listener.on_gradient_error if compares else None,
-        options=run.options,
-    )
 
 
 def _try_batch(trainer: Trainer, data: Data, config: RunConfig) -> None:
@@ -250,7 +233,17 @@ def _resume(trainer: Trainer, run: ResolvedRun, run_dir: Path) -> ResumePoint | 
     elif trainer.is_main_process and checkpoint_dir(run_dir).exists():
         # Some stages had written their first one when another was killed that had none.
         shutil.rmtree(checkpoint_dir(run_dir))
-    _restore_logs(trainer, run_dir, point)
+    # Cut the metrics of all processes behind the checkpoint, or remove them if it left none.
+    # The summary goes, too: the training has not ended.
+    sizes = _log_sizes(point) if point is not None else {}
+    known = {name for names in trainer.gather(list(sizes)) for name in names}
+    if point is None and trainer.is_main_process:
+        remove_logs(run_dir)
+    elif point is not None:
+        cut_logs(run_dir, sizes)
+        if trainer.is_main_process:
+            cut_unknown_logs(run_dir, known, point.tick, point.epoch)
+            (run_dir / SUMMARY).unlink(missing_ok=True)
     return point
 
 

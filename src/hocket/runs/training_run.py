@@ -169,7 +169,13 @@ class TrainingRun:
             message = "stopped after the last epoch, in its last evaluation"
         message = "; ".join(filter(None, [message, *unsaved]))
         # Write the timeline, and the summary with the stages of all processes.
-        self._write_timeline()
+        if self._config.record_timeline:
+            timeline = trainer.timeline()
+            if trainer.is_main_process:
+                try:
+                    self._timeline_before.concatenate(timeline).write(self._run_dir / TIMELINE)
+                except OptionError as error:  # the results are worth more
+                    warn(str(error))
         rows = [dataclasses.asdict(stage) for stage in self._summarize_stages()]
         gathered = trainer.gather(rows)[:: self._config.replicas]
         stages = [parse_stage_summary(row) for rows in gathered for row in rows]
@@ -268,6 +274,11 @@ class TrainingRun:
         trainer, epochs = self._trainer, self._epochs
         seconds = sum(epoch.seconds for epoch in epochs)
         seconds = seconds or time.perf_counter() - self._start_s
+        # Tell why it ended before its last epoch, if it did.
+        budget, early_stop = self._run.budget, ""
+        is_spent = epochs and budget.is_spent(len(epochs), epochs[-1].updates or 0)
+        if not is_spent and self._early_stopping is not None:
+            early_stop = self._early_stopping.reason
         summary = Summary(
             state=state,
             message=message,
@@ -280,7 +291,7 @@ class TrainingRun:
             signal=signal_number,
             averaged=averaged,
             best_epoch=None if self._best_weights is None else self._best_weights.best_epoch,
-            early_stop=self._early_stop(),
+            early_stop=early_stop,
         )
         # Write it, unless the disk is full.
         if trainer.is_main_process:
@@ -290,21 +301,6 @@ class TrainingRun:
                 message = cannot_write(self._run_dir / SUMMARY, error)
                 warn(message)
         return summary
-
-    def _early_stop(self) -> str:
-        """Return the reason for which it ended before its last epoch; nothing if it did not."""
-        budget, epochs = self._run.budget, self._epochs
-        is_spent = epochs and budget.is_spent(len(epochs), epochs[-1].updates or 0)
-        return "" if is_spent or self._early_stopping is None else self._early_stopping.reason
-
-    def _write_timeline(self) -> None:
-        if self._config.record_timeline:
-            timeline = self._trainer.timeline()
-            if self._trainer.is_main_process:
-                try:
-                    self._timeline_before.concatenate(timeline).write(self._run_dir / TIMELINE)
-                except OptionError as error:  # the results are worth more
-                    warn(str(error))
 
 
 def _evaluate_until_asked(

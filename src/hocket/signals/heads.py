@@ -109,49 +109,37 @@ def build_head(
     if outputs < 1:
         raise OptionError(f"a head of {outputs} outputs predicts nothing; ask for at least 1")
     layout = detect_layout(shape)
-    if kind == "aug":
-        return build_augmented_head(shape, outputs, later, width=width, depth=depth)
-    squeezes = 3 if kind == "mlp-sr" else 0
-    if layout == "map":
-        if kind == "cnn":
-            return _cnn(shape[0], outputs)
-        return _mlp_on_map(shape, _widths(4 * shape[0], width, depth), outputs, squeezes)
-    if kind == "cnn":
+    if kind == "cnn" and layout != "map":
         raise OptionError(
             f"head kind 'cnn' needs maps (C, H, W), a stage's output is {tuple(shape)}; "
             "use 'mlp-sr'"
         )
-    norm = nn.BatchNorm1d if layout == "vector" else nn.LayerNorm
-    return _mlp_on_features(_widths(shape[-1], width, depth), outputs, norm, squeezes)
+    if kind == "cnn":
+        return _cnn(shape[0], outputs)
+    if kind == "aug":
+        return _augmented(shape, outputs, later, width=width, depth=depth)
 
+    # The inputs of the perceptron, and the units of each of its hidden layers.
+    inputs = 4 * shape[0] if layout == "map" else shape[-1]
+    widths = [inputs, *[max(1, round(width * inputs))] * depth]
 
-def _widths(inputs: int, width: float, depth: int) -> list[int]:
-    """Return the inputs of a perceptron and the units of each of its hidden layers."""
-    return [inputs, *[max(1, round(width * inputs))] * depth]
+    # Layers before it: on maps they pool to a quarter of the side, on others nothing.
+    norm = nn.LayerNorm if layout == "tokens" else nn.BatchNorm1d
+    trunk, readout = nn.Sequential(), nn.Sequential()
+    if layout == "map":
+        trunk.append(nn.AdaptiveAvgPool2d((ceil(shape[1] / 4), ceil(shape[2] / 4))))
+        readout.extend([nn.AdaptiveAvgPool2d(2), nn.Flatten()])
+    for _ in range(3 if kind == "mlp-sr" else 0):
+        if layout == "map":
+            trunk.extend(_conv(shape[0], shape[0], 1))
+        else:
+            trunk.extend(_linear(inputs, inputs, norm))
 
-
-def _mlp_on_map(
-    shape: Sequence[int], widths: Sequence[int], outputs: int, squeezes: int
-) -> nn.Sequential:
-    """Build a head that pools to a quarter of the side, and has a perceptron on 2x2 pixels."""
-    channels, height, width = shape
-    trunk = nn.Sequential(nn.AdaptiveAvgPool2d((ceil(height / 4), ceil(width / 4))))
-    for _ in range(squeezes):
-        trunk.extend(_conv(channels, channels, 1))
-    readout = nn.Sequential(nn.AdaptiveAvgPool2d(2), nn.Flatten())
-    readout.extend(_perceptron(widths, outputs, nn.BatchNorm1d))
+    # The perceptron: hidden layers, each from one width to the next, and a prediction.
+    for before, units in pairwise(widths):
+        readout.extend([nn.Linear(before, units), norm(units), nn.ReLU()])
+    readout.append(nn.Linear(widths[-1], outputs))
     return nn.Sequential(OrderedDict(trunk=trunk, readout=readout))
-
-
-def _mlp_on_features(
-    widths: Sequence[int], outputs: int, norm: Callable[[int], nn.Module], squeezes: int
-) -> nn.Sequential:
-    """Build the same on vectors, which need no pooling."""
-    features = widths[0]
-    trunk = nn.Sequential()
-    for _ in range(squeezes):
-        trunk.extend(_linear(features, features, norm))
-    return nn.Sequential(OrderedDict(trunk=trunk, readout=_perceptron(widths, outputs, norm)))
 
 
 def _cnn(channels: int, outputs: int) -> nn.Sequential:
@@ -182,17 +170,7 @@ def _linear(inputs: int, outputs: int, norm: Callable[[int], nn.Module]) -> nn.S
     return nn.Sequential(nn.Linear(inputs, outputs, bias=False), norm(outputs), nn.ReLU())
 
 
-def _perceptron(
-    widths: Sequence[int], outputs: int, norm: Callable[[int], nn.Module]
-) -> nn.Sequential:
-    """Build hidden layers, each from one width to the next, and the layer that predicts."""
-    perceptron = nn.Sequential()
-    for inputs, units in pairwise(widths):
-        perceptron.extend([nn.Linear(inputs, units), norm(units), nn.ReLU()])
-    return perceptron.append(nn.Linear(widths[-1], outputs))
-
-
-def build_augmented_head(
+def _augmented(
     shape: Sequence[int],
     outputs: int,
     later: Sequence[Sequence[int]],
@@ -200,17 +178,7 @@ def build_augmented_head(
     width: float,
     depth: int,
 ) -> nn.Sequential:
-    """Build a network from a stage's output to a prediction of the targets.
-
-    Args:
-        shape: Shape of the stage's output without the batch: (C, H, W), (T, D) or (D,).
-        outputs: Number of outputs.
-        later: Shapes of the outputs of the chosen later layers, with as many dimensions.
-        width: Factor on their channels or features.
-        depth: Number of layers that were to be chosen; 0 for a linear prediction.
-
-    Returns:
-        A network from (B, C, H, W) or (B, D) to (B, outputs), or (B, T, D) to (B, T, outputs).
+    """Build the head `aug`; see `build_head`.
 
     Raises:
         OptionError: There is no later layer.
@@ -222,49 +190,23 @@ def build_augmented_head(
             "is no nn.Sequential only the outputs of stages are known; cut earlier or into "
             "more stages, or use the head 'mlp-sr'"
         )
-    trunk, present = nn.Sequential(), list(shape)
-    append = _append_convolution if len(shape) == 3 else _append_linear
+
+    # Linear layers to the features of the later layers.
+    trunk, readout = nn.Sequential(), nn.Sequential()
+    if len(shape) < 3:
+        norm, features = nn.LayerNorm if len(shape) == 2 else nn.BatchNorm1d, shape[-1]
+        for wanted in later:
+            before, features = features, max(1, round(width * wanted[-1]))
+            trunk.extend(_linear(before, features, norm))
+        readout.append(nn.Linear(features, outputs))
+        return nn.Sequential(OrderedDict(trunk=trunk, readout=readout))
+
+    # Convolutions to their channels, with strides to their sides.
+    channels, *sides = shape
     for wanted in later:
-        present = append(trunk, present, wanted, width)
-    readout = nn.Sequential()
-    if len(shape) == 3:
-        readout.extend([nn.AdaptiveAvgPool2d(1), nn.Flatten()])
-    readout.append(nn.Linear(present[0 if len(shape) == 3 else -1], outputs))
+        before, channels = channels, max(1, round(width * wanted[0]))
+        strides = [max(1, round(side / to)) for side, to in zip(sides, wanted[1:], strict=True)]
+        trunk.extend(_conv(before, channels, 3, (strides[0], strides[1])))
+        sides = [ceil(side / stride) for side, stride in zip(sides, strides, strict=True)]
+    readout.extend([nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(channels, outputs)])
     return nn.Sequential(OrderedDict(trunk=trunk, readout=readout))
-
-
-def _append_convolution(
-    trunk: nn.Sequential, present: Sequence[int], wanted: Sequence[int], width: float
-) -> list[int]:
-    """Append a convolution to the shape of a later layer; return the shape of its output.
-
-    Args:
-        trunk: Layers before it.
-        present: Shape of their output.
-        wanted: Shape of the output of the later layer.
-        width: Factor on its channels.
-    """
-    channels = max(1, round(width * wanted[0]))
-    strides = [
-        max(1, round(side / to)) for side, to in zip(present[1:], wanted[1:], strict=True)
-    ]
-    trunk.extend(_conv(present[0], channels, 3, (strides[0], strides[1])))
-    sides = zip(present[1:], strides, strict=True)
-    return [channels, *(ceil(side / stride) for side, stride in sides)]
-
-
-def _append_linear(
-    trunk: nn.Sequential, present: Sequence[int], wanted: Sequence[int], width: float
-) -> list[int]:
-    """Append a linear layer to the shape of a later layer; return the shape of its output.
-
-    Args:
-        trunk: Layers before it.
-        present: Shape of their output.
-        wanted: Shape of the output of the later layer.
-        width: Factor on its features.
-    """
-    features = max(1, round(width * wanted[-1]))
-    norm = nn.LayerNorm if len(present) == 2 else nn.BatchNorm1d
-    trunk.extend(_linear(present[-1], features, norm))
-    return [*present[:-1], features]

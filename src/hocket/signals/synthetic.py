@@ -70,30 +70,23 @@ class Synthesizer(nn.Module):
         """
         hidden = self.entry(output)
         if self.target is not None:
-            hidden = hidden + self._conditions(self.target, output, targets)
+            wanted_shape = output.shape[: 2 if self.layout == "tokens" else 1]
+            if targets is None or targets.shape != wanted_shape:
+                got = "none" if targets is None else f"targets of shape {tuple(targets.shape)}"
+                raise DataError(
+                    f"a conditional synthesizer at an output of shape {tuple(output.shape)} "
+                    f"got {got}, wanted class indices of shape {tuple(wanted_shape)}; "
+                    "build it with classes=None if there are none"
+                )
+            # A linear layer on one-hot targets selects columns of its weight.
+            targets = targets.long()  # which PyTorch's embedding and comparison ask for
+            ignored = targets == IGNORED  # the loss leaves them out: no condition
+            columns = F.embedding(targets.masked_fill(ignored, 0), self.target.weight.t())
+            conditions_BS = columns.masked_fill(ignored.unsqueeze(-1), 0.0) + self.target.bias
+            is_map = self.layout == "map"  # over whose pixels they broadcast
+            hidden = hidden + (conditions_BS[:, :, None, None] if is_map else conditions_BS)
         gradient: Tensor = self.guess(self.hidden(hidden))
         return gradient
-
-    def _conditions(self, target: nn.Linear, output: Tensor, targets: Tensor | None) -> Tensor:
-        """Return the embedded targets, in a shape that broadcasts over the pixels of a map.
-
-        Raises:
-            DataError: There are no targets, or their shape does not fit the output.
-        """
-        wanted_shape = output.shape[: 2 if self.layout == "tokens" else 1]
-        if targets is None or targets.shape != wanted_shape:
-            got = "none" if targets is None else f"targets of shape {tuple(targets.shape)}"
-            raise DataError(
-                f"a conditional synthesizer at an output of shape {tuple(output.shape)} got "
-                f"{got}, wanted class indices of shape {tuple(wanted_shape)}; "
-                "build it with classes=None if there are none"
-            )
-        # A linear layer on one-hot targets selects columns of its weight.
-        targets = targets.long()  # which PyTorch's embedding and comparison ask for
-        ignored = targets == IGNORED  # the loss leaves them out: no condition
-        conditions_BS = F.embedding(targets.masked_fill(ignored, 0), target.weight.t())
-        conditions_BS = conditions_BS.masked_fill(ignored.unsqueeze(-1), 0.0) + target.bias
-        return conditions_BS[:, :, None, None] if self.layout == "map" else conditions_BS
 
 
 def build_synthesizer(shape: Sequence[int], classes: int | None) -> Synthesizer:

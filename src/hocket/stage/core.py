@@ -7,12 +7,12 @@ from torch import Tensor, nn
 
 from hocket.optim.factory import NamedParameters, build_optimizer, build_scheduler
 from hocket.options.common_options import Reduce
-from hocket.remedies.remedy import Remedy, Weights, attach_remedies
+from hocket.remedies.remedy import Remedy, StageInfo, Weights, attach_remedies
 from hocket.stage.contexts import PassContexts
 from hocket.stage.finite.nonfinite import LateCheck, NonFiniteCheck
 from hocket.stage.in_flight import DeferredTarget, InFlight
 from hocket.stage.late_gradients.build import build_linearizer
-from hocket.stage.late_gradients.compiled import build_compiled
+from hocket.stage.late_gradients.compiled import CompiledLayers
 from hocket.stage.late_gradients.linearizer import Linearizer, StageLayers
 from hocket.stage.layers.compatibility import ForbidForward
 from hocket.stage.layers.known_layers import KnownLayers
@@ -23,7 +23,7 @@ from hocket.stage.update.clipping import as_clipping
 from hocket.stage.update.loss_scale import LossScale
 from hocket.stage.update.untrained import ForeignWeights, UntrainedWeights
 from hocket.stage.update.updater import Updater
-from hocket.stage.weights.forward_check import ForwardCheck, build_forward_check
+from hocket.stage.weights.forward_check import ForwardCheck
 from hocket.stage.weights.stage_weights import NewestWeights, build_weights
 
 
@@ -115,7 +115,7 @@ def build_core(setup: Setup, parts: StageParts) -> StageCore:
         method.statistics,
         StageLayers(
             known=layers,
-            compiled=build_compiled(setup, parts),
+            compiled=CompiledLayers(setup.compile, method, parts) if setup.compile else None,
             names=parts.names,
             trained=updater.parameters,
             # Without delay no batch is in flight between two ticks.
@@ -137,7 +137,7 @@ def build_core(setup: Setup, parts: StageParts) -> StageCore:
         layers=of_layers,
         signal=of_signal,
         late=late,
-        forward=build_forward_check(setup, parts, layers, weights.stand_in),
+        forward=ForwardCheck(setup, parts, layers, weights.stand_in),
         inner_forward=ForbidForward(parts.index) if linearizer.forbids_inner_forward else None,
         foreign_weights=ForeignWeights(parts.names.parameters, *modules),
     )
@@ -194,6 +194,7 @@ def build_updaters(
     # A factor for the first stage, if the method has one.
     first = parts.index == 0 and parts.count > 1
     first_rate = method.first_stage_rate if first else 1.0
+    first_updates = setup.warmup_updates + 1  # in which the rates rise
 
     def build(
         parameters: NamedParameters,
@@ -206,7 +207,8 @@ def build_updaters(
         optimizer = scheduler = attached = None
         if parameters:
             optimizer = build_optimizer(setup.optimizer, parameters, parts.index, parts.count)
-            stage = method.stage_info(parts.index, parts.count)
+            staleness = method.staleness(parts.index, parts.count)
+            stage = StageInfo(parts.index, parts.count, staleness)
             attached = attach_remedies(remedies, stage, Weights(trained, optimizer))
             if setup.scheduler is not None:
                 by_epochs = setup.scheduler_unit == "epoch" and not method.free_running
@@ -224,7 +226,7 @@ def build_updaters(
             scheduler_unit=setup.scheduler_unit,
             scheduler_start=setup.warmup_updates,
             reduce=reduce,
-            lr_factor=lambda update: setup.warmup_lr_factor(update) * lr_factor,
+            lr_factor=lambda update: min(1.0, (update + 1) / first_updates) * lr_factor,
             build_reduction=parts.reduction,
             clip=as_clipping(setup.clip),
             remedies=attached,

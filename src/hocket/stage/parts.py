@@ -2,25 +2,19 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol, TypeAlias
+from typing import TypeAlias
 
 from torch import nn
 
+from hocket.distributed.replicas.gradient_sync import GradientSync
 from hocket.signals.signal import Signal
 from hocket.stage.layers.module_tensors import NetworkNames
 from hocket.timeline import Recorder
 from hocket.transport.port import ToNext, ToPrevious
 from hocket.transport.stats import ReceiveStats, SendStats
 
-
-class GradientReduction(Protocol):
-    """Adds up the gradients of the replicas of a stage, started by the backward itself."""
-
-    def finish(self) -> None:
-        """Wait until ``grad`` of every parameter is the sum over all replicas."""
-
-
-BuildReduction: TypeAlias = Callable[[Sequence[nn.Parameter]], GradientReduction]
+BuildReduction: TypeAlias = Callable[[Sequence[nn.Parameter]], GradientSync]
+"""Builds what adds up the gradients of the replicas of a stage."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,6 +10,11 @@ LazyScalar: TypeAlias = Callable[[], Tensor]
 Number: TypeAlias = float | Tensor | LazyScalar | None
 """A number, or a scalar whose number is read from its device when it is needed."""
 
+_MEASUREMENTS = (
+    "epoch", "version", "staleness", "loss", "targets", "gradient_norm", "lr", "skipped",
+    "fault",
+)  # fmt: skip
+
 
 class ActionReport:
     """Measurements of one action; those that its kind of action does not have are None.
@@ -92,17 +97,7 @@ class ActionReport:
 
     def values(self) -> dict[str, Any]:
         """Return all measurements by name, read from their device."""
-        return {
-            "epoch": self.epoch,
-            "version": self.version,
-            "staleness": self.staleness,
-            "loss": self.loss,
-            "targets": self.targets,
-            "gradient_norm": self.gradient_norm,
-            "lr": self.lr,
-            "skipped": self.skipped,
-            "fault": self.fault,
-        }
+        return {name: getattr(self, name) for name in _MEASUREMENTS}
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, ActionReport) and self.values() == other.values()

@@ -99,21 +99,6 @@ class Setup(TrainingOptions):
             )
         return problems
 
-    def check_alone(self, stages: int) -> None:
-        """Check that a single process can train like this.
-
-        Args:
-            stages: Number of stages.
-
-        Raises:
-            OptionError: There are replicas.
-        """
-        if self.replicas != 1:
-            raise OptionError(
-                f"replicas is {self.replicas}, but there is only this process; start "
-                f"{self.replicas * stages}, with `hocket launch --processes` or torchrun"
-            )
-
     def check_streams(self, stages: int) -> None:
         """Check that streams let stages of one process overlap.
 
@@ -143,14 +128,6 @@ class Setup(TrainingOptions):
             return self.check_every
         skips = self.on_nan == "skip" or self.precision == "fp16"
         return 1 if skips or self.device.type == "cpu" else 50
-
-    def warmup_lr_factor(self, update: int) -> float:
-        """Return the factor of the warm-up on the learning rates of an update.
-
-        Args:
-            update: Number of updates before it.
-        """
-        return min(1.0, (update + 1) / (self.warmup_updates + 1))
 
     def autocast(self) -> torch.autocast:
         """Return the context manager of the precision to compute in."""

@@ -6,21 +6,30 @@ their neighbours, and the signal that their error comes from.
 
 from collections.abc import Callable, Mapping
 
+import torch
 from torch import Tensor
 
 from hocket.program.action import Action
 from hocket.signals.losses import ignored_index
 from hocket.stage.core import StageCore, build_core
 from hocket.stage.finite.nonfinite import check_pending
+from hocket.stage.in_flight import DeferredTarget, ForwardedBatch
 from hocket.stage.parts import StageParts
 from hocket.stage.passes.backward import backward
+from hocket.stage.passes.edges import backward_roots, graph_leaves
 from hocket.stage.passes.forward import forward
 from hocket.stage.passes.learn import learn
 from hocket.stage.passes.update import update
 from hocket.stage.report import ActionReport
 from hocket.stage.setup import Setup
-from hocket.stage.state import read_state, state_mismatches, write_state
-from hocket.tree import Tree
+from hocket.stage.weight_copies.forward_state import (
+    ForwardState,
+    mismatches,
+    named_tensors,
+    set_tensors,
+)
+from hocket.transport.packet import Activation
+from hocket.tree import Tree, map_tensors, tensors
 
 _ACTIONS: Mapping[str, Callable[[StageCore, int], ActionReport]] = {
     "F": forward,
@@ -93,19 +102,105 @@ class Stage:
             return do(self.core, action.batch)
 
     def state_dict(self) -> Tree:
-        """Return everything that the stage remembers between two ticks; see `write_state`."""
+        """Return everything that the stage remembers between two ticks, as plain values.
+
+        Its tensors are the stage's own: write them to disk before the next tick.
+
+        Raises:
+            CheckpointError: A batch is in flight, and the state of its forward was not kept.
+        """
         check_pending([self.late_check])
-        return write_state(self.core)
+        core, parts = self.core, self.core.parts
+        return {
+            "layers": named_tensors(parts.module),
+            "signal": named_tensors(parts.signal_network),
+            "updater": core.updater.state_dict(),
+            "signal_updater": core.signal_updater.state_dict(),
+            "held_weights": core.weights.state_dict(),
+            "remedies": core.updater.remedies.state_dict(),
+            "loss_scale": core.loss_scale.state_dict(),
+            "in_flight": core.in_flight.state_dict(),
+            "deferred_targets": [
+                {"activation": vars(target.activation), "output": target.output}
+                for target in core.deferred_targets.values()
+            ],
+            "to_previous": parts.to_previous.state_dict(),
+            "to_next": parts.to_next.state_dict(),
+            "epochs": dict(core.epochs),
+            "send_stats": vars(parts.send_stats).copy(),
+        }
 
     def load_state_dict(self, state: Tree) -> None:
         """Continue from the state of a stage of the same layers and the same method."""
-        read_state(self.core, state)
+        core, parts = self.core, self.core.parts
+        names = ("in_flight", "deferred_targets", "to_previous", "to_next")
+        in_flight, deferred, to_previous, to_next = map_tensors(
+            lambda tensor: tensor.to(core.setup.device), [state[name] for name in names]
+        )
+
+        # Weights before forwards are repeated: some are at the newest weights.
+        set_tensors(parts.module, state["layers"])
+        for batch in in_flight:
+            _repeat_forward(core, batch)
+        for target in deferred:
+            _defer_target(core, Activation(**target["activation"]), target["output"])
+
+        # And afterwards, as others are at older weights, or move statistics.
+        set_tensors(parts.module, state["layers"])
+        set_tensors(parts.signal_network, state["signal"])
+
+        # What remembers something besides weights.
+        core.updater.load_state_dict(state["updater"])
+        core.signal_updater.load_state_dict(state["signal_updater"])
+        core.weights.load_state_dict(state["held_weights"])
+        core.updater.remedies.load_state_dict(state["remedies"])
+        core.loss_scale.load_state_dict(state["loss_scale"])
+        core.epochs = dict(state["epochs"])
+        vars(parts.send_stats).update(state["send_stats"])
+        parts.to_previous.load_state_dict(to_previous)
+        parts.to_next.load_state_dict(to_next)
+        core.checks.late.forget()
 
     def mismatches(self, state: Tree) -> list[str]:
         """Return one line for each reason why a state is not one of this stage."""
-        return state_mismatches(self.core, state)
+        place = f"stage {self.index}"
+        return [
+            *mismatches(self.module, state["layers"], place),
+            *mismatches(self.signal_network, state["signal"], f"{place}, signal"),
+            *self.updater.mismatches(state["updater"], place),
+        ]
 
     def persistent_fault(self) -> str | None:
         """Describe the first NaN or infinity in what outlives a batch; None without one."""
         checks = self.core.checks
         return checks.layers.persistent_fault() or checks.signal.persistent_fault()
+
+
+def _repeat_forward(core: StageCore, state: Tree) -> None:
+    """Forward a batch in flight again, as it was forwarded before the checkpoint."""
+    activation = Activation(**state["activation"])
+    differentiable, version = state["differentiable"], state["version"]
+    if activation.skipped:
+        core.in_flight.add(ForwardedBatch.skipped(activation, differentiable, version))
+        return
+    if core.checks.forward.edits_weights:
+        core.linearizer.after_update()
+    forward_state, leaves = ForwardState(**state["past"]), graph_leaves(activation)
+    with core.contexts.computing(activation.batch, "forward"):
+        output = core.linearizer.rebuild_output(core.parts.module, leaves, forward_state)
+    core.in_flight.add(
+        ForwardedBatch(activation, leaves, output, differentiable, version, forward_state)
+    )
+
+
+@torch.no_grad()
+def _defer_target(core: StageCore, activation: Activation, output: Tree) -> None:
+    """Build a deferred loss again, which depends on nothing but what it is built from."""
+    if activation.skipped:
+        core.deferred_targets[activation.batch] = DeferredTarget(None, activation, None)
+        return
+    unknown = (None,) * len(tensors(output))
+    roots = backward_roots(core, activation.batch, output, activation.targets, unknown)
+    assert roots.deferred is not None, "it was one of the same signal"
+    target = DeferredTarget(roots.deferred, activation, output)
+    core.deferred_targets[activation.batch] = target

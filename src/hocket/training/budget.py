@@ -50,20 +50,6 @@ class Budget:
         if problems:
             raise OptionError(format_problems("this length is impossible", problems))
 
-    def check_evaluation(self, validation: object, on_evaluation: object) -> None:
-        """Refuse evaluations within epochs without data, and a listener without evaluations.
-
-        Raises:
-            OptionError: One of them is missing.
-        """
-        if self.evaluate_every and validation is None:
-            raise OptionError(
-                f"evaluate_every is {self.evaluate_every}, and there is nothing to evaluate "
-                "on; give validation data"
-            )
-        if on_evaluation is not None and not self.evaluate_every:
-            raise OptionError("on_evaluation is never called without evaluate_every; give both")
-
     def is_spent(self, epochs: int, updates: int) -> bool:
         """Return True after these numbers of epochs and updates.
 

@@ -230,8 +230,19 @@ class CallbackList:
         Raises:
             OptionError: One is not of JSON values.
         """
-        states = {name: each.state_dict() for name, each in self._callbacks.items()}
-        return self._states | {name: _plain_copy(name, state) for name, state in states.items()}
+        states = dict(self._states)
+        for name, callback in self._callbacks.items():
+            # Copied, as the checkpoint is written later.
+            state = callback.state_dict()
+            try:
+                states[name] = json.loads(json.dumps(state, sort_keys=True))
+            except (TypeError, ValueError) as error:
+                raise OptionError(
+                    f"the callback {name} has a state that a checkpoint cannot keep: {error}; "
+                    "let its state_dict return JSON values: dicts with text as keys, lists, "
+                    "text, numbers of Python, True, False and None"
+                ) from error
+        return states
 
     def stage_tensors(self, stage: Stage) -> StageTensors:
         """Return the tensors of all callbacks for a stage, also of those that are not there.
@@ -250,19 +261,3 @@ class CallbackList:
                     "these names; keep what belongs to none in state_dict"
                 )
         return dict(self._tensors.get(stage.index, {})) | kept
-
-
-def _plain_copy(name: str, state: dict[str, Any]) -> Any:
-    """Return a copy of a callback's state, as a checkpoint that is written later keeps it.
-
-    Raises:
-        OptionError: It is not of JSON values.
-    """
-    try:
-        return json.loads(json.dumps(state, sort_keys=True))
-    except (TypeError, ValueError) as error:
-        raise OptionError(
-            f"the callback {name} has a state that a checkpoint cannot keep: {error}; let its "
-            "state_dict return JSON values: dicts with text as keys, lists, text, numbers of "
-            "Python, True, False and None"
-        ) from error

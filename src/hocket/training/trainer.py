@@ -115,8 +115,14 @@ class Trainer:
         network, stages = _network_and_stages(network, stages)
         method.require_stages(count := count_stages(stages))
         # All other options, whose problems are raised together.
-        problems = Problems()
-        given = _join_options(options, changes, problems)
+        if not isinstance(options, TrainingOptions | None):
+            raise OptionError(f"options is {options!r}; give a hocket.TrainingOptions")
+        given = {**vars(options or TrainingOptions())}
+        known = [*inspect.signature(Trainer).parameters]
+        problems = Problems(
+            [unknown_name("option", n, known) for n in changes if n not in given]
+        )
+        given |= {name: value for name, value in changes.items() if name in given}
         given["evaluation_loss"] = given["evaluation_loss"] or loss
         every, precision = given["gradient_error_every"], given["precision"]
         meter = problems.attempt(build_error_meter, method, every, on_gradient_error, precision)
@@ -391,18 +397,11 @@ class Trainer:
         >>> [epoch.updates for epoch in trainer.fit(batches, epochs=2, progress=False)]
         [4, 8]
         """
-        # Check the length, also against what a resumed training has done.
-        budget = Budget(epochs=epochs, updates=updates, evaluate_every=evaluate_every)
-        budget.check_evaluation(validation, on_evaluation)
-        if not self._resumed:
-            self._fit_state = FitState(self.epoch, self._fit_state.ungathered)
-        if not self._session.setup.method.free_running:  # whose epochs are repeated
-            done = self._fit_state
-            budget.require_ahead(len(done.history), done.updates, begun=done.batches > 0)
+        # Check the arguments, the length also against what a resumed training has done.
         request = FitRequest(
             train=train,
             validation=validation,
-            budget=budget,
+            budget=Budget(epochs=epochs, updates=updates, evaluate_every=evaluate_every),
             length=length_of(train),
             resumed=self._resumed,
             on_epoch=on_epoch,
@@ -411,6 +410,11 @@ class Trainer:
             progress=progress,
             checkpoints=checkpoints,
         )
+        if not self._resumed:
+            self._fit_state = FitState(self.epoch, self._fit_state.ungathered)
+        if not self._session.setup.method.free_running:  # whose epochs are repeated
+            done, begun = self._fit_state, self._fit_state.batches > 0
+            request.budget.require_ahead(len(done.history), done.updates, begun=begun)
         # Run the fit; a further one begins anew.
         session, state = self._session, self._fit_state
         self._warn_of_autocast()
@@ -609,22 +613,6 @@ class Trainer:
         if message not in self._warned_of:
             self._warned_of.add(message)
             warn(message)
-
-
-def _join_options(
-    options: TrainingOptions | None, changes: Mapping[str, Any], problems: Problems
-) -> dict[str, Any]:
-    """Return all options by name; add a problem for each change of one that does not exist.
-
-    Raises:
-        OptionError: The options are no TrainingOptions.
-    """
-    if not isinstance(options, TrainingOptions | None):
-        raise OptionError(f"options is {options!r}; give a hocket.TrainingOptions")
-    given = {**vars(options or TrainingOptions())}
-    known = [*inspect.signature(Trainer).parameters]
-    problems += [unknown_name("option", name, known) for name in changes if name not in given]
-    return given | {name: value for name, value in changes.items() if name in given}
 
 
 def _device_here(network: nn.Module, device: torch.device | str | None) -> torch.device:

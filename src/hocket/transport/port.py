@@ -1,7 +1,7 @@
 """Ports: all that a stage knows of its neighbours, one on each side."""
 
 from abc import ABC, abstractmethod
-from typing import Protocol, TypeVar
+from typing import Protocol, TypeAlias, TypeVar
 
 from hocket.errors import PacketError
 from hocket.transport.packet import Activation, Gradient
@@ -37,12 +37,10 @@ class Port(Protocol[_Sent, _Received]):
         """Send the packets of a state again."""
 
 
-class ToPrevious(Port[Gradient, Activation], Protocol):
-    """Port to the stage, or the source, that a stage's inputs come from."""
-
-
-class ToNext(Port[Activation, Gradient], Protocol):
-    """Port to the stage that a stage's outputs go to, or to the end of the network."""
+ToPrevious: TypeAlias = Port[Gradient, Activation]
+"""Port to the stage, or the source, that a stage's inputs come from."""
+ToNext: TypeAlias = Port[Activation, Gradient]
+"""Port to the stage that a stage's outputs go to, or to the end of the network."""
 
 
 class ForwardOnlyPort(ABC):

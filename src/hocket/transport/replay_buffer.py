@@ -50,7 +50,17 @@ class ReplayBuffer:
         """Add a packet; it replaces the oldest one if the ring is full."""
         slot = _Slot(packet)
         with self._changed:
-            self._insert(slot)
+            self.count_lost(packet.batch)
+            self.stats.arrived += 1
+            self.stats.arrived_bytes += slot.nbytes
+            if len(self._slots) < self._rule.buffer:
+                self._slots.append(slot)
+            else:
+                self.stats.dropped += self._slots[self._next].drawn == 0
+                self._slots[self._next] = slot
+            self._next = (self._next + 1) % self._rule.buffer
+            nbytes = sum(slot.nbytes for slot in self._slots)
+            self.stats.buffer_bytes = max(self.stats.buffer_bytes, nbytes)
             self._changed.notify_all()
 
     def state_dict(self) -> Tree:
@@ -73,19 +83,6 @@ class ReplayBuffer:
             self._next = state["next"]
             vars(self.stats).update(state["stats"])
             self._changed.notify_all()
-
-    def _insert(self, slot: _Slot) -> None:
-        self.count_lost(slot.packet.batch)
-        self.stats.arrived += 1
-        self.stats.arrived_bytes += slot.nbytes
-        if len(self._slots) < self._rule.buffer:
-            self._slots.append(slot)
-        else:
-            self.stats.dropped += self._slots[self._next].drawn == 0
-            self._slots[self._next] = slot
-        self._next = (self._next + 1) % self._rule.buffer
-        nbytes = sum(slot.nbytes for slot in self._slots)
-        self.stats.buffer_bytes = max(self.stats.buffer_bytes, nbytes)
 
     def count_lost(self, number: int) -> None:
         """Count lost and orphaned packets.

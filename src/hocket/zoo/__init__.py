@@ -49,23 +49,6 @@ NETWORKS: Mapping[str, Callable[..., nn.Sequential]] = MappingProxyType(
 )
 
 
-def create(name: str, /, **options: object) -> nn.Sequential:
-    """Build the network of this name.
-
-    Args:
-        name: One of `NETWORKS`.
-        options: Keyword arguments of its builder.
-
-    Raises:
-        OptionError: There is no such network, or its builder has no such option.
-
-    >>> [name for name, _ in create("mlp", hidden=[32]).named_children()]
-    ['hidden0', 'head']
-    """
-    check_network(name, **options)
-    return NETWORKS[name](**options)
-
-
 def check_network(name: str, /, **options: object) -> None:
     """Check that there is a network of this name with these options, without building it.
 
@@ -82,27 +65,6 @@ def check_network(name: str, /, **options: object) -> None:
     known = list(inspect.signature(build).parameters)
     if problems := wrong_options(options, known, argument_hints(build)):
         raise OptionError(format_problems(f"cannot build network {name!r}", problems))
-
-
-def create_fitted(
-    name: str, shape: Sequence[int], classes: int, /, **options: object
-) -> nn.Sequential:
-    """Build the network of this name for inputs and outputs of a data set.
-
-    Args:
-        name: One of `NETWORKS`.
-        shape: Shape of one input without the batch: (C, H, W), (D,) or (T,).
-        classes: Length of the output's last dimension; for tokens, the size of the vocabulary.
-        options: Further arguments of its builder; they override those from the data set.
-
-    Raises:
-        OptionError: There is no such network, or its builder has no such option.
-
-    >>> create_fitted("resnet8", (1, 8, 8), 5).stem.conv.in_channels
-    1
-    """
-    fitted = fitting(NETWORKS[name], shape, classes) if name in NETWORKS else {}
-    return create(name, **(fitted | options))
 
 
 def fitting(build: Callable[..., Any], shape: Sequence[int], classes: int) -> dict[str, object]:
@@ -132,8 +94,6 @@ __all__ = [
     "NETWORKS",
     "PLANS",
     "check_network",
-    "create",
-    "create_fitted",
     "dgl6",
     "dni3",
     "fitting",

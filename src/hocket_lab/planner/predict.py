@@ -1,6 +1,6 @@
 """Prediction of methods on a network: cut by measured times, rehearse, and forecast."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -11,7 +11,7 @@ from hocket.methods import parse_method
 from hocket.methods.method import Method
 from hocket.methods.registry import forwards_first
 from hocket.partition.costs.link import ONE_MACHINE, Link
-from hocket.partition.costs.profile import LayerCost, merge_costs
+from hocket.partition.costs.profile import LayerCost
 from hocket.partition.costs.unevenness import warn_if_uneven
 from hocket.partition.cut_points import find_cut_points
 from hocket.partition.cutting import fastest_cut, measure_layers, require_enough_layers
@@ -67,7 +67,7 @@ def cut_by_time(
         for point in graph.cut_points
         if len(point.keys[TRAINING]) + len(point.weights) == 1
     ]
-    merged = merge_costs(costs, single)
+    merged = _merge_costs(costs, single)
     # By whether a method waits for gradients.
     costs_by_signal = {True: costs, False: merged}
     kinds = {name: _kind(parse_method(name)) for name in methods}
@@ -235,3 +235,35 @@ def _profiles_by_candidate(
         )
         for candidate, profile in found.items()
     }
+
+
+def _merge_costs(
+    costs: Mapping[str, LayerCost], first_layers: Collection[str]
+) -> dict[str, LayerCost]:
+    """Merge the costs of consecutive layers.
+
+    Args:
+        costs: Cost of each layer, by name.
+        first_layers: Layers at which a merged layer begins, besides the first one.
+
+    >>> one = LayerCost(1.0, 2.0, output_bytes=8, kept_bytes=4, weight_bytes=2)
+    >>> merged = _merge_costs({"a": one, "b": one, "c": one}, first_layers=["c"])
+    >>> list(merged), merged["a"].total_s
+    (['a', 'c'], 6.0)
+    """
+    merged: dict[str, LayerCost] = {}
+    last = ""
+    for name, cost in costs.items():
+        if merged and name not in first_layers:
+            before = merged[last]
+            merged[last] = replace(
+                cost,
+                forward_s=before.forward_s + cost.forward_s,
+                backward_s=before.backward_s + cost.backward_s,
+                kept_bytes=before.kept_bytes + cost.kept_bytes,
+                weight_bytes=before.weight_bytes + cost.weight_bytes,
+            )
+        else:
+            last = name
+            merged[name] = cost
+    return merged

@@ -42,16 +42,13 @@ def test_with_a_stage_for_every_process_the_largest_is_smallest(costs):
     assert largest(balance_pipeline(costs, one_per_process(3), 4)) == largest(balance(costs, 3))
 
 
-def test_layers_are_timed_once_for_each_size_of_micro_batch():
+def test_layers_are_timed_once_for_each_size_of_micro_batch_and_their_times_decide():
     balance = Balancer(exact())
     plan = balance.plan(one_per_process(2), microbatches=2)
     assert balance.plan(one_per_process(2), microbatches=2) == plan
     balance.plan(v_shape(2), microbatches=4)
     assert list(balance.times_s) == [6, 3]
     assert list(balance.times_s[6]) == [f"conv{n}" for n in range(5)] + ["head"]
-
-
-def test_what_was_timed_decides():
     times_s = {f"conv{n}": 1.0 for n in range(5)} | {"head": 3.0}
     balance = Balancer(exact(), times_s={6: times_s, 3: times_s | {"head": 1.0}})
     assert balance.plan(one_per_process(2), microbatches=2) == Plan(("conv4",))

@@ -39,6 +39,8 @@ def test_a_measurement_that_was_interrupted_goes_on(tries, tmp_path):
     with pytest.raises(KeyboardInterrupt):
         measure_fault_injection(FaultInjectionSettings(out=out, **CHOSEN, **FILES))
     assert not (out / "record.json").exists()
+    begun = json.loads(Path(out, "runs/settings.json").read_text())["found"]
+    assert begun == json.loads(json.dumps({**CHOSEN, **FILES, "source": source_digest()}))
     measure_fault_injection(FaultInjectionSettings(out=out, **CHOSEN, **FILES))
     assert len(tries) == 4
     rows = Record.read(out).rows
@@ -72,10 +74,3 @@ def test_damage_that_is_not_refused_is_counted(monkeypatch, tmp_path):
     ]
     (row,) = corruption.corrupt_packets(100, 0)
     assert 20 < row["refused"] < 80
-
-
-def test_the_settings_of_a_call_are_plain(tries, tmp_path):
-    with pytest.raises(KeyboardInterrupt):
-        measure_fault_injection(FaultInjectionSettings(out=tmp_path, **CHOSEN, **FILES))
-    begun = json.loads(Path(tmp_path, "runs/settings.json").read_text())["found"]
-    assert begun == json.loads(json.dumps({**CHOSEN, **FILES, "source": source_digest()}))

@@ -47,14 +47,12 @@ def test_the_record_has_every_row_at_every_rate(tmp_path, capsys):
     assert "100 Mbit/s, fdg extra_delay=1: " in capsys.readouterr().err
 
 
-def test_a_machine_that_cannot_be_two_is_refused_before_anything_starts(tmp_path, monkeypatch):
+def test_what_was_sent_is_counted_on_the_link_only(tmp_path, monkeypatch):
+    """A machine that cannot be two is refused before anything starts."""
     monkeypatch.setattr("os.geteuid", lambda: 1000)
     with pytest.raises(NodesError, match="need root"):
         measure(tmp_path)
     assert list(tmp_path.iterdir()) == []
-
-
-def test_what_was_sent_is_counted_on_the_link_only(tmp_path, monkeypatch):
     counts = tmp_path / "dev"
     heads = "Inter-| Receive | Transmit\n face |bytes packets ...\n"
     counts.write_text(heads + "    lo: 1 0 0 0 0 0 0 0 2 0 0 0 0 0 0 0\n")

@@ -18,7 +18,10 @@ def stat(monkeypatch, tmp_path):
     return file
 
 
-def test_idle_and_waiting_cores_are_not_busy(stat):
+def test_idle_and_waiting_cores_are_not_busy_and_without_counts_others_are_not_known(stat):
+    assert not stat.exists()
+    assert read_busy_s() is None
+    assert MachineLoad().foreign() is None
     stat.write_text("cpu  100 20 3 9000 800 40 5 60 0 0\ncpu0 1 2 3\n")
     assert read_busy_s() == pytest.approx(2.28)
 
@@ -33,12 +36,6 @@ def test_what_we_and_our_helpers_do_is_not_foreign(stat, monkeypatch):
     clock |= {"wall": 54.0, "own": 8.0}
     assert load.foreign(own_processes_s=2.0) == pytest.approx((5 - 1 - 2) / 4 / 2)
     assert load.foreign(own_processes_s=9.0) == 0.0
-
-
-def test_where_the_system_does_not_tell_others_are_not_known(stat):
-    assert not stat.exists()
-    assert read_busy_s() is None
-    assert MachineLoad().foreign() is None
 
 
 def test_waiting_ends_when_others_do_or_with_patience(stat, monkeypatch):

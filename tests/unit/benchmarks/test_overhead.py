@@ -54,18 +54,6 @@ def test_both_sides_take_turns_and_equally_many_steps():
     assert (len(pairs.plain_s), len(pairs.other_s), pairs.samples) == (3, 3, 8)
 
 
-@pytest.mark.parametrize("row", ROWS)
-def test_every_row_can_be_timed_and_predicted(row):
-    threads = torch.get_num_threads()
-    found = time_row(WORK, row, pairs=1, steps=1) | predicted_memory(WORK, row)
-    assert found["row"] == (PLAIN if row == PLAIN else Named.parse(row).label)
-    assert found["ratio"] > 0
-    assert found["graphs"] >= 2
-    assert (found["extra_parameters"] > 0) == (row == "dgl")
-    assert found.get("base") == ("fdg" if "+" in row else None)
-    assert torch.get_num_threads() == threads
-
-
 @pytest.mark.parametrize(
     ("row", "base", "goal"),
     [
@@ -143,8 +131,17 @@ def test_short_steps_are_timed_in_turns():
     assert row["ratio_min"] <= row["ratio"] <= row["ratio_max"]
 
 
-def test_predictions_are_summed_over_stages():
-    counts = dict.fromkeys(("graphs", "inputs", "versions"), 4)
+@pytest.mark.parametrize("row", ROWS)
+def test_every_row_can_be_timed_and_predicted(row):
+    threads = torch.get_num_threads()
+    found = time_row(WORK, row, pairs=1, steps=1) | predicted_memory(WORK, row)
+    assert found["row"] == (PLAIN if row == PLAIN else Named.parse(row).label)
+    assert found["ratio"] > 0
+    assert found["graphs"] >= 2
+    assert (found["extra_parameters"] > 0) == (row == "dgl")
+    assert found.get("base") == ("fdg" if "+" in row else None)
+    assert torch.get_num_threads() == threads
+    counts = dict.fromkeys(("graphs", "inputs", "versions"), 4)  # summed over stages
     assert predicted_memory(WORK, "fdg:order=forward-first") == counts
     assert predicted_memory(WORK, PLAIN) == predicted_memory(WORK, "bp")
 

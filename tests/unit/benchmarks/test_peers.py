@@ -37,11 +37,12 @@ def trained_plainly(work):
     return dict(network.named_parameters())
 
 
-def trained_by(row, work):
-    """Return the weights of each process."""
+def trained_by(row, work, samples=12):
+    """Return the weights of each process; samples are those of all processes together."""
     with RowProcesses(
         row, build_baseline(row, work, Balancer(work)), work, timeout_s=30
     ) as world:
+        assert set(world.query(attrgetter("samples"))) == {samples}
         world.query(TimedSteps(STEPS - 1))
         return [
             {name: torch.tensor(numbers, dtype=torch.float64) for name, numbers in own.items()}
@@ -56,7 +57,8 @@ def trained_by(row, work):
 def test_processes_train_what_a_plain_loop_does(row, processes, tolerance):
     """Bit-equal where no batch is shared."""
     work = exact()
-    plain, found = trained_plainly(work), trained_by(row, work)
+    samples = 24 if row == "independent" else 12
+    plain, found = trained_plainly(work), trained_by(row, work, samples)
     assert len(found) == processes
     for own in found:
         assert own.keys() == plain.keys()
@@ -108,29 +110,26 @@ def test_schedules_train_the_same_in_other_worlds(schedule, work):
     require_same(f"{schedule}:microbatches=6", work)
 
 
-def test_samples_are_those_of_all_processes():
-    work = exact()
-    for row, samples in (("independent", 24), ("ddp", 12), ("gpipe:microbatches=2", 12)):
-        with RowProcesses(
-            row, build_baseline(row, work, Balancer(work)), work, timeout_s=30
-        ) as world:
-            assert world.query(attrgetter("samples")) == [samples, samples]
+def test_every_default_row_can_be_read_and_a_row_has_options():
+    for row in ROWS:
+        name = parse_row(row).name
+        assert name in BUILDERS or name in METHODS
+        assert callable(find_builder(name))
+    options = parse_row("fdg:shrink=0.5,extra_delay=1").options
+    assert options == {"shrink": 0.5, "extra_delay": 1}
 
 
-@pytest.mark.parametrize("row", ROWS)
-def test_every_default_row_can_be_read(row):
-    name = parse_row(row).name
-    assert name in BUILDERS or name in METHODS
-    assert callable(find_builder(name))
-
-
-def test_a_row_says_what_was_chosen():
+def test_a_row_says_what_was_chosen_and_may_name_its_cuts():
     work = exact()
     peer = build_baseline("zbv:microbatches=3", work, Balancer(work))
     about = peer.describe()
     assert about["microbatches"] == 3
     assert len(about["cuts"]) == 3
     assert (peer.processes, peer.threads) == (2, 1)
+    for row, cuts in (("fdg:cut=conv3", ("conv3",)), ('dgl:cut=["conv4"]', ("conv4",))):
+        peer = build_baseline(row, work, Balancer(work))
+        assert isinstance(peer, Decoupled)
+        assert peer.plan.cuts == cuts
 
 
 LAYERS = Workload(
@@ -171,16 +170,6 @@ def test_what_is_no_row_is_refused(row, work, match):
 
 
 @pytest.mark.parametrize(
-    ("row", "cuts"), [("fdg:cut=conv3", ("conv3",)), ('dgl:cut=["conv4"]', ("conv4",))]
-)
-def test_a_row_may_name_its_cuts(row, cuts):
-    work = exact()
-    peer = build_baseline(row, work, Balancer(work))
-    assert isinstance(peer, Decoupled)
-    assert peer.plan.cuts == cuts
-
-
-@pytest.mark.parametrize(
     ("row", "work"),
     [
         ("fdg-by-hand", exact()),
@@ -211,8 +200,3 @@ def test_a_method_on_processes_trains_what_it_trains_in_one(row, work):
     together = {name: values for own in found for name, values in own.items()}
     assert sum(map(len, found)) == len(together)  # every weight has one home
     assert together == {n: own.tolist() for n, own in serial.network.state_dict().items()}
-
-
-def test_a_row_has_options_of_its_method_and_slack():
-    options = parse_row("fdg:shrink=0.5,extra_delay=1").options
-    assert options == {"shrink": 0.5, "extra_delay": 1}

@@ -32,11 +32,19 @@ def record(monkeypatch):
     return begun.with_rows([{"row": "bp", "ratio": 1.0}])
 
 
-def test_a_record_is_read_as_it_was_written(record, tmp_path):
+def test_a_record_is_read_as_it_was_written_and_other_files_are_refused(record, tmp_path):
     record.write(tmp_path / "new" / "folder")
     assert Record.read(tmp_path / "new" / "folder") == record
     fields = dataclasses.asdict(record)
     assert json.loads(json.dumps(fields, allow_nan=False)) == fields
+    with pytest.raises(DataError, match="measure first"):
+        Record.read(tmp_path)
+    (tmp_path / "record.json").write_text("{")
+    with pytest.raises(DataError, match="not JSON"):
+        Record.read(tmp_path)
+    write_record_json(tmp_path / "record.json", {"name": "x"})
+    with pytest.raises(DataError, match="is no record"):
+        Record.read(tmp_path)
 
 
 def test_a_record_knows_code_machine_and_allocator(record):
@@ -65,17 +73,6 @@ def test_a_write_that_fails_leaves_the_old_file_alone(tmp_path, monkeypatch):
         write_record_json(path, {"new": True})
     assert read_json(path) == {"old": True}
     assert [entry.name for entry in tmp_path.iterdir()] == ["record.json"]
-
-
-def test_what_is_missing_or_no_record_is_refused(tmp_path):
-    with pytest.raises(DataError, match="measure first"):
-        Record.read(tmp_path)
-    (tmp_path / "record.json").write_text("{")
-    with pytest.raises(DataError, match="not JSON"):
-        Record.read(tmp_path)
-    write_record_json(tmp_path / "record.json", {"name": "x"})
-    with pytest.raises(DataError, match="is no record"):
-        Record.read(tmp_path)
 
 
 def test_the_command_has_what_differs_and_no_folders_of_this_machine():

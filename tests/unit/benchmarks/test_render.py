@@ -39,15 +39,15 @@ def test_the_provenance_has_everything_one_would_ask(name):
     assert [word for word in wanted if word not in line] == []
     with_gpu = dataclasses.replace(record, machine=record.machine | {"gpu": "NVIDIA H200"})
     assert "NVIDIA H200, " in provenance(with_gpu)
+    # Code that has changed in between is told.
+    mixed = record.with_rows([*record.rows, record.rows[0] | {"source": "0123456789ab"}])
+    assert f"(source {record.source}, 0123456789ab)" in provenance(mixed)
 
 
-def test_a_cell_without_its_value_is_a_dash():
+def test_goals_are_judged_and_a_cell_without_its_value_is_a_dash():
     rows = [{"row": "a", "s": 0.25}, {"row": "b", "s": None}, {"row": "c"}]
     shown = table(rows, ("row", "{row}"), ("s", "{s:.2f}"), ("row", lambda row: row["row"]))
     assert shown.splitlines()[2:] == ["| a | 0.25 | a |", "| b | - | b |", "| c | - | c |"]
-
-
-def test_goals_are_judged():
     record = kept("overhead")
     (row,) = (row for row in record.rows if row["row"] == "fr")
     for ratio, judged in ((1.449, "1.45 met"), (1.451, "1.45 missed")):
@@ -64,12 +64,6 @@ def test_short_steps_and_remedies_have_tables_of_their_own():
     assert "| without |" not in alone
 
 
-def test_code_that_changed_in_between_is_reported():
-    record = kept("speed")
-    mixed = record.with_rows([*record.rows, record.rows[0] | {"source": "0123456789ab"}])
-    assert f"(source {record.source}, 0123456789ab)" in provenance(mixed)
-
-
 @RECORDS
 def test_a_folder_is_rendered_the_same_every_time(name, tmp_path):
     record = kept(name)
@@ -83,29 +77,22 @@ def test_a_folder_is_rendered_the_same_every_time(name, tmp_path):
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == files
 
 
-def test_an_excerpt_is_stale_until_it_is_rendered(tmp_path):
+@pytest.mark.parametrize("marker", ["speed", "speed rows=fdg,bp"])
+def test_an_excerpt_is_stale_until_it_is_rendered_and_may_quote_some_rows(tmp_path, marker):
     folder, document = tmp_path / "records" / "speed", tmp_path / "page.md"
-    kept("overhead").write(folder)
-    document.write_text("above\n<!-- record: speed -->\nold\n<!-- end -->\nbelow\n")
-    assert stale_excerpts(document, tmp_path / "records") == ["speed"]
-    render(folder, into=document)
-    assert stale_excerpts(document, tmp_path / "records") == []
-    text = document.read_text()
-    assert text.startswith("above\n<!-- record: speed -->\n| method |")
-    assert text.endswith("\n<!-- end -->\nbelow\n")
-
-
-def test_a_marker_with_rows_quotes_these_rows_in_short(tmp_path):
-    folder, document = tmp_path / "records" / "speed", tmp_path / "page.md"
-    kept("speed").write(folder)
-    marker = "speed rows=fdg,bp"
-    document.write_text(f"<!-- record: {marker} -->\nold\n<!-- end -->\n")
+    kept("overhead" if marker == "speed" else "speed").write(folder)
+    head, tail = f"above\n<!-- record: {marker} -->\n", "\n<!-- end -->\nbelow\n"
+    document.write_text(f"{head}old{tail}")
     assert stale_excerpts(document, tmp_path / "records") == [marker]
     render(folder, into=document)
     assert stale_excerpts(document, tmp_path / "records") == []
-    shown = excerpt(marker, tmp_path / "records").splitlines()
-    assert [line.split(" | ")[0] for line in shown[2:4]] == ["| fdg", "| bp"]
-    assert " | 1.00 times | 1.00 to 1.00 | " in shown[3]
+    text = document.read_text()
+    assert text.startswith(f"{head}| method |" if marker == "speed" else head)
+    assert text.endswith(tail)
+    if marker != "speed":
+        shown = excerpt(marker, tmp_path / "records").splitlines()
+        assert [line.split(" | ")[0] for line in shown[2:4]] == ["| fdg", "| bp"]
+        assert " | 1.00 times | 1.00 to 1.00 | " in shown[3]
 
 
 def test_only_the_place_that_was_named_changes(tmp_path):
@@ -236,14 +223,10 @@ def test_each_goal_is_met_or_missed():
     assert {met for _, met in found.values()} == {"met"}
 
 
-def test_other_methods_are_held_against_fdg():
+def test_other_methods_are_held_against_fdg_without_which_nothing_is_said():
     found = said(row("fdg", 1.8), row("adl accumulate=4", 1.7), row("dgl", 1.72))
     assert found["adl accumulate=4 compared with fdg"] == ("0.94", "missed")
     assert found["dgl compared with fdg"] == ("0.96", "met")
-
-
-def test_nothing_is_said_of_rows_without_fdg_or_the_limit():
     assert goals_table([row("bp", 1.0), row("independent", 1.8), row("ddp", 1.8)]) is None
-    assert (
-        goals_table([row("bp", 1.0), row("fdg", 1.7), row("fdg checksum=false", 1.7)]) is None
-    )
+    without_limit = [row("bp", 1.0), row("fdg", 1.7), row("fdg checksum=false", 1.7)]
+    assert goals_table(without_limit) is None

@@ -45,12 +45,11 @@ def test_outcomes_are_counted_failures_named_and_other_versions_kept(
     assert "`test_three.test_fails`" in text
 
 
-def test_an_interpreter_that_does_not_exist_is_told(tmp_path):
+def test_an_interpreter_that_is_not_there_or_lacks_what_tests_need_is_told(
+    tmp_path, monkeypatch
+):
     with pytest.raises(HocketError, match=r"no interpreter '.*'; give its path, or its name"):
         ask_versions(tmp_path / "python")
-
-
-def test_an_interpreter_without_what_the_tests_need_is_told(monkeypatch):
     monkeypatch.setattr(module, "PROBE", "import no_such_torch")
     with pytest.raises(HocketError, match=r"cannot run .*no_such_torch.*install the extra"):
         ask_versions(Path(sys.executable))

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from hocket import FDG, Trainer
-from hocket.callbacks.tracking import Trackers, Tracking
+from hocket.callbacks.trackers import Trackers, Tracking
 from hocket.errors import OptionError
 from hocket.runs.metrics_log import MetricsLog
 
@@ -56,34 +56,32 @@ def plain(rows):
 
 
 def test_trackers_of_a_log_get_the_rows_of_its_file(tmp_path):
-    notes = Notes()
-    with MetricsLog(tmp_path, 2, tensorboard=False, trackers=Trackers([notes])) as log:
-        trained(log)
-    lines = (tmp_path / "metrics.jsonl").read_text().splitlines()
-    assert plain(notes.rows) == [json.loads(line) | {"seconds": 0} for line in lines]
-    assert {row["kind"] for row in notes.rows} == {"backward", "update", "evaluation", "epoch"}
-    assert notes.closed == [False]
-
-
-def test_the_callback_passes_on_the_same_rows_until_nothing_enters(tmp_path):
+    """The callback passes on the same rows until no batch enters any more."""
     notes, more = Notes(), Notes()
     with MetricsLog(tmp_path, 2, tensorboard=False, trackers=Trackers([notes])) as log:
         trained(log, [Tracking(more, every=2)])
+    lines = (tmp_path / "metrics.jsonl").read_text().splitlines()
+    assert plain(notes.rows) == [json.loads(line) | {"seconds": 0} for line in lines]
+    assert {row["kind"] for row in notes.rows} == {"backward", "update", "evaluation", "epoch"}
+    assert (notes.closed, more.closed) == ([False], [])
     entered = [
         row
         for row in notes.rows
         if row["kind"] == "evaluation" or row.get("tick", 0) < 2 * len(BATCHES)
     ]
     assert plain(more.rows) == plain(entered)
-    assert more.closed == []
 
 
-def test_a_training_that_fails_is_told(tmp_path):
+def test_a_training_that_fails_and_a_tracker_that_cannot_be_closed_are_told(tmp_path):
     notes = Notes()
     log = MetricsLog(tmp_path, 2, tensorboard=False, trackers=Trackers([notes]))
     with pytest.raises(ZeroDivisionError), log:
         _ = 1 / 0
     assert notes.closed == [True]
+    bad, good = Notes(fail_at="end"), Notes()
+    with pytest.warns(UserWarning, match="the training goes on without it"):
+        Trackers([bad, good]).close(failed=True)
+    assert good.closed == [True]
 
 
 def test_a_tracker_that_fails_is_left_out_and_the_training_goes_on():
@@ -92,13 +90,6 @@ def test_a_tracker_that_fails_is_left_out_and_the_training_goes_on():
         trained(callbacks=[Tracking(bad, good)])
     assert len(told) == 1
     assert len(bad.rows) == 3 < len(good.rows)
-
-
-def test_a_tracker_that_cannot_be_closed_is_told():
-    bad, good = Notes(fail_at="end"), Notes()
-    with pytest.warns(UserWarning, match="the training goes on without it"):
-        Trackers([bad, good]).close(failed=True)
-    assert good.closed == [True]
 
 
 def test_an_impossible_interval_is_refused():

@@ -1,7 +1,6 @@
 """No two trainings write their checkpoints to one folder."""
 
 import os
-from functools import partial
 
 import pytest
 import torch
@@ -36,19 +35,16 @@ def test_a_training_that_was_not_resumed_leaves_the_checkpoints_of_another(tmp_p
 
 
 def test_a_folder_is_that_of_one_fit_at_a_time(tmp_path):
+    """Also for a callback that saves into it."""
     said = "' is the folder of a fit that is under way; save checkpoints of your own, or of"
     with claim_folder(tmp_path, set()):
         with pytest.raises(CheckpointError, match=said):
             fit(tmp_path, epochs=1)
         fit(tmp_path / "own", epochs=1)
-    fit(tmp_path, epochs=1)
-
-
-def test_a_fit_whose_callback_saves_into_its_folder_is_told(tmp_path):
     trainer = Trainer(mlp(2), method=FDG(), optimizer=sgd, resumable=True)
-    fit = partial(trainer.fit, BATCHES, checkpoints=Checkpoints(tmp_path), progress=False)
+    options = {"checkpoints": Checkpoints(tmp_path), "progress": False, "epochs": 1}
     with pytest.raises(CheckpointError, match="is the folder of a fit that is under way"):
-        fit(epochs=1, on_epoch=lambda result: trainer.save(tmp_path))
+        trainer.fit(BATCHES, on_epoch=lambda result: trainer.save(tmp_path), **options)
 
 
 def test_workers_of_a_loader_do_not_hold_the_folder(tmp_path):

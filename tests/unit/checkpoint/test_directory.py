@@ -112,20 +112,15 @@ def test_checkpoints_of_before_a_return_to_an_earlier_one_are_set_aside(tmp_path
 
 
 def test_an_unfinished_directory_is_no_checkpoint_and_is_removed(tmp_path):
-    write_checkpoint(tmp_path)
+    _, manifest = write_checkpoint(tmp_path)
     (tmp_path / ".tick-a-file.part").write_text("")
     (tmp_path / ".tick-a-link.part").symlink_to(tmp_path)
     write_file(unfinished_path(tmp_path, checkpoint_name(2, 0)), PARTS[0], b"half")
     assert [checkpoint.name for checkpoint in newest_first(tmp_path)] == [checkpoint_name(1, 0)]
-    remove_unfinished(tmp_path)
-    assert [file.name for file in tmp_path.iterdir()] == [checkpoint_name(1, 0)]
-
-
-def test_a_part_that_is_not_visible_is_refused(tmp_path):
-    _, manifest = write_checkpoint(tmp_path)
-    write_file(unfinished_path(tmp_path, checkpoint_name(2, 0)), PARTS[0], b"")
     with pytest.raises(CheckpointError, match=r"is not visible in .* all processes share"):
         finish_checkpoint(tmp_path, checkpoint_name(2, 0), manifest)
+    remove_unfinished(tmp_path)
+    assert [file.name for file in tmp_path.iterdir()] == [checkpoint_name(1, 0)]
 
 
 # Files that differ from those that were written.
@@ -226,7 +221,7 @@ FORGED = {
     "threads": (None, "1"),
     "fit": (None, []),
     "parts": (
-        *(None, {"stage0.pt": {"size": 1}}, {"../stage0.pt": PART}, {"/stage0.pt": PART}),
+        *(None, [], {"stage0.pt": {"size": 1}}, {"../stage0.pt": PART}, {"/stage0.pt": PART}),
         *({"stage0.pt": PART | wrong} for wrong in ({"size": "1"}, {"sha256": None})),
         {"a\0b": PART},
     ),
@@ -249,7 +244,7 @@ def test_a_foreign_or_forged_manifest_is_refused(text, tmp_path):
         read_manifest(tmp_path)
 
 
-def test_another_format_is_refused(tmp_path):
+def test_another_format_is_refused_and_of_many_checkpoints_it_is_one_reason(tmp_path):
     for values, words in (
         ({"format": 99}, "another version of Hocket .*format 99"),
         ({"format": 1, "versions": {"hocket": "0.1"}}, r"another version of Hocket \(0\.1, "),
@@ -257,15 +252,12 @@ def test_another_format_is_refused(tmp_path):
         (tmp_path / MANIFEST).write_text(signed_manifest(values))
         with pytest.raises(CheckpointError, match=words):
             read_manifest(tmp_path)
-
-
-def test_many_checkpoints_of_another_format_are_one_reason(tmp_path):
     for tick in range(3):
-        folder = tmp_path / checkpoint_name(tick, 0)
-        folder.mkdir()
+        folder = tmp_path / "many" / checkpoint_name(tick, 0)
+        folder.mkdir(parents=True)
         (folder / MANIFEST).write_text(signed_manifest({"format": 99}))
     with pytest.raises(CheckpointError, match="cannot resume from") as refused:
-        newest_common_checkpoint(tmp_path, lambda manifest: (), lambda value: [value])
+        newest_common_checkpoint(tmp_path / "many", lambda manifest: (), lambda value: [value])
     assert str(refused.value).count("another version of Hocket") == 1
 
 

@@ -131,24 +131,30 @@ def test_indices_take_one_byte_up_to_256_codes():
 def test_a_group_has_eight_channels_by_default():
     assert VQ().group_count(64) == 8
     assert VQ().group_count(4) == 1
-    with pytest.raises(OptionError, match="cannot divide 12 channels into 5 groups; give"):
-        VQ(groups=5).group_count(12)
 
 
-def test_all_options_out_of_range_are_listed():
-    told = r"(?s)groups is 0.*codes is 40000; use a number in .2, 32768.*decay is 0.*every is 0"
-    with pytest.raises(OptionError, match=told):
-        VQ(groups=0, codes=40_000, decay=0.0, every=0)
-
-
-def test_a_first_batch_smaller_than_the_codebook_is_refused():
-    with pytest.raises(OptionError, match="vq needs 16 codes, but the first batch has only 9"):
-        VQ(groups=1, codes=16).encoder(0).encode(vectors(9, 2))
-
-
-def test_a_tensor_without_channels_is_refused():
-    with pytest.raises(OptionError, match=r"batches of vectors or maps, .* shape \(5,\)"):
-        VQ().encoder(0).encode(torch.ones(5))
+@pytest.mark.parametrize(
+    ("act", "told"),
+    [
+        (
+            lambda: VQ(groups=0, codes=40_000, decay=0.0, every=0),
+            "groups is 0.*codes is 40000; use a number in .2, 32768.*decay is 0.*every is 0",
+        ),
+        (lambda: VQ(groups=5).group_count(12), "cannot divide 12 channels into 5 groups; give"),
+        (
+            lambda: VQ(groups=1, codes=16).encoder(0).encode(vectors(9, 2)),
+            "vq needs 16 codes, but the first batch has only 9",
+        ),
+        (
+            lambda: VQ().encoder(0).encode(torch.ones(5)),
+            r"batches of vectors or maps, .* shape \(5,\)",
+        ),
+    ],
+    ids=["options", "groups", "first batch", "no channels"],
+)
+def test_what_cannot_be_quantized_is_refused(act, told):
+    with pytest.raises(OptionError, match=f"(?s){told}"):
+        act()
 
 
 def test_a_version_that_has_not_arrived_is_an_error():

@@ -14,7 +14,7 @@ def everything(batches):
     return torch.cat(inputs), torch.cat(targets)
 
 
-def test_the_split_of_digits_is_always_the_same():
+def test_the_split_of_digits_is_always_the_same_and_its_training_images_normalise():
     one, other = (load("digits", batch_size=100, seed=s) for s in (0, 1))
     assert len(one.train.examples) + len(one.test.examples) == 1797
     assert torch.equal(everything(one.test)[0], everything(other.test)[0])
@@ -22,10 +22,7 @@ def test_the_split_of_digits_is_always_the_same():
     assert everything(one.test)[1].bincount().tolist() == [
         31, 35, 39, 33, 44, 29, 40, 40, 28, 41,
     ]  # fmt: skip
-
-
-def test_digits_are_normalised_by_their_training_images():
-    inputs, _ = everything(load("digits", batch_size=100).train)
+    inputs, _ = everything(one.train)
     assert inputs.shape == (1437, 1, 8, 8)
     assert abs(float(inputs.mean())) < 1e-3
     assert abs(float(inputs.std()) - 1) < 1e-3

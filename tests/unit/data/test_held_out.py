@@ -20,19 +20,20 @@ def rows_of(batches):
 
 
 def test_examples_are_divided_and_the_test_is_left_out():
+    """The seed does not choose which are held out, and they are not mixed."""
     whole = load("synthetic", batch_size=8, **SYNTHETIC)
     divided = load("synthetic", batch_size=8, hold_out=0.25, **SYNTHETIC)
     assert [len(each.examples) for each in (divided.train, divided.test)] == [30, 10]
     assert sorted(rows_of(divided.train) + rows_of(divided.test)) == rows_of(whole.train)
     first, last = whole.train.examples.inputs[:10], whole.train.examples.inputs[-10:]
     assert not any(torch.equal(divided.test.examples.inputs, each) for each in (first, last))
-
-
-def test_the_seed_does_not_choose_what_is_held_out():
     held_out = [
         rows_of(load("digits", batch_size=64, seed=seed, hold_out=0.5).test) for seed in (0, 1)
     ]
     assert held_out[0] == held_out[1]
+    mixed = load("synthetic", batch_size=8, hold_out=0.25, mixup=0.5, **SYNTHETIC)
+    assert next(iter(mixed.train))[1].shape == (8, 3)
+    assert next(iter(mixed.test))[1].dtype == torch.int64
 
 
 def test_held_out_examples_are_transformed_as_the_test_is():
@@ -60,12 +61,6 @@ def test_the_end_of_a_text_is_held_out(tmp_path):
     assert torch.equal(torch.cat(targets), torch.cat(inputs) + 1)
     seen = torch.cat([targets for _ in range(30) for _, targets in divided.train])
     assert int(seen.max()) < 719
-
-
-def test_held_out_examples_are_not_mixed():
-    divided = load("synthetic", batch_size=8, hold_out=0.25, mixup=0.5, **SYNTHETIC)
-    assert next(iter(divided.train))[1].shape == (8, 3)
-    assert next(iter(divided.test))[1].dtype == torch.int64
 
 
 @pytest.mark.parametrize(("share", "count"), [(0.01, 0), (0.99, 40)])

@@ -77,9 +77,12 @@ def test_this_epoch_and_the_next_are_the_same_after_a_resume(make, first):
     assert str(list(remaining_from(another, 0))) == str(after)
 
 
-def test_epochs_that_are_too_short_are_refused():
+def test_a_shorter_epoch_and_a_loader_with_other_generators_are_refused():
     with pytest.raises(DataError, match=r"have 2 batches, and .* after batch 3 of the epoch"):
         list(remaining_from([1, 2], 3))
+    state = loader_state(LOADERS["a DataLoader with a generator"]())
+    with pytest.raises(DataError, match="have 0 random generators of their own, and had 1"):
+        restore_loader(state, [1, 2])
 
 
 def test_batches_that_are_skipped_are_not_transformed():
@@ -104,9 +107,3 @@ def test_a_loader_that_is_read_in_between_serves_what_it_would_have_served(name)
     batches = list(read)
     torch.manual_seed(6)
     assert str(batches) == str(list(alone))
-
-
-def test_a_loader_with_other_generators_is_refused():
-    state = loader_state(LOADERS["a DataLoader with a generator"]())
-    with pytest.raises(DataError, match="have 0 random generators of their own, and had 1"):
-        restore_loader(state, [1, 2])

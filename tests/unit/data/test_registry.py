@@ -11,10 +11,13 @@ from hocket.errors import DataError, OptionError
 READ_FILES = ("cifar10", "cifar100", "folder", "text")
 
 
-def test_the_names_are_those_documented():
+def test_the_names_are_those_documented_and_those_without_files_are_loaded():
     assert list(DATA) == ["digits", "cifar10", "cifar100", "folder", "text", "synthetic"]
     with pytest.raises(TypeError):
         DATA["more"] = load
+    for name in ("digits", "synthetic"):
+        data = load(name, batch_size=7, seed=3)
+        assert (data.name, data.train.batch_size, data.train.seed) == (name, 7, 3)
 
 
 @pytest.mark.parametrize("name", DATA)
@@ -24,12 +27,6 @@ def test_every_function_takes_batch_size_and_seed_by_keyword(name):
     assert (annotations["batch_size"], annotations["seed"]) == (int, int)
     assert ("data_dir" in annotations) == (name in READ_FILES)
     assert not {"data_dir", "batch_size", "seed"} & set(options(name))
-
-
-def test_data_sets_without_files_are_loaded():
-    for name in ("digits", "synthetic"):
-        data = load(name, batch_size=7, seed=3)
-        assert (data.name, data.train.batch_size, data.train.seed) == (name, 7, 3)
 
 
 def test_a_required_option_is_asked_for(tmp_path):
@@ -65,10 +62,6 @@ def test_names_and_options_that_do_not_exist_are_refused(name, options, said):
         load(name, batch_size=4, **options)
 
 
-def test_targets_in_range_pass():
-    check_targets(torch.tensor([[0, 9], [3, 4]]), classes=10)
-
-
 @pytest.mark.parametrize(
     ("targets", "said"),
     [
@@ -79,5 +72,6 @@ def test_targets_in_range_pass():
     ],
 )
 def test_targets_that_are_no_class_numbers_are_refused(targets, said):
+    check_targets(torch.tensor([[0, 9], [3, 4]]), classes=10)
     with pytest.raises(DataError, match=said):
         check_targets(targets, classes=10)

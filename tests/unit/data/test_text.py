@@ -15,7 +15,7 @@ def path(tmp_path):
     return file
 
 
-def test_targets_are_the_next_characters(path):
+def test_targets_are_the_next_characters_in_memory_of_their_own(path):
     data = load("text", data_dir=path, batch_size=8, context=16)
     assert (data.classes, data.shape, data.kind) == (10, (16,), "tokens")
     assert len(data.train.examples) == (900 - 1) // 16
@@ -25,6 +25,9 @@ def test_targets_are_the_next_characters(path):
             assert inputs.shape == targets.shape == (len(inputs), 16)
             assert inputs.dtype == targets.dtype == torch.int64
             assert torch.equal((inputs + 1) % 10, targets)
+            kept = targets.clone()
+            inputs.fill_(-1)
+            assert torch.equal(targets, kept)
 
 
 def test_windows_without_jitter_tile_the_text():
@@ -42,22 +45,14 @@ def test_windows_with_jitter_stay_near_their_position_and_inside_the_text():
         assert sorted(set(starts[:, row].tolist())) == list(range(5 * row, last + 1))
 
 
-def test_inputs_and_targets_share_no_memory(path):
-    inputs, targets = next(iter(load("text", data_dir=path, batch_size=8, context=4).train))
-    kept = targets.clone()
-    inputs.fill_(-1)
-    assert torch.equal(targets, kept)
-
-
-def test_characters_beyond_ascii_are_one_token_each(tmp_path):
-    (tmp_path / "a.txt").write_text("aé😀" * 40, encoding="utf-8")
+def test_every_character_is_one_token_but_a_mark_of_the_encoding(tmp_path):
+    file = tmp_path / "a.txt"
+    file.write_text("aé😀" * 40, encoding="utf-8")
     data = load("text", data_dir=tmp_path, batch_size=4, context=4)
     assert data.classes == 3
     assert next(iter(data.test))[0][0].tolist() == [0, 1, 2, 0]
-
-
-def test_ends_of_lines_stay_as_they_are_and_a_mark_of_the_encoding_is_no_character(tmp_path):
-    (tmp_path / "text.txt").write_bytes("ab\r\ncd\r".encode("utf-8-sig") + b"ab\n" * 40)
+    # Ends of lines stay as they are.
+    file.write_bytes("ab\r\ncd\r".encode("utf-8-sig") + b"ab\n" * 40)
     data = load("text", data_dir=tmp_path, batch_size=2, context=4)
     assert data.classes == 6
     assert len(data.train.examples.tokens_N) == (7 + 120) * 9 // 10

@@ -333,7 +333,7 @@ def test_a_wait_may_have_a_limit_of_its_own(detectors):
 
 
 def barriers_of(detector):
-    identity = ProcessIdentity(detector._rank, len(detector._names), HashStore())
+    identity = ProcessIdentity(detector._rank, len(detector.names), HashStore())
     return Membership(identity, identity.store, detector)
 
 

@@ -10,6 +10,7 @@ from torch import nn
 
 from contract.small import (
     CLASSES,
+    LINEARIZE,
     LOCKSTEP,
     Gradients,
     conv,
@@ -78,10 +79,18 @@ def test_a_weight_frozen_between_fits_leaves_the_others_compared(name):
 
 
 @pytest.mark.parametrize("stages", [1, 2, 3])
-@pytest.mark.parametrize("method", [GPipe(accumulate=3), OneFOneB(accumulate=3), OneFOneB()])
-def test_a_flushed_pipeline_has_the_true_gradient(method, stages):
+@pytest.mark.parametrize(
+    ("method", "lr"),
+    [
+        *((each, 0.5) for each in (GPipe(accumulate=3), OneFOneB(accumulate=3), OneFOneB())),
+        *((FDG(linearize=each), 0.0) for each in LINEARIZE),
+    ],
+)
+def test_a_flushed_pipeline_and_a_late_gradient_at_rate_zero_have_the_true_gradient(
+    method, lr, stages
+):
     """At the weights of its group, whichever stage has updated first."""
-    found = compared(method, conv(stages, dropout=0.4), data(conv, 8), lr=0.5)
+    found = compared(method, conv(stages, dropout=0.4), data(conv, 8), lr=lr)
     assert len(found) == 8 * stages
     assert all(exact(comparison) for comparison in found.values())
 
@@ -90,14 +99,6 @@ def test_it_has_for_the_updates_before_which_it_is_flushed():
     method = ADL(accumulate=2).with_remedies(T3(updates=2))
     found = compared(method, conv(3), data(conv, 12), lr=0.5)
     assert [batch for batch in range(12) if exact(found[0, batch])] == [0, 1, 2, 3]
-
-
-@pytest.mark.parametrize("linearize", ["stash", "live", "recompute"])
-def test_at_rate_zero_a_late_gradient_is_the_true_one(linearize):
-    method = FDG(linearize=linearize)
-    found = compared(method, conv(3, dropout=0.4), data(conv, 8), lr=0.0)
-    assert len(found) == 24
-    assert all(exact(comparison) for comparison in found.values())
 
 
 def test_shrink_is_the_ratio():
@@ -186,12 +187,14 @@ def test_a_stage_without_weights_compares_to_nothing():
     assert exact(found[1, 0])
 
 
-@pytest.mark.parametrize("options", [{"gradient_error_every": 2}, {"on_gradient_error": print}])
-def test_one_of_the_two_options_is_refused(options):
-    with pytest.raises(OptionError, match="belong together"):
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"gradient_error_every": 2}, "belong together"),
+        ({"on_gradient_error": print}, "belong together"),
+        ({"gradient_error_every": -1, "on_gradient_error": print}, "gradient_error_every"),
+    ],
+)
+def test_one_of_the_two_options_or_a_negative_interval_is_refused(options, said):
+    with pytest.raises(OptionError, match=said):
         Trainer(mlp(1), optimizer=sgd, **options)
-
-
-def test_a_negative_interval_is_refused():
-    with pytest.raises(OptionError, match="gradient_error_every"):
-        Trainer(mlp(1), optimizer=sgd, gradient_error_every=-1, on_gradient_error=print)

@@ -13,9 +13,8 @@ from hocket.engine.stage_streams import StageStreams, StreamPort, on_streams
 from hocket.errors import OptionError
 from hocket.methods import BP, FDG, DGLAsync
 from hocket.stage.setup import Setup
-from hocket.transport.mailbox import Edge, NoNextStage
+from hocket.transport.mailbox import Edge, NoNextStage, Source
 from hocket.transport.packet import Activation, Gradient
-from hocket.transport.source import Source
 
 
 class Streams:

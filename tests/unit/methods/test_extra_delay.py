@@ -68,18 +68,6 @@ def test_what_cannot_be_extended_is_refused(method, ticks, said):
         with_extra_delay(method, ticks)
 
 
-@pytest.mark.parametrize(
-    ("choices", "said"),
-    [
-        ({"extra_delay": "1,x"}, "extra_delay is '1,x'; write a number of ticks for all edges"),
-        ({"extra_delay": "1,0"}, "has delays of the edges between 3 stages, and there are 2"),
-    ],
-)
-def test_a_run_refuses_what_it_cannot_use(choices, said):
-    with pytest.raises(OptionError, match=re.escape(said)):
-        build_run_method(RunConfig(**choices))
-
-
 def test_a_group_must_be_as_long_as_the_versions_need():
     method = with_extra_delay(PipeDream2BW(accumulate=3), [1, 1])
     with pytest.raises(OptionError, match="use accumulate=4 or more, or fewer stages"):

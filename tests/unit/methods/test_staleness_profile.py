@@ -98,8 +98,10 @@ def test_there_is_one_for_each_stage(profile):
         ({"staleness": "3,x"}, "staleness is '3,x'; write a number for each stage: 6,4,2,0"),
         ({"staleness": "3,1,0"}, "delays of the edges between 3 stages, and there are 2"),
         ({"staleness": "3,0", "extra_delay": 1}, "extra_delay is 1 and staleness is '3,0'"),
+        ({"extra_delay": "1,x"}, "extra_delay is '1,x'; write a number of ticks for all edges"),
+        ({"extra_delay": "1,0"}, "has delays of the edges between 3 stages, and there are 2"),
     ],
 )
-def test_a_run_refuses_what_it_cannot_read(choices, said):
+def test_a_run_refuses_delays_that_it_cannot_read(choices, said):
     with pytest.raises(OptionError, match=re.escape(said)):
         build_run_method(RunConfig(**choices))

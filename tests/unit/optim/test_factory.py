@@ -178,13 +178,11 @@ def test_what_does_not_fit_its_stage_is_refused(optimizer, options, said):
 
 
 def test_a_closure_that_is_missed_in_a_step_is_told_before_anything_moves():
+    """Other errors of a step are the optimizer's own."""
     trainer = prepared(modules := mlp(1), partial(Perturbing, lr=0.1))
     before = [p.clone() for p in modules[0].parameters()]
     with pytest.raises(OptionError, match="Perturbing calls the network again in its step"):
         trainer.step(*data(mlp, 1)[0])
     assert all(map(torch.equal, before, modules[0].parameters()))
-
-
-def test_other_errors_of_a_step_are_the_optimizers_own():
     with pytest.raises(ZeroDivisionError, match="mine"):
         prepared(mlp(1), partial(Adding, lr=0.1)).step(*data(mlp, 1)[0])

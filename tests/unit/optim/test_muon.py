@@ -30,12 +30,9 @@ def test_embeddings_norms_biases_and_the_head_are_left_to_adamw():
     assert len(hidden) == 2 * 4
     assert {name.split(".")[0] for name in hidden} == {"block0", "block1"}
     assert all(name.endswith("weight") and "norm" not in name for name in hidden)
-
-
-def test_a_tied_head_is_an_embedding():
-    network = nn.Sequential(nn.Embedding(5, 4), nn.Linear(4, 4), nn.Linear(4, 5, bias=False))
-    network[2].weight = network[0].weight
-    assert hidden_matrices(network) == {"1.weight"}
+    tied = nn.Sequential(nn.Embedding(5, 4), nn.Linear(4, 4), nn.Linear(4, 5, bias=False))
+    tied[2].weight = tied[0].weight
+    assert hidden_matrices(tied) == {"1.weight"}
 
 
 def test_steps_are_those_of_muon_and_adamw_alone():
@@ -117,7 +114,7 @@ def test_a_stage_may_have_only_one_of_the_two():
 def test_a_network_without_hidden_matrices_is_refused(name):
     """It would be AdamW under another name, whose options have no effect."""
     with pytest.raises(OptionError, match=f"{name} is for hidden weights of two .* has none"):
-        build_optimizer_factory(RunConfig(optimizer=name), zoo.create("resnet8"))
+        build_optimizer_factory(RunConfig(optimizer=name), zoo.resnet8())
 
 
 @pytest.mark.parametrize(

@@ -96,17 +96,13 @@ def layer(seconds, *, out=0, kept=0, weights=0):
     return LayerCost(seconds / 3, 2 * seconds / 3, out, kept, weights)
 
 
-def test_a_large_packet_moves_the_cut():
+def test_a_large_packet_moves_the_cut_and_a_latency_that_nobody_waits_for_does_not():
     even = [layer(1.0, out=10), layer(1.0, out=10**9), layer(1.0, out=10), layer(1.0)]
     fast, slow, slowest = (Link(bytes_per_s=each) for each in (1e12, 1e9, 1e8))
     assert fastest_cut(even, 2, fast, overlapping=False) == [1]
     assert fastest_cut(even, 2, slow, overlapping=False) == [0]
     assert [fastest_cut(even, 2, each) for each in (fast, slow, slowest)] == [[1], [1], [0]]
-
-
-def test_a_latency_that_nobody_waits_for_moves_no_cut():
-    even = [layer(1.0)] * 6
-    assert fastest_cut(even, 3, Link(1e9, latency_s=9.0)) == [1, 3]
+    assert fastest_cut([layer(1.0)] * 6, 3, Link(1e9, latency_s=9.0)) == [1, 3]
 
 
 def test_a_limit_of_memory_moves_the_cut_and_one_that_nothing_fits_is_refused():
@@ -166,23 +162,18 @@ def test_options_that_contradict_or_are_out_of_range_are_refused(options, text):
         cut(network, sample=sample, **{"stages": 2, **options})
 
 
-@pytest.mark.parametrize(
-    ("text", "link"),
-    [
+def test_links_are_parsed():
+    for text, link in (
         ("1Gbit", Link(125e6)),
         ("8kbit,2ms", Link(1000.0, 2e-3)),
         ("100Mbit,1s", Link(12.5e6, 1.0)),
         ("16bit,5ns", Link(2.0, 5e-9)),
-    ],
-)
-def test_links_are_parsed(text, link):
-    assert Link.parse(text) == link
-
-
-@pytest.mark.parametrize("text", ["fast", "10", "10Gbit,50", "1.2.3Gbit", "10Gbit,1.1.1us", ""])
-def test_text_that_is_no_link_is_refused(text):
-    with pytest.raises(OptionError, match="write bits per second and a latency: 10Gbit,50us"):
-        Link.parse(text)
+    ):
+        assert Link.parse(text) == link
+    told = "write bits per second and a latency: 10Gbit,50us"
+    for text in ("fast", "10", "10Gbit,50", "1.2.3Gbit", "10Gbit,1.1.1us", ""):
+        with pytest.raises(OptionError, match=told):
+            Link.parse(text)
 
 
 def test_a_link_of_which_no_packet_arrives_or_one_before_it_is_sent_is_refused():

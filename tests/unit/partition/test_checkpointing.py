@@ -15,7 +15,7 @@ from contract.small import sgd
 from hocket import BP, FDG, FR, Plan, Trainer, cut
 from hocket.errors import CutError, LinearizeError
 from hocket.partition.cut_points import find_cut_points
-from unit.partition.networks import run_stages
+from unit.partition.networks import Layers, Pair, run_stages
 
 
 class Block(nn.Module):
@@ -96,9 +96,6 @@ def test_no_stage_begins_inside_a_checkpoint_but_where_it_does():
     assert set(graph.refused.values()) == {
         ("activation checkpointing repeats what is around it; cut before that",)
     }
-
-
-def test_reentrant_checkpoints_around_modules_are_refused():
     with pytest.raises(CutError, match="use use_reentrant=False, or call it inside a module"):
         cut(Checkpointed(around=True), stages=Plan(("blocks.2",)), sample=INPUTS)
 
@@ -181,22 +178,18 @@ def test_values_in_objects_cross_a_cut_with_and_without_gradients(grad, layer):
 
 @pytest.mark.parametrize("kept_by", ["checkpoint", "function"])
 def test_values_made_without_gradients_are_kept_behind_a_cut(kept_by):
-    class Scaled(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.a, self.b, self.c = (nn.Linear(4, 4) for _ in range(3))
-
+    class Scaled(Layers):
         def forward(self, x):
-            x = self.a(x)
+            x = self.first(x)
             with torch.no_grad():
                 scale = x.abs().amax(dim=1, keepdim=True)
-            y = self.b(x)
+            y = self.second(x)
             if kept_by == "function":
-                return self.c(Scale.apply(y, scale))
-            return self.c(checkpoint(torch.mul, y, scale, use_reentrant=False))
+                return self.third(Scale.apply(y, scale))
+            return self.third(checkpoint(torch.mul, y, scale, use_reentrant=False))
 
     network = Scaled()
-    stages = cut(network, stages=Plan(("b",)), sample=INPUTS)
+    stages = cut(network, stages=Plan(("second",)), sample=INPUTS)
     assert torch.equal(run_stages(stages, INPUTS), network(INPUTS))
 
 
@@ -225,15 +218,11 @@ def test_compiled_modules_are_refused_by_name(part):
 
 
 def test_a_forward_that_cannot_be_followed_is_told_from_one_that_does_not_take_the_sample():
-    class Mapped(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.one, self.other = nn.Linear(4, 4), nn.Linear(4, 4)
-
+    class Mapped(Pair):
         def forward(self, x):
-            return self.other(torch.vmap(self.one)(x))
+            return self.second(torch.vmap(self.first)(x))
 
     with pytest.raises(CutError, match="cannot follow the forward of a Mapped, which takes"):
-        cut(Mapped(), stages=Plan(("other",)), sample=torch.randn(2, 4))
+        cut(Mapped(), stages=Plan(("second",)), sample=torch.randn(2, 4))
     with pytest.raises(CutError, match=r"cannot cut a Mapped that does not take the sample"):
-        cut(Mapped(), stages=Plan(("other",)), sample=torch.randn(2, 5))
+        cut(Mapped(), stages=Plan(("second",)), sample=torch.randn(2, 5))

@@ -58,15 +58,6 @@ def batch(length, *, padded):
     return {"ids": torch.randint(0, 9, (3, length)), "mask": mask}
 
 
-@pytest.mark.parametrize("padded", [0, 1])
-def test_each_stage_decides_from_the_discrete_inputs_of_each_batch(padded):
-    network = Masked()
-    stages = cut(network, stages=Plan(("layers.1", "layers.3")), sample=batch(5, padded=padded))
-    for length, other in ((5, 0), (5, 1), (7, 1), (3, 0)):
-        inputs = batch(length, padded=other)
-        assert torch.equal(run_stages(stages, inputs), network(**inputs))
-
-
 class Positioned(nn.Module):
     """Network with learned positions, whose number is the length of the text."""
 
@@ -83,10 +74,17 @@ class Positioned(nn.Module):
         return self.head(x.mean(1)) / ids.shape[1]
 
 
-def test_texts_may_have_any_length_where_sizes_are_read():
+@pytest.mark.parametrize("padded", [0, 1])
+def test_each_stage_decides_from_the_discrete_inputs_of_each_batch(padded):
+    """Texts may have any length where sizes are read."""
+    plan, sample = Plan(("layers.1", "layers.3")), batch(5, padded=padded)
+    network = Masked()
+    stages = cut(network, stages=plan, sample=sample)
+    for length, other in ((5, 0), (5, 1), (7, 1), (3, 0)):
+        inputs = batch(length, padded=other)
+        assert torch.equal(run_stages(stages, inputs), network(**inputs))
     network = Positioned()
-    sample = batch(5, padded=0)["ids"]
-    stages = cut(network, stages=Plan(("layers.1", "layers.3")), sample=sample)
+    stages = cut(network, stages=plan, sample=sample["ids"])
     for length in (5, 7, 1, 3):
         ids = batch(length, padded=0)["ids"][: length - 1 or 1]
         assert torch.equal(run_stages(stages, ids), network(ids))

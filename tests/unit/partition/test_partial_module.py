@@ -1,7 +1,6 @@
 """Stages that are parts of a network's own forward compute the same as the network."""
 
 import copy
-import itertools
 
 import pytest
 import torch
@@ -21,10 +20,23 @@ every = pytest.mark.parametrize("make", NETWORKS)
 
 @every
 def test_a_network_can_be_cut_at_all_cut_points_at_once(make):
+    """Stages hold every parameter and buffer once under its name."""
     network, sample = make()
     graph = find_cut_points(network, sample)
-    assert len(graph.cut_points) >= 1
-    verify_stages(network, build_partial_modules(graph, range(len(graph.cut_points))), sample)
+    count = len(graph.cut_points)
+    assert count >= 1
+    stages = build_partial_modules(graph, range(count))
+    verify_stages(network, stages, sample)
+    for stage in stages:
+        for name, weight in stage.named_parameters():
+            assert weight is network.get_parameter(name)
+    for position in range(count):
+        names = [
+            name
+            for stage in build_partial_modules(graph, [position])
+            for name in stage.state_dict()
+        ]
+        assert sorted(names) == sorted(network.state_dict())
 
 
 @every
@@ -42,22 +54,6 @@ def test_one_stage_is_the_network(make):
     (stage,) = cut(network, stages=1, sample=sample)
     pairs = zip(stage.parameters(), network.parameters(), strict=True)
     assert all(actual is weight for actual, weight in pairs)
-
-
-@every
-def test_stages_hold_every_parameter_and_buffer_once_under_its_name(make):
-    network, sample = make()
-    graph = find_cut_points(network, sample)
-    for positions in itertools.combinations(range(len(graph.cut_points)), 1):
-        names = [
-            name
-            for stage in build_partial_modules(graph, positions)
-            for name in stage.state_dict()
-        ]
-        assert sorted(names) == sorted(network.state_dict())
-    for stage in build_partial_modules(graph, range(len(graph.cut_points))):
-        for name, weight in stage.named_parameters():
-            assert weight is network.get_parameter(name)
 
 
 @every
@@ -115,11 +111,7 @@ def test_evaluation_mode_is_checked_at_every_forward(target):
     for module in modules:
         module.train()
     assert not torch.equal(run_stages(stages, sample), run_stages(stages, sample))
-
-
-def test_a_network_in_evaluation_mode_is_cut_and_stays_in_it():
-    network, sample = glued()
-    network.eval()
+    network.eval()  # in which it is cut, and stays
     stages = cut(network, stages=2, sample=sample)
     assert not any(module.training for module in network.modules())
     assert torch.equal(run_stages(stages, sample), network(sample))

@@ -43,12 +43,13 @@ def network() -> nn.Sequential:
 
 def test_only_plain_nested_sequences_are_flattened():
     assert list(layers_in_order(network())) == ["0", "1.0", "1.1.0", "2", "3", "4"]
-
-
-def test_a_sequence_with_a_hook_is_one_layer():
     inner = nn.Sequential(nn.ReLU(), nn.ReLU())
     inner.register_forward_hook(lambda *_: None)
     assert list(layers_in_order(nn.Sequential(inner, nn.ReLU()))) == ["0", "1"]
+    with pytest.raises(CutError, match=r"cannot cut a Branches: only an nn\.Sequential"):
+        layers_in_order(Branches())
+    with pytest.raises(CutError, match="cannot cut a network without layers"):
+        layers_in_order(nn.Sequential())
 
 
 @pytest.mark.parametrize("layer", [nn.Linear(2, 2), nn.Tanh()], ids=["weights", "none"])
@@ -72,16 +73,6 @@ def test_stages_are_consecutive_layers_of_the_network(cuts):
     ]
     x = torch.randn(3, 2)
     assert torch.equal(nn.Sequential(*stages)(x), whole(x))
-
-
-def test_a_network_that_is_not_sequential_is_refused():
-    with pytest.raises(CutError, match=r"cannot cut a Branches: only an nn\.Sequential"):
-        layers_in_order(Branches())
-
-
-def test_a_network_without_layers_is_refused():
-    with pytest.raises(CutError, match="cannot cut a network without layers"):
-        layers_in_order(nn.Sequential())
 
 
 @pytest.mark.parametrize("stages", [0, -1, 7])
@@ -117,13 +108,19 @@ def test_empty_stages_are_refused(cuts, text):
     assert text in str(caught.value)
 
 
-def test_shared_parameters_are_refused_with_their_stages():
+def test_shared_parameters_and_statistics_are_refused_with_their_stages():
     a, b = nn.Linear(2, 2), nn.Linear(2, 2)
     b.weight = a.weight
     tied = nn.Sequential(a, nn.ReLU(), b)
     with pytest.raises(CutError, match=r"parameter '0\.weight' is shared by stages 0, 1; keep"):
         build_stages(tied, Plan(("2",)))
     assert len(build_stages(tied, Plan(()))) == 1
+    norms = nn.BatchNorm1d(2, affine=False), nn.BatchNorm1d(2, affine=False)
+    norms[1].running_mean = norms[0].running_mean
+    with pytest.raises(CutError, match=r"buffer '0\.running_mean' is shared by stages 0, 1"):
+        build_stages(nn.Sequential(*norms), Plan(("1",)))
+    with pytest.raises(CutError, match="is shared by stages 0, 1"):
+        Trainer([a, a], optimizer=sgd)
 
 
 def test_a_plan_between_tied_layers_divides_them_although_activations_are_shared():
@@ -132,13 +129,6 @@ def test_a_plan_between_tied_layers_divides_them_although_activations_are_shared
     network, batch = nn.Sequential(tied[0], relu, tied[1], relu), torch.randn(3, 2)
     _, stages = divide(network, Plan(("2",)), batch)
     assert torch.equal(stages[1](stages[0](batch)), network(batch))
-
-
-def test_shared_statistics_are_refused_too():
-    norms = nn.BatchNorm1d(2, affine=False), nn.BatchNorm1d(2, affine=False)
-    norms[1].running_mean = norms[0].running_mean
-    with pytest.raises(CutError, match=r"buffer '0\.running_mean' is shared by stages 0, 1"):
-        build_stages(nn.Sequential(*norms), Plan(("1",)))
 
 
 def test_stages_that_omit_weights_are_refused():
@@ -154,12 +144,6 @@ def test_empty_lists_of_stages_and_empty_stages_are_refused():
         Trainer([], optimizer=sgd)
     with pytest.raises(CutError, match="stage 1 is empty; give it at least one layer"):
         Trainer([nn.Linear(2, 2), nn.Sequential()], optimizer=sgd)
-
-
-def test_one_stage_given_twice_is_refused():
-    stage = nn.Linear(2, 2)
-    with pytest.raises(CutError, match="is shared by stages 0, 1"):
-        Trainer([stage, stage], optimizer=sgd)
 
 
 # Balance.

@@ -21,17 +21,15 @@ def message(values, where="run.json"):
     return str(caught.value)
 
 
-def test_a_run_cannot_be_changed():
-    with pytest.raises(dataclasses.FrozenInstanceError):
-        RunConfig().epochs = 3
-
-
-def test_as_a_dict_it_is_plain_json():
-    values = RunConfig(run_dir=Path("runs/x"), data_dir=Path("data")).as_dict()
+def test_as_a_dict_it_is_plain_json_and_it_cannot_be_changed():
+    run = RunConfig(run_dir=Path("runs/x"), data_dir=Path("data"))
+    values = run.as_dict()
     assert json.loads(json.dumps(values)) == values
     assert values["run_dir"] == "runs/x"
     assert values["data_dir"] == "data"
     assert values.keys() == {field.name for field in dataclasses.fields(RunConfig)}
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        run.epochs = 3
 
 
 OWN = {
@@ -48,13 +46,10 @@ OWN = {
 
 
 @pytest.mark.parametrize("choices", [{}, OWN], ids=["none", "some"])
-def test_what_is_written_is_read_back(choices, tmp_path):
+def test_what_is_written_is_read_back_and_what_is_left_out_has_its_default(choices, tmp_path):
     run = RunConfig(**choices)
     run.write(tmp_path / "run.json")
     assert RunConfig.read(tmp_path / "run.json") == run
-
-
-def test_what_a_file_leaves_out_has_its_default(tmp_path):
     (tmp_path / "run.json").write_text('{"epochs": 2, "timeout_s": 1, "data_dir": "d"}')
     config = RunConfig.read(tmp_path / "run.json")
     assert config == RunConfig(epochs=2, timeout_s=1, data_dir=Path("d"))
@@ -87,9 +82,8 @@ def test_all_wrong_keys_and_values_are_told_at_once():
     for part in ("'epoch'", "'zzz'", "stages is 'x'", "seed is None", "precision is 'fp8'"):
         assert part in said
     assert said.count("did you mean") == said.count("did you mean 'epochs'") == 1
-
-
-def test_all_numbers_out_of_range_are_told_at_once():
+    assert "another version of Hocket" in message({"warmup_epochs": 1})
+    assert "another version of Hocket" not in message({"stages": "x"})
     zero = dict.fromkeys(("stages", "epochs", "batch_size", "replicas", "log_every"), 0)
     names = ("warmup_updates", "seed", "threads", "gradient_error_every", "extra_delay")
     wrong = zero | dict.fromkeys(names, -1)
@@ -97,11 +91,6 @@ def test_all_numbers_out_of_range_are_told_at_once():
     for key, value in wrong.items():
         assert f"{key} is {value}; use a number" in said
     assert said.startswith("this run is impossible:")
-
-
-def test_a_file_with_options_of_another_version_says_so():
-    assert "another version of Hocket" in message({"warmup_epochs": 1})
-    assert "another version of Hocket" not in message({"stages": "x"})
 
 
 @pytest.mark.parametrize(

@@ -67,6 +67,9 @@ def test_rows_say_where_and_what(tmp_path):
     assert update["lr"] == 0.1
     assert "staleness" not in update
     assert [file.name for file in tmp_path.iterdir()] == ["metrics.jsonl"]
+    (tmp_path / "learns").mkdir()
+    rows = logged(tmp_path / "learns", DNI())
+    assert [row["batch"] for row in of(rows, "target", stage=0)] == list(range(12))
 
 
 def test_comparisons_and_epochs(tmp_path):
@@ -83,11 +86,6 @@ def test_comparisons_and_epochs(tmp_path):
     assert first["evaluation"]["samples"] == 2
     assert 0 <= first["evaluation"]["error"] <= 1
     assert second["staleness"][1] == 0
-
-
-def test_a_signal_that_learns_leaves_rows_of_its_targets(tmp_path):
-    rows = logged(tmp_path, DNI())
-    assert [row["batch"] for row in of(rows, "target", stage=0)] == list(range(12))
 
 
 def read_scalars(folder):

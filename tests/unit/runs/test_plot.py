@@ -29,14 +29,23 @@ def numbers_in(svg):
     return Counter(re.findall(r"<!-- (\d+) -->|<text[^>]*>(\d+)</text>", svg))
 
 
-def test_every_batch_is_in_the_svg_once_for_each_forward_and_backward(tmp_path):
+@pytest.mark.parametrize("measured", [False, True])
+def test_every_batch_is_in_the_svg_once_for_each_forward_and_backward(tmp_path, measured):
+    """A timeline shows sends and waits, too."""
     file = tmp_path / "fdg.svg"
-    draw_program(unroll_method("fdg"), 3, "FDG on 3 stages", file)
+    shown = ["stage 0", "stage 2", "backward", "FDG on 3 stages"]
+    if measured:
+        timeline = simulated_fdg(stages=3, batches=5)
+        draw_panels([timeline_panel(timeline, "FDG on 3 stages")], file)
+        shown += ["send", "wait", "10 ms"]
+    else:
+        draw_program(unroll_method("fdg"), 3, "FDG on 3 stages", file)
+        shown += ["forward"]
     svg = file.read_text()
-    # A forward and a backward on each of 3 stages.
+    # A forward and a backward on each of 3 stages, also if it waits in its middle.
     assert numbers_in(svg) == {(str(batch), ""): 6 for batch in range(5)}
-    for text in ("stage 0", "stage 2", "forward", "backward", "FDG on 3 stages"):
-        assert text in svg
+    assert [text for text in shown if text not in svg] == []
+    assert "target" not in svg
 
 
 @pytest.mark.parametrize(
@@ -68,17 +77,6 @@ def test_stages_of_back_propagation_wait_for_each_other_and_those_of_fdg_do_not(
 # Measured timelines.
 
 
-def test_a_timeline_shows_actions_sends_and_waits(tmp_path):
-    file = tmp_path / "measured.svg"
-    draw_panels([timeline_panel(simulated_fdg(stages=3, batches=5), "measured")], file)
-    svg = file.read_text()
-    # A wait in the middle of a backward does not make it two numbers.
-    assert numbers_in(svg) == {(str(batch), ""): 6 for batch in range(5)}
-    for text in ("stage 0", "stage 2", "backward", "send", "wait", "10 ms", "measured"):
-        assert text in svg
-    assert "target" not in svg
-
-
 def test_program_and_timeline_in_one_picture(tmp_path):
     file = tmp_path / "both.svg"
     ticks = unroll_method("fdg", 3, 20)
@@ -96,21 +94,16 @@ def test_program_and_timeline_in_one_picture(tmp_path):
     assert not {("0", ""), ("19", "")} & numbers_in(svg).keys()
 
 
-def test_numbers_that_do_not_fit_are_left_out(tmp_path):
+def test_rows_are_the_stages_that_were_recorded_with_the_numbers_that_fit(tmp_path):
     spans = (
-        Span(0, "F", 123, 0, 0.0, 1.0),
-        Span(0, "F", 456, 1, 1.0, 2.0),
-        Span(0, "B", 789, 1, 2.0, 2.1),
+        Span(2, "F", 123, 0, 0.0, 1.0),
+        Span(2, "F", 456, 1, 1.0, 2.0),
+        Span(2, "B", 789, 1, 2.0, 2.1),
     )
     file = tmp_path / "narrow.svg"
     draw_panels([timeline_panel(Timeline(spans), "narrow")], file)
-    assert set(numbers_in(file.read_text())) == {("123", ""), ("456", "")}
-
-
-def test_rows_are_the_stages_that_were_recorded(tmp_path):
-    file = tmp_path / "one.svg"
-    draw_panels([timeline_panel(Timeline((Span(2, "U", 0, 0, 0.0, 1.0),)), "one")], file)
     svg = file.read_text()
+    assert set(numbers_in(svg)) == {("123", ""), ("456", "")}
     assert "stage 2" in svg
     assert "stage 0" not in svg
 

@@ -32,10 +32,7 @@ def test_everything_that_is_wrong_is_told_at_once():
     assert len(caught.value.problems) == len(WRONG)
     for value in WRONG.values():
         assert f"'{value}'" in str(caught.value)
-
-
-def test_a_single_problem_has_no_title():
-    with pytest.raises(OptionError, match=r"^unknown network 'mlpp'"):
+    with pytest.raises(OptionError, match=r"^unknown network 'mlpp'"):  # without a title
         ResolvedRun.from_config(RunConfig(network="mlpp"))
 
 

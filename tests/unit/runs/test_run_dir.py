@@ -65,30 +65,24 @@ def test_the_lock_of_a_stranger_is_not_followed(tmp_path):
     assert (tmp_path / "victim").read_text() == "mine"
 
 
-def test_links_pipes_and_devices_anywhere_in_a_folder_are_all_named(tmp_path):
-    (tmp_path / "run/checkpoints/tick").mkdir(parents=True)
-    (tmp_path / "run/metrics.jsonl").touch()
-    require_no_links(tmp_path / "run")
-    (tmp_path / "run/summary.json").symlink_to("nowhere")
-    (tmp_path / "run/checkpoints/other").symlink_to(tmp_path)
-    os.mkfifo(tmp_path / "run/checkpoints/tick/stage0.pt")
+def test_links_pipes_and_devices_anywhere_in_a_folder_are_all_named(tmp_path, monkeypatch):
+    run = tmp_path / "run"
+    (run / "checkpoints/tick").mkdir(parents=True)
+    (run / "metrics.jsonl").touch()
+    require_no_links(run)
+    (run / "summary.json").symlink_to("nowhere")
+    (run / "checkpoints/other").symlink_to(tmp_path)
+    os.mkfifo(run / "checkpoints/tick/stage0.pt")
     words = "'checkpoints/other', 'checkpoints/tick/stage0.pt', 'summary.json'; replace"
     with pytest.raises(RunFolderError, match=words):
-        require_no_links(tmp_path / "run")
-
-
-def test_a_file_with_a_second_name_elsewhere_is_a_link(tmp_path):
-    (tmp_path / "run").mkdir()
-    (tmp_path / "diary").write_text("mine")
-    (tmp_path / "run/metrics.jsonl").hardlink_to(tmp_path / "diary")
+        require_no_links(run)
+    (tmp_path / "own").mkdir()
+    (tmp_path / "own/metrics.jsonl").hardlink_to(run / "metrics.jsonl")
     with pytest.raises(RunFolderError, match=r"hard.* 'metrics.jsonl'; replace"):
-        require_no_links(tmp_path / "run")
-
-
-def test_a_file_that_another_stage_removes_is_no_link(tmp_path, monkeypatch):
-    (tmp_path / "old.part").touch()
-    monkeypatch.setattr(os, "walk", lambda folder: [(folder, [], ["old.part", "gone.part"])])
-    require_no_links(tmp_path)
+        require_no_links(tmp_path / "own")
+    # A file that another stage removes meanwhile is no link.
+    monkeypatch.setattr(os, "walk", lambda folder: [(folder, [], ["gone.part"])])
+    require_no_links(tmp_path / "own")
 
 
 def test_weights_as_safetensors_load_without_hocket(tmp_path):

@@ -9,7 +9,7 @@ from hocket import DGL, Trainer, cross_entropy, zoo
 from hocket.errors import OptionError
 from hocket.methods import parse_method
 from hocket.signals import Local
-from hocket.signals.heads import build_augmented_head, pyramid_depth, spread_evenly
+from hocket.signals.heads import build_head, spread_evenly
 from hocket.signals.signal import LaterLayers
 from reference import auglocal, dgl
 
@@ -66,24 +66,9 @@ def test_heads_are_those_of_their_reference(depth):
         assert not far(stage.signal_network.state_dict().values(), head.state_dict().values())
 
 
-@pytest.mark.parametrize("layers", range(2, 12))
-def test_chosen_layers_differ_and_end_with_the_last(layers):
-    for wanted in range(1, layers + 2):
-        found = spread_evenly(layers, wanted)
-        assert len(found) == min(layers, wanted)
-        assert found == sorted(set(found))
-        assert (found[0] >= 0, found[-1]) == (True, layers - 1)
-
-
 def test_halves_are_rounded_in_the_numbers_of_the_whole_network():
     """ResNet-32 of the authors' code: sixteen layers, of which the head is on number 1."""
     assert [2 + n for n in spread_evenly(14, 4, before=1)] == [4, 8, 12, 15]
-
-
-def test_heads_have_fewer_layers_at_later_stages():
-    assert [pyramid_depth(4, place) for place in (0, 0.5, 1)] == [4, 2, 1]
-    assert [pyramid_depth(1, place) for place in (0, 0.5, 1)] == [1, 1, 1]
-    assert [pyramid_depth(0, place) for place in (0, 0.5, 1)] == [0, 0, 0]
 
 
 def test_heads_of_a_resnet_narrow_and_widen_as_it_does():
@@ -141,8 +126,8 @@ def test_a_head_predicts_in_the_shape_of_the_networks_output(shape, output_shape
 def test_a_stage_without_a_later_layer_is_refused():
     told = r"of shape \(4, 8, 8\) there is none but the last; of a network that is no nn.Seq"
     with pytest.raises(OptionError, match=told):
-        build_augmented_head((4, 8, 8), 3, [], width=1.0, depth=1)
+        build_head("aug", (4, 8, 8), 3, depth=1)
     stages = [convolutions()[0], nn.Sequential(nn.Flatten(), nn.Linear(256, 3)).double()]
     with pytest.raises(OptionError, match="cut earlier or into more stages"):
         Trainer(stages, method="dgl:head=aug", optimizer=sgd).prepare(batches(1)[0][0])
-    assert build_augmented_head((4, 8, 8), 3, [], width=1.0, depth=0)
+    assert build_head("aug", (4, 8, 8), 3, depth=0)

@@ -21,27 +21,22 @@ def widths(network, kind=nn.Linear):
     return [(layer.in_channels, layer.out_channels) for layer in layers(network, kind)]
 
 
-@pytest.mark.parametrize(("kind", "convolutions"), [("mlp-sr", 3), ("mlp", 0)])
-def test_perceptrons_on_maps_are_those_of_the_table(kind, convolutions):
+@pytest.mark.parametrize(
+    ("kind", "sides", "norms", "hidden"),
+    [("mlp-sr", [1] * 3, 3, 3), ("mlp", [], 0, 3), ("cnn", [3] * 2, 3, 0)],
+)
+def test_heads_on_maps_are_those_of_the_table(kind, sides, norms, hidden):
     head = build_head(kind, torch.Size([32, 16, 16]), outputs=10)
-    assert widths(head, nn.Conv2d) == [(32, 32)] * convolutions
-    assert all(c.kernel_size == (1, 1) and c.bias is None for c in layers(head, nn.Conv2d))
-    assert widths(head) == [(128, 128)] * 3 + [(128, 10)]
-    assert len(layers(head, nn.BatchNorm2d)) == convolutions
-    assert len(layers(head, nn.BatchNorm1d)) == 3
-    assert len(layers(head, nn.ReLU)) == convolutions + 3
-    assert head(torch.randn(4, 32, 16, 16)).shape == (4, 10)
-
-
-def test_cnn_on_maps_is_that_of_the_table():
-    head = build_head("cnn", torch.Size([32, 16, 16]), outputs=10)
-    assert widths(head, nn.Conv2d) == [(32, 32)] * 2
-    assert all(c.kernel_size == (3, 3) and c.bias is None for c in layers(head, nn.Conv2d))
-    assert widths(head) == [(128, 10)]
-    assert len(layers(head, nn.BatchNorm2d)) == 3
-    assert not layers(head, nn.BatchNorm1d)
-    assert head.trunk(torch.randn(4, 32, 16, 16)).shape == (4, 32, 16, 16)
-    assert head(torch.randn(4, 32, 16, 16)).shape == (4, 10)
+    convolutions = layers(head, nn.Conv2d)
+    assert widths(head, nn.Conv2d) == [(32, 32)] * len(sides)
+    assert [(c.kernel_size, c.bias) for c in convolutions] == [((s, s), None) for s in sides]
+    assert widths(head) == [(128, 128)] * hidden + [(128, 10)]
+    assert len(layers(head, nn.BatchNorm2d)) == norms
+    assert len(layers(head, nn.BatchNorm1d)) == hidden
+    assert kind == "cnn" or len(layers(head, nn.ReLU)) == len(sides) + hidden
+    maps = torch.randn(4, 32, 16, 16)
+    assert head(maps).shape == (4, 10)
+    assert kind != "cnn" or head.trunk(maps).shape == maps.shape
 
 
 @pytest.mark.parametrize("kind", ["mlp-sr", "mlp"])
@@ -107,20 +102,21 @@ def test_a_token_is_predicted_from_itself_alone():
     torch.testing.assert_close(head(x)[2, 3], head(x[2:3, 3:4])[0, 0])
 
 
-@pytest.mark.parametrize("shape", [(12,), (5, 12)])
-def test_cnn_refuses_vectors_and_tokens(shape):
-    with pytest.raises(OptionError, match=r"'cnn' needs maps .*; use 'mlp-sr'"):
-        build_head("cnn", torch.Size(shape), outputs=10)
-
-
-@pytest.mark.parametrize("shape", [(), (2, 3, 4, 5), (3, 0, 4)])
-def test_other_shapes_are_refused(shape):
-    with pytest.raises(OptionError, match=r"wanted is a map .*, tokens .* or a vector .*cut"):
-        build_head("mlp", torch.Size(shape), outputs=10)
-
-
-def test_unknown_kinds_and_empty_predictions_are_refused():
-    with pytest.raises(OptionError, match="head is 'linear'; use 'mlp-sr' or 'mlp' or 'cnn'"):
-        build_head("linear", torch.Size([12]), outputs=10)
-    with pytest.raises(OptionError, match="0 outputs predicts nothing; ask for at least 1"):
-        build_head("mlp", torch.Size([12]), outputs=0)
+@pytest.mark.parametrize(
+    ("kind", "shape", "outputs", "said"),
+    [
+        *(
+            ("cnn", shape, 10, "'cnn' needs maps .*; use 'mlp-sr'")
+            for shape in [(12,), (5, 12)]
+        ),
+        *(
+            ("mlp", shape, 10, "wanted is a map .*, tokens .* or a vector .*cut")
+            for shape in [(), (2, 3, 4, 5), (3, 0, 4)]
+        ),
+        ("linear", (12,), 10, "head is 'linear'; use 'mlp-sr' or 'mlp' or 'cnn'"),
+        ("mlp", (12,), 0, "0 outputs predicts nothing; ask for at least 1"),
+    ],
+)
+def test_a_head_that_cannot_be_built_is_refused(kind, shape, outputs, said):
+    with pytest.raises(OptionError, match=said):
+        build_head(kind, torch.Size(shape), outputs=outputs)

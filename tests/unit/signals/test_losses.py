@@ -165,13 +165,11 @@ def test_what_cross_entropy_cannot_take_is_refused(output, targets, said):
     ],
 )
 def test_a_loss_that_is_not_one_number_is_refused(loss, said):
+    for shape in ((), (1,), (1, 1)):
+        one = compute_loss(lambda o, t, shape=shape: o.sum().reshape(shape), SCORES_BC, None)
+        assert one.shape == shape
     with pytest.raises(OptionError, match=said):
         compute_loss(loss, SCORES_BC, None)
-
-
-@pytest.mark.parametrize("shape", [(), (1,), (1, 1)])
-def test_one_number_is_a_loss_in_any_shape(shape):
-    assert compute_loss(lambda o, t: o.sum().reshape(shape), SCORES_BC, None).shape == shape
 
 
 def test_an_error_inside_a_loss_names_the_shapes_it_was_called_with():
@@ -190,6 +188,9 @@ def test_errors_are_counted(scores):
     labels = right.clone().flatten()
     labels[:2] = (labels[:2] + 1) % 4
     assert count_errors(scores, labels.view_as(right)) == (2, 6)
+    # Targets of a language model are shifted.
+    of_samples = (0, 6) if scores is SCORES_BC else None
+    assert count_errors(SimpleNamespace(logits=scores), right) == of_samples
 
 
 @pytest.mark.parametrize(
@@ -198,12 +199,9 @@ def test_errors_are_counted(scores):
         (SCORES_BC, torch.randn(6)),
         (SCORES_BC, torch.randn(6, 4)),
         (SCORES_BC, torch.zeros(6, 4, dtype=torch.int64)),
-        (
-            SCORES_BC[:, :1],
-            torch.zeros(6, dtype=torch.int64),
-        ),  # a score is no choice of a class
-        ((SCORES_BC, SCORES_BC), torch.zeros(6, dtype=torch.int64)),
-        (SCORES_BC, {"targets": torch.zeros(6, dtype=torch.int64)}),
+        (SCORES_BC[:, :1], torch.zeros(6).long()),  # a score is no choice of a class
+        ((SCORES_BC, SCORES_BC), torch.zeros(6).long()),
+        (SCORES_BC, {"targets": torch.zeros(6).long()}),
     ],
 )
 def test_without_class_indices_no_errors_are_counted(output, targets):
@@ -222,10 +220,3 @@ def test_an_output_with_a_loss_of_its_own_has_that_one():
     assert cross_entropy(output, torch.zeros(6).long()) is output.loss
     with pytest.raises(DataError, match="cross_entropy got"):
         cross_entropy(output, torch.zeros(6).long(), label_smoothing=0.1)
-
-
-def test_errors_of_logits_are_counted_where_each_sample_has_one_class():
-    right = SCORES_BC.argmax(-1)
-    assert count_errors(SimpleNamespace(logits=SCORES_BC), right) == (0, 6)
-    tokens = SCORES_BTC.argmax(-1)  # which a language model shifts
-    assert count_errors(SimpleNamespace(logits=SCORES_BTC), tokens) is None

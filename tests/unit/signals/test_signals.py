@@ -42,15 +42,12 @@ def test_impossible_sizes_of_heads_are_refused(choices, said):
 
 
 @pytest.mark.parametrize("weight", [-0.1, 1, 1.5, math.nan, math.inf, True])
-def test_similarity_outside_its_range_is_refused(weight):
+def test_similarity_outside_its_range_and_labels_of_another_kind_are_refused(weight):
     said = r"similarity is .*; use a number in \(0, 1\), or 0 to leave it off"
     with pytest.raises(OptionError, match=said):
         DGL(similarity=weight)
     with pytest.raises(OptionError, match=said):
         Similarity(weight)
-
-
-def test_labels_are_seen_or_not():
     with pytest.raises(OptionError, match="labels is 1; wanted true or false"):
         DNI(labels=1)
 

@@ -99,15 +99,12 @@ class Seen(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
-def test_a_mode_sees_the_backward():
+def test_a_mode_and_the_log_of_pytorch_see_the_backward(caplog):
     weight, (roots, gradients) = roots_of("gradient")
     with Seen() as seen:
         bare_backward(roots, gradients)
     assert "backward" in seen.names
     assert weight.grad is not None
-
-
-def test_the_log_of_pytorch_has_the_nodes(caplog):
     _, (roots, gradients) = roots_of("gradient")
     with caplog.at_level(logging.DEBUG, logger="torch.autograd.graph"):
         bare_backward(roots, gradients)

@@ -52,23 +52,6 @@ def sample(kind: type[nn.Module]) -> Tensor:
     return torch.randn(3, 4, *(6,) * dimensions)
 
 
-@pytest.mark.parametrize(
-    "kind",
-    sorted(PLAIN_LAYERS - {nn.Bilinear}, key=lambda kind: kind.__name__),  # as in every process
-    ids=lambda kind: kind.__name__,
-)
-def test_a_plain_layer_draws_nothing_and_leaves_its_input(kind):
-    layer, inputs = build(kind).train(), sample(kind)
-    layers = KnownLayers(nn.Sequential(layer))
-    assert layers.plain
-    assert layers.draws == "nothing"
-    assert layers.editable(inputs) is inputs
-    before, state = inputs.clone(), torch.get_rng_state()
-    layer(inputs)
-    assert torch.equal(inputs, before)
-    assert torch.equal(torch.get_rng_state(), state)
-
-
 class Scaled(nn.Linear):
     """A layer of a user that inherits from PyTorch's."""
 
@@ -109,53 +92,29 @@ def around() -> nn.Module:
     return module
 
 
-def replaced() -> nn.Module:
+def changed(change) -> nn.Module:
+    """Return a layer of PyTorch to which something was done."""
     layer = nn.Linear(6, 5)
-    layer.forward = lambda inputs: inputs
+    change(layer)
     return layer
 
 
-def compiled() -> nn.Module:
-    layer = nn.Linear(6, 5)
-    layer.compile(backend="eager")
-    return layer
+CHANGES = {
+    "replaced": lambda layer: setattr(layer, "forward", lambda inputs: inputs),
+    "compiled": lambda layer: layer.compile(backend="eager"),
+    "hooked": lambda layer: layer.register_forward_pre_hook(lambda layer, inputs: None),
+    "back hooked": lambda layer: layer.register_full_backward_hook(lambda *_: None),
+}
+UNKNOWN = {
+    **{name: partial(changed, change) for name, change in CHANGES.items()},
+    "subclass": partial(Scaled, 6, 5),
+    "redoubled": Redoubled,
+    "revoked": Revoked,
+    "around": around,
+}
 
 
-def hooked() -> nn.Module:
-    layer = nn.Linear(6, 5)
-    layer.register_forward_pre_hook(lambda layer, inputs: None)
-    return layer
-
-
-def back_hooked() -> nn.Module:
-    layer = nn.Linear(6, 5)
-    layer.register_full_backward_hook(lambda layer, given, returned: None)
-    return layer
-
-
-@pytest.mark.parametrize(
-    "build_layer",
-    [
-        partial(Scaled, 6, 5),
-        replaced,
-        compiled,
-        hooked,
-        back_hooked,
-        Redoubled,
-        Revoked,
-        around,
-    ],
-    ids=[
-        "subclass",
-        "replaced",
-        "compiled",
-        "hooked",
-        "back hooked",
-        "redoubled",
-        "revoked",
-        "around",
-    ],
-)
+@pytest.mark.parametrize("build_layer", UNKNOWN.values(), ids=UNKNOWN)
 def test_nothing_is_known_of_other_layers(build_layer):
     layers, inputs = KnownLayers(Layer(nn.ReLU(), build_layer())), torch.ones(2, 6)
     assert not layers.plain
@@ -172,13 +131,10 @@ def test_a_hook_of_all_modules_is_noticed():
     assert layers.plain
 
 
-def test_dropout_draws_from_torch_only():
+def test_dropout_draws_from_torch_only_and_a_layer_that_edits_gets_a_copy():
     layers = KnownLayers(nn.Sequential(nn.Linear(6, 5), nn.Dropout(0.5)))
     assert layers.draws == "torch"
     assert not layers.plain
-
-
-def test_a_layer_that_is_told_to_edit_gets_a_copy():
     module, inputs = nn.Sequential(nn.ReLU()), torch.ones(2, 6)
     layers = KnownLayers(module)
     assert layers.editable(inputs) is inputs
@@ -186,20 +142,30 @@ def test_a_layer_that_is_told_to_edit_gets_a_copy():
     assert layers.editable(inputs) is not inputs
 
 
-DECLARED = [
-    partial(Residual, basic_body(4, 4, 1), nn.Identity()),
-    partial(Residual, basic_body(4, 8, 2), PadShortcut(4, 8, 2)),
-    partial(PreActivation, 4, 4, 1),
-    partial(PreActivation, 4, 8, 2),
-    partial(PadShortcut, 4, 8, 2),
-    Doubled,
-]
+PLAIN = {
+    **{
+        kind.__name__: (partial(build, kind), partial(sample, kind))
+        for kind in sorted(PLAIN_LAYERS - {nn.Bilinear}, key=lambda kind: kind.__name__)
+    },
+    **{
+        f"declared {number}": (declared, partial(torch.randn, 3, 4, 6, 6))
+        for number, declared in enumerate(
+            (
+                partial(Residual, basic_body(4, 4, 1), nn.Identity()),
+                partial(Residual, basic_body(4, 8, 2), PadShortcut(4, 8, 2)),
+                partial(PreActivation, 4, 4, 1),
+                partial(PreActivation, 4, 8, 2),
+                partial(PadShortcut, 4, 8, 2),
+            )
+        )
+    },
+    "of a user": (Doubled, partial(torch.randn, 3, 6)),
+}
 
 
-@pytest.mark.parametrize("build_layer", DECLARED)
-def test_a_forward_that_is_declared_plain_is_plain(build_layer):
-    layer = build_layer()
-    inputs = torch.randn(3, 6) if isinstance(layer, Doubled) else torch.randn(3, 4, 6, 6)
+@pytest.mark.parametrize(("build_layer", "build_inputs"), PLAIN.values(), ids=PLAIN)
+def test_a_plain_layer_draws_nothing_and_leaves_its_input(build_layer, build_inputs):
+    layer, inputs = build_layer().train(), build_inputs()
     layers = KnownLayers(nn.Sequential(layer))
     assert layers.plain
     assert layers.draws == "nothing"

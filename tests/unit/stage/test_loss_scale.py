@@ -9,7 +9,7 @@ from hocket.stage.update import loss_scale
 from hocket.stage.update.loss_scale import DynamicScale
 
 
-def test_the_constants_are_those_of_torchs_scaler():
+def test_the_scale_is_that_of_torchs_scaler(monkeypatch):
     theirs = torch.amp.GradScaler("cpu")
     assert (
         theirs.get_growth_factor(),
@@ -17,9 +17,6 @@ def test_the_constants_are_those_of_torchs_scaler():
         theirs.get_growth_interval(),
     ) == (loss_scale.GROWTH, loss_scale.BACKOFF, loss_scale.GROWTH_INTERVAL)
     assert DynamicScale().factor == theirs.get_scale()
-
-
-def test_the_scale_is_that_of_torchs_scaler(monkeypatch):
     monkeypatch.setattr(loss_scale, "GROWTH_INTERVAL", 8)
     draw = random.Random(1)
     ends = [True] * 8 + [draw.random() < 0.9 for _ in range(80)]

@@ -62,24 +62,11 @@ def test_an_optimizer_goes_on_with_the_bits_of_one_that_never_stopped(name, shap
     assert torch.equal(weight, again)
 
 
-class OwnForm(torch.optim.SGD):
-    """An optimizer with a state of its own form, as those that wrap another one."""
-
-    def state_dict(self):
-        return {"inner": super().state_dict(), "param_groups": self.param_groups}
-
-    def load_state_dict(self, state):
-        super().load_state_dict(state["inner"])
-
-
-@pytest.mark.parametrize("own", [False, True])
-def test_states_of_other_forms_are_loaded_as_their_optimizer_does(own):
+def test_a_state_of_no_weight_is_loaded_as_the_optimizer_does():
     def build():
         weights = [nn.Parameter(torch.ones(())), nn.Parameter(torch.ones(3))]
-        kind = OwnForm if own else torch.optim.SGD
-        optimizer = kind(weights, lr=0.1, momentum=0.9)
-        if not own:
-            optimizer.state["calls"] = 7  # of no weight
+        optimizer = torch.optim.SGD(weights, lr=0.1, momentum=0.9)
+        optimizer.state["calls"] = 7
         return weights, Updater(weights, optimizer)
 
     weights, updater = build()
@@ -340,15 +327,15 @@ def test_a_first_rate_scales_the_rates_of_every_scheduler(scheduler, unit):
 
 @pytest.mark.parametrize("name", ["cosine", "steps", "one cycle"])
 def test_a_scheduler_that_counts_updates_begins_after_a_warm_up_in_updates(name):
-    """Bit-equal to its own rates from then on, at every stage and for every delay."""
+    """Bit-equal to its own rates from then on, at every stage and for every delay.
+
+    The rates of a scheduler that counts epochs are scaled.
+    """
     plain = rates_of_updates(SCHEDULERS[name], FDG(), "update")[0]
     for used in rates_of_updates(SCHEDULERS[name], FDG(), "update", warmup_updates=3):
         assert used == [plain[0] * (n + 1) / 4 for n in range(3)] + plain[:5]
-
-
-def test_a_warm_up_in_updates_scales_the_rates_of_epochs():
-    plain = rates_of_updates(SCHEDULERS["exponential"], FDG())[0]
-    for used in rates_of_updates(SCHEDULERS["exponential"], FDG(), warmup_updates=3):
+    plain = rates_of_updates(SCHEDULERS[name], FDG())[0]
+    for used in rates_of_updates(SCHEDULERS[name], FDG(), warmup_updates=3):
         factors = [0.25, 0.5, 0.75, *[1.0] * 13]
         assert used == [rate * factor for rate, factor in zip(plain, factors, strict=True)]
 

@@ -66,17 +66,12 @@ def test_a_label_out_of_range_is_an_error_of_the_data(name):
     batches[1][1][2] = 3
     trainer, _ = watched(METHODS[name](), mlp(2))
     error = run_into(trainer, batches, DataError)
-    assert "do not fit" in str(error)
+    for words in (
+        "do not fit the outputs of shape (4, ",
+        "labels must lie between 0 and the number of outputs less one",
+    ):
+        assert words in str(error)
     assert any(note.startswith("(stage ") and "batch 1" in note for note in error.__notes__)
-
-
-def test_the_shape_of_the_outputs_is_told_with_a_wrong_label():
-    batches = data(mlp, 1)
-    batches[0][1][0] = 7
-    trainer, _ = watched(BP(), mlp(1))
-    text = str(run_into(trainer, batches, DataError))
-    assert "outputs of shape (4, 3)" in text
-    assert "labels must lie between 0 and the number of outputs less one" in text
 
 
 def test_a_label_out_of_range_of_a_structure_is_told_too():

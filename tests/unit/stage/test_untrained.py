@@ -26,6 +26,9 @@ def test_weights_that_the_optimizer_leaves_out_are_named_once():
     biases = [name for name, _ in network.named_parameters() if name.endswith("bias")]
     assert len(told) == 1
     assert f"{len(biases)} weights ({', '.join(biases)})" in str(told[0].message)
+    assert describe_names([str(n) for n in range(10)]) == (
+        "10 weights (0, 1, 2, 3, 4, 5, 6, 7, and 2 more)"
+    )
 
 
 def test_weights_left_out_move_nothing_else():
@@ -63,24 +66,15 @@ class Scaled(nn.Module):
         return cross_entropy(output * self.scale, targets)
 
 
-def test_weights_of_the_loss_are_named():
+def test_weights_of_the_loss_are_named_unless_it_is_a_method_of_the_network():
     with pytest.warns(UserWarning, match=r"1 weights \(loss.scale\) get gradients and have"):
         Trainer(mlp(2), optimizer=sgd, loss=Scaled()).prepare(BATCHES[0][0])
 
-
-def test_a_loss_that_is_a_method_of_the_network_has_no_weights_of_its_own():
-    class Network(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.layer = nn.Linear(5, 3).double()
-
-        def forward(self, values):
-            return self.layer(values)
-
+    class Network(nn.Linear):
         def loss(self, output, targets):
             return cross_entropy(output, targets)
 
-    network = Network()
+    network = Network(5, 3).double()
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         Trainer(network, stages=1, optimizer=sgd, loss=network.loss).prepare(BATCHES[0][0])
@@ -98,12 +92,6 @@ def test_weights_that_are_unfrozen_later_are_named_when_they_get_gradients(stage
     with pytest.warns(UserWarning, match=r"2 weights \(0.0.weight, 0.0.bias\) were fr") as told:
         trainer.fit(BATCHES, epochs=1, progress=False)
     assert len(told) == 1
-
-
-def test_long_lists_of_names_end():
-    assert describe_names([str(n) for n in range(10)]) == (
-        "10 weights (0, 1, 2, 3, 4, 5, 6, 7, and 2 more)"
-    )
 
 
 @pytest.mark.parametrize("method", ["fdg", "dgl"])

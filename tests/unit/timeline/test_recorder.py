@@ -63,24 +63,16 @@ def test_an_exception_ends_a_span():
 
 
 @given(recordings())
-def test_the_recorder_and_its_timeline_agree(recorders):
+def test_the_recorder_and_its_timeline_agree_and_pieces_follow_each_other(recorders):
     timeline = build_timeline(recorders)
     totals = timeline.totals()
     for recorder in recorders:
         expected = totals.get(recorder.stage, Totals(0.0, 0.0, 0.0))
         for name, spent_s in vars(recorder.totals).items():
             assert getattr(expected, name) == pytest.approx(spent_s, abs=1e-12)
-
-
-@given(recordings())
-def test_no_stage_spends_more_time_than_there_is(recorders):
-    for parts in build_timeline(recorders).fractions().values():
+    for parts in timeline.fractions().values():
         assert 0 <= parts.busy + parts.communication + parts.waiting <= 1 + 1e-9
-
-
-@given(recordings())
-def test_pieces_follow_each_other(recorders):
-    flat = build_timeline(recorders).flatten()
+    flat = timeline.flatten()
     for stage in flat.stages:
         pieces = [span for span in flat.spans if span.stage == stage]
         assert all(a.end_s <= b.start_s for a, b in pairwise(pieces))

@@ -47,16 +47,12 @@ def test_a_send_inside_a_wait_inside_a_backward_counts_as_a_send():
     ]
 
 
-def test_a_wait_may_fill_its_action():
-    for spans in ((span("B", 0, 1), span("wait", 0, 1)), (span("wait", 0, 1), span("B", 0, 1))):
-        assert Timeline(spans).totals() == {0: Totals(0, 0, 1)}
-
-
-def test_an_empty_timeline_has_no_length():
+def test_an_empty_timeline_has_no_length_and_a_wait_may_fill_its_action():
     assert Timeline(()).length_s == 0
     assert Timeline(()).fractions() == {}
-    at_once = Timeline((span("U", 1, 1),))
-    assert at_once.fractions() == {0: Fractions(0, 0, 0)}
+    assert Timeline((span("U", 1, 1),)).fractions() == {0: Fractions(0, 0, 0)}
+    for spans in ((span("B", 0, 1), span("wait", 0, 1)), (span("wait", 0, 1), span("B", 0, 1))):
+        assert Timeline(spans).totals() == {0: Totals(0, 0, 1)}
 
 
 # Windows.
@@ -87,16 +83,13 @@ def test_a_window_truncates_spans_at_its_ends():
     assert times == {(0, 1, 3), (1, 1, 2), (2, 1.5, 3)}
 
 
-def test_a_window_may_ask_for_more_batches_than_exist():
+def test_a_window_begins_with_an_existing_batch_and_may_ask_for_more_than_there_are():
     timeline = simulated_fdg(batches=4)
     assert timeline.window() == timeline.window(0, 4) == timeline.window(batches=100)
     assert timeline.window(3).batches[-1] == 3
-
-
-@pytest.mark.parametrize("first", [-1, 4, 100])
-def test_a_window_begins_with_an_existing_batch(first):
-    with pytest.raises(OptionError, match=f"has no batch {first}; choose one of 0 to 3"):
-        simulated_fdg(batches=4).window(first)
+    for first in (-1, 4, 100):
+        with pytest.raises(OptionError, match=f"has no batch {first}; choose one of 0 to 3"):
+            timeline.window(first)
     with pytest.raises(OptionError, match="has no batches"):
         Timeline((span("wait", 0, 1),)).window()
 

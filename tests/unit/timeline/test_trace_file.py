@@ -42,9 +42,10 @@ def test_times_are_kept_to_a_nanosecond(file):
     assert Timeline.read(file) == read
 
 
-def test_every_span_is_a_complete_event_of_its_stage(file):
+def test_every_span_is_a_complete_event_of_its_stage_after_which_its_row_is_named(file):
     timeline = simulated_fdg()
-    events = [event for event in write_events(timeline, file) if event["ph"] == "X"]
+    written = write_events(timeline, file)
+    events = [event for event in written if event["ph"] == "X"]
     assert len(events) == len(timeline.spans)
     for event, span in zip(events, timeline.spans, strict=True):
         assert event["pid"] == event["tid"] == span.stage
@@ -53,10 +54,7 @@ def test_every_span_is_a_complete_event_of_its_stage(file):
         assert event["name"] == span.name
         assert event["args"] == {"batch": span.batch, "tick": span.tick}
     assert "forward 7" in {event["name"] for event in events}
-
-
-def test_rows_are_named_after_their_stage(file):
-    titles = [event for event in write_events(simulated_fdg(), file) if event["ph"] == "M"]
+    titles = [event for event in written if event["ph"] == "M"]
     for k in range(3):
         names = {e["name"]: e["args"] for e in titles if e["pid"] == e["tid"] == k}
         title = {"name": f"stage {k}"}

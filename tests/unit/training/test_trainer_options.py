@@ -18,7 +18,7 @@ from hocket import Trainer
 from hocket.errors import DataError, HocketError, OptionError
 from hocket.methods import FDG, build_method, parse_method
 from hocket.stage.training_options import TrainingOptions
-from hocket.stage.update.scale_free import SCALE_FREE
+from hocket.training.session.no_effect import SCALE_FREE
 
 
 @pytest.mark.parametrize(

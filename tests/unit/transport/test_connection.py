@@ -232,16 +232,20 @@ def test_a_header_that_is_too_large_is_not_sent():
         exchange(Activation(0, 0, values, (), None))
 
 
-def test_short_memory_of_the_gpu_is_not_the_loss_of_a_neighbour():
-    connection = connect(Pipe())
-    waiting = partial(connection._waiting_for_peer, "sending", "a packet")
-    with pytest.raises(torch.OutOfMemoryError, match="CUDA out of memory"), waiting():
-        raise torch.OutOfMemoryError("CUDA out of memory")
-    with pytest.raises(AssertionError, match="the connection is gone: reset"), waiting():
-        raise RuntimeError("reset")
-
-
-def test_a_worker_of_the_loader_that_is_killed_is_not_the_loss_of_a_neighbour():
+@pytest.mark.parametrize(
+    ("error", "kind", "told"),
+    [
+        (RuntimeError("reset"), AssertionError, "the connection is gone: reset"),
+        (torch.OutOfMemoryError("CUDA out of memory"), torch.OutOfMemoryError, "CUDA out of"),
+        (
+            RuntimeError("DataLoader worker (pid 7) is killed by signal: Killed."),
+            RuntimeError,
+            r"^DataLoader worker .* is killed",
+        ),
+    ],
+    ids=["connection", "GPU", "loader"],
+)
+def test_short_memory_and_a_killed_worker_are_not_the_loss_of_a_neighbour(error, kind, told):
     waiting = connect(Pipe())._waiting_for_peer("receiving", "a packet")
-    with pytest.raises(RuntimeError, match=r"DataLoader worker .* is killed"), waiting:
-        raise RuntimeError("DataLoader worker (pid 7) is killed by signal: Killed.")
+    with pytest.raises(kind, match=told), waiting:
+        raise error

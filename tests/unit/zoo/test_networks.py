@@ -35,7 +35,7 @@ def example(name):
 @every_network
 def test_layers_compose_to_the_output_and_each_has_parameters(name):
     with torch.device("meta"):
-        network, x = zoo.create(name), example(name)
+        network, x = zoo.NETWORKS[name](), example(name)
     assert type(network) is torch.nn.Sequential
     for layer in network:
         assert list(layer.parameters())
@@ -46,21 +46,15 @@ def test_layers_compose_to_the_output_and_each_has_parameters(name):
 
 
 @small_networks
-def test_no_layer_changes_its_input(name):
+def test_no_layer_changes_its_input_and_every_parameter_gets_a_gradient(name):
     torch.manual_seed(0)
-    x = example(name)
-    for layer in zoo.create(name):
+    network, x = zoo.NETWORKS[name](), example(name)
+    for layer in network:
         before = x.clone()
         after = layer(x)
         assert torch.equal(x, before)
         x = after
-
-
-@small_networks
-def test_every_parameter_gets_a_gradient(name):
-    torch.manual_seed(0)
-    network = zoo.create(name)
-    network(example(name)).square().sum().backward()
+    x.square().sum().backward()
     assert all(parameter.grad.abs().sum() > 0 for parameter in network.parameters())
 
 
@@ -75,7 +69,7 @@ def test_every_parameter_gets_a_gradient(name):
     ],
 )
 def test_options_reach_the_network(name, options, shape):
-    assert zoo.create(name, **options)(torch.randn(shape)).shape == (2, 7)
+    assert zoo.NETWORKS[name](**options)(torch.randn(shape)).shape == (2, 7)
 
 
 def test_corner6_does_not_see_the_last_two_rows_and_columns():
@@ -97,17 +91,17 @@ def test_pad_shortcut_subsamples_and_appends_zeros():
     assert not shortcut[:, 3:].any()
 
 
-def test_gpt_sees_only_the_past():
+def test_gpt_sees_only_the_past_and_its_context():
     torch.manual_seed(0)
-    network, ids = (
-        zoo.gpt(vocab=11, context=8, width=16, depth=2, heads=2),
-        torch.arange(8)[None],
-    )
+    network = zoo.gpt(vocab=11, context=8, width=16, depth=2, heads=2)
+    ids = torch.arange(8)[None]
     changed = ids.clone()
     changed[0, 5] = 10
     before, after = network(ids), network(changed)
     torch.testing.assert_close(before[:, :5], after[:, :5])
     assert not torch.allclose(before[:, 5:], after[:, 5:])
+    with pytest.raises(DataError, match="9 tokens, this network's context is 8"):
+        network(torch.zeros(1, 9, dtype=torch.long))
 
 
 def test_gpt_drops_nothing_in_evaluation():
@@ -117,17 +111,12 @@ def test_gpt_drops_nothing_in_evaluation():
     assert torch.equal(network(ids), network(ids))
 
 
-def test_gpt_refuses_sequences_longer_than_its_context():
-    with pytest.raises(DataError, match="9 tokens, this network's context is 8"):
-        zoo.gpt(context=8)(torch.zeros(1, 9, dtype=torch.long))
-
-
 @pytest.mark.parametrize(
     ("name", "options", "message"),
     [
-        ("resnet8", {"pooling": "max"}, "pooling is 'max'; wanted 'global' or 'corner6'"),
-        ("resnet8", {"init": "zero"}, "init is 'zero'; wanted 'pytorch' or 'he'"),
-        ("dgl6", {"pooling": "max"}, "pooling is 'max'; wanted 'aux' or 'buffer'"),
+        ("resnet8", {"pooling": "max"}, "pooling is 'max'; use 'global' or 'corner6'"),
+        ("resnet8", {"init": "zero"}, "init is 'zero'; use 'pytorch' or 'he'"),
+        ("dgl6", {"pooling": "max"}, "pooling is 'max'; use 'aux' or 'buffer'"),
         ("mlp", {"hidden": (8, 0)}, r"\[64, 8, 0, 10\]; every one must be at least 1"),
         ("vgg13_bn", {"dropout": 1.0}, r"dropout is 1.0; give a fraction in \[0, 1\)"),
         ("gpt", {"dropout": -1.0}, r"dropout is -1.0; give a fraction in \[0, 1\)"),
@@ -137,16 +126,13 @@ def test_gpt_refuses_sequences_longer_than_its_context():
 )
 def test_options_out_of_range_are_refused(name, options, message):
     with torch.device("meta"), pytest.raises(OptionError, match=message):
-        zoo.create(name, **options)
+        zoo.NETWORKS[name](**options)
 
 
-def test_an_unknown_network_names_its_likes():
-    with pytest.raises(OptionError, match=r"unknown network 'resnet_20'"):
-        zoo.create("resnet_20")
-    with pytest.raises(OptionError, match="unknown network 'qqq'; there are: mlp, gpt"):
-        zoo.create("qqq")
-
-
-def test_every_builder_is_exported_under_its_name():
+def test_every_builder_is_exported_under_its_name_and_an_unknown_one_names_its_likes():
     assert all(getattr(zoo, name) is builder for name, builder in zoo.NETWORKS.items())
     assert set(zoo.NETWORKS) < set(zoo.__all__)
+    with pytest.raises(OptionError, match=r"unknown network 'resnet_20'"):
+        zoo.check_network("resnet_20")
+    with pytest.raises(OptionError, match="unknown network 'qqq'; there are: mlp, gpt"):
+        zoo.check_network("qqq")

@@ -28,7 +28,7 @@ def parameters(network: torch.nn.Module) -> int:
 def test_parameters_are_as_published(name):
     exact, millions, digit = PUBLISHED[name]
     with torch.device("meta"):
-        counted = parameters(zoo.create(name))
+        counted = parameters(zoo.NETWORKS[name]())
     assert counted == exact
     assert abs(counted / 1e6 - millions) <= digit / 2
 
@@ -57,12 +57,9 @@ def test_dni3_ends_in_one_pixel_of_128_channels():
     assert sides == [(128, 10, 10), (128, 3, 3), (128, 1, 1)]
 
 
-def test_shortcuts_of_the_cifar_resnet_have_no_parameters():
-    network = zoo.resnet20()
-    assert not [name for name, _ in network.named_parameters() if "shortcut" in name]
-
-
-def test_he_draws_convolutions_by_their_outputs():
+def test_cifar_resnets_have_shortcuts_without_parameters_and_may_be_drawn_by_he():
+    named = zoo.resnet20().named_parameters()
+    assert not [name for name, _ in named if "shortcut" in name]
     torch.manual_seed(0)
     weight = zoo.resnet8(init="he").layer3_0.body.conv1.weight
     assert weight.std().item() == pytest.approx((2 / (9 * 64)) ** 0.5, rel=0.02)

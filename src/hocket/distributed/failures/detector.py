@@ -68,6 +68,7 @@ class FailureDetector:
 
     Attributes:
         limits: Limits of the phases.
+        names: Name of the process of each rank.
         record: Record of the first failure.
         store: Store, which is not asked again while it owes an answer.
         slice_s: Seconds after which a wait has to look again.
@@ -89,7 +90,7 @@ class FailureDetector:
         self.store = StoreClient(store)
         self.record = FailureRecord(self.store, names[rank])
         self._own_store = store  # for the thread that is not waited for
-        self._names = names
+        self.names = names
         self._rank = rank
         self._is_silent = is_silent
         # How often to look for status requests and failures.
@@ -110,7 +111,7 @@ class FailureDetector:
     @property
     def name(self) -> str:
         """Name of this process."""
-        return self._names[self._rank]
+        return self.names[self._rank]
 
     @property
     def timeout_s(self) -> float:
@@ -187,7 +188,7 @@ class FailureDetector:
             HocketError: A process has failed, hangs or is gone.
         """
         awaited = f"all processes to take part in {activity}"
-        self.operations += (common := len(ranks) == len(self._names))
+        self.operations += (common := len(ranks) == len(self.names))
         status = Status(activity, others(ranks, self._rank))
         try:
             with self._during(status):
@@ -201,13 +202,35 @@ class FailureDetector:
     def connect(self, form: Callable[[], T]) -> T:
         """Return the process groups that a function forms, which all processes call.
 
+        It is called in a thread, as it has no time limit. After an error of the wait the thread
+        lives on until the call ends.
+
         Raises:
             HocketError: A process has failed, hangs or does not answer.
         """
-        everyone = others(range(len(self._names)), self._rank)
+        # Call it in a thread.
+        result: Future[T] = Future()
+
+        def run() -> None:
+            try:
+                result.set_result(form())
+            except BaseException as error:
+                result.set_exception(error)
+
+        thread = StoreThread(run, "hocket-connecting")
+
+        # Wait as long as no process hangs.
+        def attempt(seconds: float) -> None:
+            thread.join(seconds)
+            if thread.is_alive():
+                raise TimeoutError
+
+        everyone = others(range(len(self.names)), self._rank)
         with self.in_phase(Phase.CONNECTING):
-            wait = Wait(self, Status(Phase.CONNECTING, everyone), "all processes to connect")
-            return finish_call(wait, form)
+            thread.start()
+            waiting = Status(Phase.CONNECTING, everyone)
+            Wait(self, waiting, "all processes to connect").until(attempt)
+            return result.result()
 
     def announce_exit(self) -> None:
         """Record that this process has left the training."""
@@ -230,11 +253,11 @@ class FailureDetector:
             time.sleep(0.05)
         if first is not None:
             return PeerFailedError(first)
-        peer = "another process" if rank is None else self._names[rank]
+        peer = "another process" if rank is None else self.names[rank]
         why = "it did not say why: it was killed, or its machine or network failed"
-        for candidate in range(len(self._names)) if rank is None else [rank]:
+        for candidate in range(len(self.names)) if rank is None else [rank]:
             if self.store.get(f"exited/{candidate}") is not None:
-                peer, why = self._names[candidate], EXITED
+                peer, why = self.names[candidate], EXITED
         message = (
             f"the connection to {peer} is gone, and {why} ({self.name} was "
             f"{self.activity.activity})"
@@ -244,29 +267,11 @@ class FailureDetector:
             error.add_note(f"(the connection said: {reason})")
         return error
 
-    def require_present(self, waiting: Status, awaited: str, number: int) -> None:
-        """Refuse to wait for a process that has left before a common operation.
-
-        Args:
-            waiting: The wait.
-            awaited: Text for the error.
-            number: Number of the operation.
-
-        Raises:
-            PeerLostError: One has left.
-        """
-        for rank in waiting.waits_for:
-            if int(self.store.get(f"exited/{rank}") or number) < number:
-                waits = f"{self.name} waits for {awaited}; {self._names[rank]}"
-                raise self.record.error(
-                    PeerLostError, f"{waits} is not there any more: {EXITED}"
-                )
-
     def tell_of_idle(self, waiting: Status, awaited: str) -> None:
         """Warn if the process waited for runs the code of its caller."""
         end = judge(self._rank, waiting, self._request_statuses() or {}, self.limits)
         if end.status is not None and end.status.idle:
-            doing = f"{self._names[end.rank]} is {end.status.activity}"
+            doing = f"{self.names[end.rank]} is {end.status.activity}"
             warn(f"{self.name} waits for {awaited}; {doing}, and has to make the same call")
 
     def raise_if_failed(self) -> None:
@@ -297,13 +302,15 @@ class FailureDetector:
         statuses = self._request_statuses()
         if (first := self.store.get(FAILURE_KEY)) is not None:
             raise PeerFailedError(first)
-        if statuses is None and self._silence_of_store_s() < self.limits.timeout_s:
-            return self._poll_s  # the others may well have answered
+        if statuses is None:
+            self._silent_since_s = self._silent_since_s or self.running_s
+            if self.running_s - self._silent_since_s < self.limits.timeout_s:
+                return self._poll_s  # the others may well have answered
         self._silent_since_s, statuses = None, statuses or {}
 
         # Find the process at the end of the chain of waits, and judge it.
         verdict = judge(self._rank, waiting, statuses, self.limits)
-        name, status = self._names[verdict.rank], verdict.status
+        name, status = self.names[verdict.rank], verdict.status
         limit: LimitName = "timeout_s"
         if self.store.get(f"exited/{verdict.rank}") is not None:
             cause = f"{name} is not there any more: {EXITED}"
@@ -347,7 +354,7 @@ class FailureDetector:
             return None
 
         # Answer for those that are not there yet.
-        pending = set(others(range(len(self._names)), self._rank))
+        pending = set(others(range(len(self.names)), self._rank))
         for rank in sorted(pending):
             if self.store.get(f"present/{rank}") is None and self.store.reachable:
                 text, seconds = f"{Phase.STARTING}, without a Trainer yet,", self._clock.seconds
@@ -364,11 +371,6 @@ class FailureDetector:
                     pending.discard(rank)
             time.sleep(self._poll_s / 8)
         return statuses if self.store.reachable else None
-
-    def _silence_of_store_s(self) -> float:
-        """Return the seconds since the store first did not answer."""
-        self._silent_since_s = self._silent_since_s or self.running_s
-        return self.running_s - self._silent_since_s
 
     def _poll(self) -> None:
         """Answer requests for the status of this process, and look for the first failure."""
@@ -406,8 +408,7 @@ class Wait:
         self._status = status
         self._awaited = awaited
         self._number, self._notice_s = number, NOTICE_S if number else math.inf
-        self._start_s = failures.running_s
-        self._due_s = self._start_s + failures.timeout_s
+        self.restart()
 
     def restart(self) -> None:
         """Begin again, as the process waited for is known to be starting."""
@@ -423,18 +424,26 @@ class Wait:
         Raises:
             HocketError: A process has failed, hangs or does not answer.
         """
-        self._failures.raise_if_failed()
-        now_s = self._failures.running_s
+        failures, awaited = self._failures, self._awaited
+        failures.raise_if_failed()
+        now_s = failures.running_s
         if now_s - self._start_s >= most_s:
-            raise self._failures.timed_out(now_s - self._start_s, self._awaited)
-        if self._number:
-            self._failures.require_present(self._status, self._awaited, self._number)
+            raise failures.timed_out(now_s - self._start_s, awaited)
+
+        # Refuse to wait for a process that has left before a common operation.
+        for rank in self._status.waits_for if self._number else ():
+            if int(failures.store.get(f"exited/{rank}") or self._number) < self._number:
+                gone = f"{failures.names[rank]} is not there any more: {EXITED}"
+                text = f"{failures.name} waits for {awaited}; {gone}"
+                raise failures.record.error(PeerLostError, text)
+
+        # Tell once that the caller of another process runs, and find out why it takes long.
         if now_s - self._start_s >= self._notice_s:
             self._notice_s = math.inf
-            self._failures.tell_of_idle(self._status, self._awaited)
+            failures.tell_of_idle(self._status, awaited)
         if now_s >= self._due_s:
-            left_s = self._failures.examine(self._status, self._awaited, now_s - self._start_s)
-            self._due_s = self._failures.running_s + left_s
+            left_s = failures.examine(self._status, awaited, now_s - self._start_s)
+            self._due_s = failures.running_s + left_s
 
     def until(self, attempt: Callable[[float], T]) -> T:
         """Return the result of an attempt, which is repeated each time it times out.
@@ -469,31 +478,3 @@ def finish_operation(wait: Wait, operation: Operation) -> None:
             operation.wait(limit)
 
     wait.until(attempt)
-
-
-def finish_call(wait: Wait, call: Callable[[], T]) -> T:
-    """Return the result of a call without a time limit, as long as no process hangs.
-
-    The call is made in a thread, which after an error of the wait lives on until the call ends.
-
-    Raises:
-        HocketError: A process has failed, hangs or does not answer.
-    """
-    result: Future[T] = Future()
-
-    def run() -> None:
-        try:
-            result.set_result(call())
-        except BaseException as error:
-            result.set_exception(error)
-
-    thread = StoreThread(run, "hocket-connecting")
-    thread.start()
-
-    def attempt(seconds: float) -> None:
-        thread.join(seconds)
-        if thread.is_alive():
-            raise TimeoutError
-
-    wait.until(attempt)
-    return result.result()

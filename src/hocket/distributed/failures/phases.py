@@ -95,7 +95,13 @@ def judge(
     chain: list[int] = []
     status = waiting
     while status.waits_for:
-        rank = _pick_awaited(status, statuses)
+        # The first of the awaited processes that does not take part in the same wait.
+        apart = (
+            rank
+            for rank in status.waits_for
+            if rank not in statuses or statuses[rank].activity != status.activity
+        )
+        rank = next(apart, status.waits_for[0])
         if rank == waiter or rank in chain:
             seconds = min(statuses[member].seconds for member in chain)
             left_s = limits.of(waiting.limit) - seconds
@@ -105,14 +111,6 @@ def judge(
             return Verdict(rank, None, 0.0)
         status = statuses[rank]
     return Verdict(chain[-1], status, limits.of(status.limit) - status.seconds)
-
-
-def _pick_awaited(status: Status, statuses: Mapping[int, Status]) -> int:
-    """Return the first of the awaited processes that does not take part in the same wait."""
-    for rank in status.waits_for:
-        if rank not in statuses or statuses[rank].activity != status.activity:
-            return rank
-    return status.waits_for[0]
 
 
 class RunningClock:

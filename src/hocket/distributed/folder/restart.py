@@ -103,11 +103,6 @@ def torchrun_restart_count() -> int:
     return environment_number("TORCHELASTIC_RESTART_COUNT", 0)
 
 
-def torchrun_max_restarts() -> int:
-    """Return how many times torchrun may restart its processes."""
-    return environment_number("TORCHELASTIC_MAX_RESTARTS", 0)
-
-
 def environment_number(name: str, default: int) -> int:
     """Return the whole number in an environment variable of torchrun's.
 

@@ -72,12 +72,6 @@ def launch(
     """
     # Check what the processes need.
     _check_options(processes, threads, grace_s, timeout_s)
-    cores = usable_cores()
-    if threads > 1 and threads * processes > cores:
-        warn(
-            f"{processes} processes of {threads} threads want {threads * processes} cores and "
-            f"{cores} can be used, which makes them several times slower; leave threads at 0",
-        )
     pickled = _pickle_work(work, arguments)
     interface = loopback_interface()
     # Threads that spin while they wait take the core that another process needs.
@@ -93,7 +87,7 @@ def launch(
                 spec = WorkerSpec(
                     rank=0,
                     processes=processes,
-                    threads=threads or max(1, cores // processes),
+                    threads=threads or max(1, usable_cores() // processes),
                     folder=str(folder.path),
                     interface=interface,
                     timeout_s=timeout_s,
@@ -103,39 +97,19 @@ def launch(
                     arguments=sys.argv,
                     work=pickled,
                 )
-                return _supervise(server, spec, signal_pipe, grace_s, rejoin_restarts)
+
+                def start_process(rank: int, incarnation: int) -> ForkedProcess:
+                    return server.fork(replace(spec, rank=rank, incarnation=incarnation))
+
+                if rejoin_restarts is None or not rejoin_restarts.remaining:
+                    folder.write(Note.UNRECOVERABLE)
+                with Supervisor(grace_s, folder, start_process, rejoin_restarts) as supervisor:
+                    for rank in range(processes):
+                        supervisor.add(start_process(rank, 0))
+                    return supervisor.wait(signal_pipe)
     except PeerLostError as error:
         print_message(str(error))
         return error.exit_code
-
-
-def _supervise(
-    server: ForkServer,
-    spec: WorkerSpec,
-    signal_pipe: int,
-    grace_s: float,
-    restarts: RestartBudget | None,
-) -> int:
-    """Start all processes, supervise them to their end, and return the exit code.
-
-    Args:
-        server: The server that forks them.
-        spec: Settings of the first process.
-        signal_pipe: File descriptor from which the numbers of arriving signals are read.
-        grace_s: Seconds that the others may take to end after one process has failed.
-        restarts: Restarts for replacing a killed process alone, or None.
-    """
-
-    def start_process(rank: int, incarnation: int) -> ForkedProcess:
-        return server.fork(replace(spec, rank=rank, incarnation=incarnation))
-
-    folder = LaunchFolder(spec.folder)
-    if restarts is None or not restarts.remaining:
-        folder.write(Note.UNRECOVERABLE)
-    with Supervisor(grace_s, folder, start_process, restarts) as supervisor:
-        for rank in range(spec.processes):
-            supervisor.add(start_process(rank, 0))
-        return supervisor.wait(signal_pipe)
 
 
 def run_script(script: str, arguments: Sequence[str]) -> int:
@@ -229,6 +203,12 @@ def _check_options(processes: int, threads: int, grace_s: float, timeout_s: floa
         )
     if problems:
         raise OptionError(format_problems("cannot start processes", problems))
+    cores = usable_cores()
+    if threads > 1 and threads * processes > cores:
+        warn(
+            f"{processes} processes of {threads} threads want {threads * processes} cores and "
+            f"{cores} can be used, which makes them several times slower; leave threads at 0",
+        )
 
 
 def _pickle_work(work: Callable[..., int], arguments: Sequence[Any]) -> bytes:

@@ -128,8 +128,21 @@ class Supervisor:
         return self._signal_code or self._failure_code
 
     def _read_signals(self, signal_pipe: int) -> None:
+        """Handle the signals that have arrived: let processes save or end, or kill them."""
         for number in os.read(signal_pipe, 4096):
-            self._handle_signal(number)
+            if number not in STOP_SIGNALS:
+                continue
+            is_first = not (self._signal_code or self._interrupt_code)
+            can_save = 0 in self._running.values() and self._has_begun()
+            if number == signal.SIGINT and is_first and can_save:
+                self._interrupt_code = 128 + number
+                self._send_to([0], signal.SIGINT)
+            else:
+                self._signal_code = self._signal_code or 128 + number
+                at_once = number == signal.SIGINT or not is_first
+                request = signal.SIGKILL if at_once else signal.SIGTERM
+                self._send_to(self._running.values(), request)
+            self._end_others(f"the launcher received {signal.Signals(number).name}")
 
     def _collect_exit_codes(self, ready: Sequence[object]) -> dict[int, int]:
         """Return the exit codes, by rank, of the processes that have ended."""
@@ -142,20 +155,6 @@ class Supervisor:
             )
             self._failure_code = 128 + signal.SIGKILL
         return {rank: code for rank, code in codes.items() if code is not None}
-
-    def _handle_signal(self, number: int) -> None:
-        if number not in STOP_SIGNALS:
-            return
-        is_first = not (self._signal_code or self._interrupt_code)
-        can_save = 0 in self._running.values() and self._has_begun()
-        if number == signal.SIGINT and is_first and can_save:
-            self._interrupt_code = 128 + number
-            self._send_to([0], signal.SIGINT)
-        else:
-            self._signal_code = self._signal_code or 128 + number
-            at_once = number == signal.SIGINT or not is_first
-            self._send_to(self._running.values(), signal.SIGKILL if at_once else signal.SIGTERM)
-        self._end_others(f"the launcher received {signal.Signals(number).name}")
 
     def _has_begun(self) -> bool:
         """Return True if all processes were connected, so that there may be work to save."""

@@ -119,7 +119,11 @@ def _disconnect_strangers(
         ports = {each.local_port for each in sockets if each.listening}
         connected = [each for each in sockets if each.connected and each.local_port in ports]
         strangers = [c for c in connected if (c.remote, c.local) not in members]
-        suspects += [_describe(each) for each in strangers if each.received_bytes()]
+        for each in strangers:
+            if each.received_bytes():
+                user = owner_of(each.remote, each.local)
+                owner = "" if user is None else f" of user {user}"
+                suspects.append(f"{readable(each.remote)}{owner}")
         for each in strangers:
             each.shut_down()
         waiting = any(each.listening and each.queued for each in sockets)
@@ -147,9 +151,3 @@ def _exchange(
             f"{timeout_s:g} s"
         ) from error
     return [json.loads(store.get(key)) for key in keys]
-
-
-def _describe(stranger: TcpSocket) -> str:
-    user = owner_of(stranger.remote, stranger.local)
-    owner = "" if user is None else f" of user {user}"
-    return f"{readable(stranger.remote)}{owner}"

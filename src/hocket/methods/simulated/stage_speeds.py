@@ -42,11 +42,6 @@ class StageSpeeds:
             raise OptionError(format_problems("stages cannot run at these speeds", problems))
 
 
-def equal_speeds(stages: int) -> StageSpeeds:
-    """Return equal speeds, at which all stages keep step."""
-    return StageSpeeds((1.0,) * stages)
-
-
 def build_stage_speeds(
     method: Method,
     stages: int,
@@ -79,6 +74,4 @@ def build_stage_speeds(
         raise OptionError(
             f"there are {len(speeds)} stage_speeds for {stages} stages; give one for each"
         )
-    return StageSpeeds(
-        equal_speeds(stages).speeds if speeds is None else tuple(speeds), timing, seed
-    )
+    return StageSpeeds((1.0,) * stages if speeds is None else tuple(speeds), timing, seed)

@@ -1,7 +1,7 @@
 """Measured cost of each layer: times of forward and backward, and sizes in bytes."""
 
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from statistics import median
@@ -37,38 +37,6 @@ class LayerCost:
     def total_s(self) -> float:
         """Time of forward and backward, in seconds."""
         return self.forward_s + self.backward_s
-
-
-def merge_costs(
-    costs: Mapping[str, LayerCost], first_layers: Collection[str]
-) -> dict[str, LayerCost]:
-    """Merge the costs of consecutive layers.
-
-    Args:
-        costs: Cost of each layer, by name.
-        first_layers: Layers at which a merged layer begins, besides the first one.
-
-    >>> one = LayerCost(1.0, 2.0, output_bytes=8, kept_bytes=4, weight_bytes=2)
-    >>> merged = merge_costs({"a": one, "b": one, "c": one}, first_layers=["c"])
-    >>> list(merged), merged["a"].total_s
-    (['a', 'c'], 6.0)
-    """
-    merged: dict[str, LayerCost] = {}
-    last = ""
-    for name, cost in costs.items():
-        if merged and name not in first_layers:
-            before = merged[last]
-            merged[last] = replace(
-                cost,
-                forward_s=before.forward_s + cost.forward_s,
-                backward_s=before.backward_s + cost.backward_s,
-                kept_bytes=before.kept_bytes + cost.kept_bytes,
-                weight_bytes=before.weight_bytes + cost.weight_bytes,
-            )
-        else:
-            last = name
-            merged[name] = cost
-    return merged
 
 
 def profile(
@@ -131,7 +99,7 @@ def _run_pass(
         if isinstance(layer, PartialModule):
             layer.on_begin = start  # once more, when its part begins
         saved = _SavedBytes(layer)
-        counted = torch.autograd.graph.saved_tensors_hooks(saved, _unpack)
+        counted = torch.autograd.graph.saved_tensors_hooks(saved, lambda kept: kept)
         # Copies, because a layer may change its input in place.
         entered = copy_tensors(inputs)
         start()
@@ -151,8 +119,11 @@ def _run_pass(
     while passed:
         # Popped, so that a layer's graph is freed after its backward, as in training.
         name, inputs, output = passed.pop()
+        pairs = zip(tensors(output), gradients, strict=True)
+        reached = [(o, g) for o, g in pairs if o.requires_grad and g is not None]
         start()
-        _run_backward(tensors(output), gradients)
+        if reached:
+            torch.autograd.backward([o for o, _ in reached], [g for _, g in reached])
         costs[name] = replace(costs[name], backward_s=now() - start_s)
         gradients = [entry.grad for entry in tensors(inputs)]
     for layer in layers.values():
@@ -176,10 +147,6 @@ class _SavedBytes:
         return tensor
 
 
-def _unpack(tensor: Tensor) -> Tensor:
-    return tensor
-
-
 def synchronized_clock(sample: Tree) -> Callable[[], float]:
     """Return a clock in seconds that first waits for the GPUs of the sample, if any."""
     devices = {value.device for value in tensors(sample) if value.is_cuda}
@@ -190,14 +157,6 @@ def synchronized_clock(sample: Tree) -> Callable[[], float]:
         return time.perf_counter()
 
     return now
-
-
-def _run_backward(outputs: list[Tensor], gradients: list[Tensor | None]) -> None:
-    """Run the backward of those outputs that require a gradient and have one."""
-    pairs = zip(outputs, gradients, strict=True)
-    reached = [(o, g) for o, g in pairs if o.requires_grad and g is not None]
-    if reached:
-        torch.autograd.backward([o for o, _ in reached], [g for _, g in reached])
 
 
 def _count_bytes(values: list[Tensor]) -> int:

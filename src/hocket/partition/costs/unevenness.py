@@ -30,7 +30,7 @@ def warn_if_uneven(graph: CutGraph, work: Sequence[float], positions: Sequence[i
     excluded = {
         reason: inside
         for reason, names in excluded_places(graph).items()
-        if (inside := [name for name in names if first <= _find_layer(graph, name) < end])
+        if (inside := [n for n in names if first <= min(graph.layers_of(n), default=0) < end])
     }
     # Otherwise packets are the reason: an even cut would cost more than it gains.
     even_bounds = [0, *balance(work, len(positions) + 1), len(work)]
@@ -111,12 +111,3 @@ def excluded_places(graph: CutGraph) -> dict[str, list[str]]:
         if ("times" in reason or "in evaluation" in reason) and any(True for _ in weights):
             excluded.setdefault(reason, []).append(name)
     return excluded
-
-
-def _find_layer(graph: CutGraph, name: str) -> int:
-    """Return the layer in which a module is called first."""
-    prefix = f"{name}."
-    layers = [
-        layer for weight, layer in graph.weight_layers.items() if weight.startswith(prefix)
-    ]
-    return min((*layers, *graph.weightless_layers.get(name, ())), default=0)

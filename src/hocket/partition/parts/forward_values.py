@@ -182,15 +182,12 @@ class ForwardValues:
         if missing:
             raise self._path_error("did not compute what the next one needs", missing[0].frame)
         values = [self.substitute(self._computed[key]) for key in self.sent_keys]
-        if self._span.end is not None:
-            values += map(self._weight_to_send, self._span.end.weights)
+        for name in self._span.end.weights if self._span.end is not None else ():
+            # The weights of this batch: those that were received, or our copy.
+            received = self.received_weights.get(name)
+            own = self._network.get_parameter
+            values.append(own(name).clone() if received is None else received)
         return values[0] if len(values) == 1 else tuple(values)
-
-    def _weight_to_send(self, name: str) -> Tensor:
-        """Return the weights of this batch: those that were received, or our copy."""
-        if name in self.received_weights:
-            return self.received_weights[name]
-        return self._network.get_parameter(name).clone()
 
     def _path_error(self, what: str, frame: str) -> CutError:
         """Return the error for a forward whose steps differ from the sample's.

@@ -12,7 +12,7 @@ from types import FrameType
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from hocket.errors import CutError
 from hocket.partition.cut_graph import StageSpan
@@ -77,9 +77,7 @@ class PartialForward:
     def call(
         self, name: str, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
-        """Return the output of a module, or meta tensors if it is before the stage.
-
-        See the protocol.
+        """Return a module's output, or meta tensors before the stage; see the protocol.
 
         Raises:
             StopForward: The next stage begins with this call.
@@ -95,7 +93,11 @@ class PartialForward:
             raise StopForward
         path = frame.step(name)
         if not values.begun and span.begin is not None and name == span.begin.name:
-            self._begin_stage()
+            values.begin()
+            weights = replace_weights(self._network, values.received_weights)
+            self.cleanup.enter_context(weights)
+            if self._on_begin is not None:
+                self._on_begin()
 
         # A module that a cut divides is executed step by step, any other one as a whole.
         call = self._call_split if name in self._stepwise_modules else self._call_whole
@@ -113,9 +115,7 @@ class PartialForward:
     def function(
         self, function: Function, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
-        """Return the result of a function, or meta tensors if it has operands without numbers.
-
-        See the protocol.
+        """Return a function's result, meta tensors for such operands; see the protocol.
 
         Raises:
             CutError: The function has no result without numbers.
@@ -129,7 +129,12 @@ class PartialForward:
         # A query of the device. With an operand: `torch.device` itself has the same name, and
         # none.
         if operands and name in ("device", "is_cuda", "is_cpu", "is_meta"):
-            return function(self._on_device(operands[0]))
+            asked = operands[0]
+            # Weights of other stages may be on another device than this stage computes on.
+            foreign = self._span.begin is not None and isinstance(asked, nn.Parameter)
+            if asked.is_meta or foreign:
+                asked = torch.empty(0, device=values.device)
+            return function(asked)
 
         # The result, with numbers or without.
         any_meta = any([t.is_meta for t in operands])
@@ -137,7 +142,15 @@ class PartialForward:
             return function(*args, **kwargs)
         varies = name in RANDOM_FUNCTIONS or any(map(values.varies, operands))
         if any_meta or (varies and not values.begun):
-            output, mutated = self._run_without_numbers(function, args, kwargs, operands)
+            functions = self._meta_modules.functions
+            try:
+                output, mutated = functions.run(function, args, kwargs, operands)
+            except Exception as error:
+                reason = str(error).partition("\n")[0]
+                raise CutError(
+                    f"{self._span} cannot leave out what is before it: {name} ({user_line()}) "
+                    f"needs numbers: {reason}; cut before it, or move it into a module"
+                ) from error
         else:
             versions = [(t, t._version) for t in operands]
             output = function(*args, **kwargs)
@@ -154,19 +167,6 @@ class PartialForward:
             # value, which would become the output of that function.
             return output if _is_inside_autograd_function() else values.substitute(output)
         return output
-
-    def _begin_stage(self) -> None:
-        """Go over from the steps before the stage to those in it.
-
-        Raises:
-            CutError: The forward took another path than on the sample.
-        """
-        self._values.begin()
-        self.cleanup.enter_context(
-            replace_weights(self._network, self._values.received_weights)
-        )
-        if self._on_begin is not None:
-            self._on_begin()
 
     def _call_whole(
         self, name: str, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -209,42 +209,6 @@ class PartialForward:
             return call_intercepted(module, args, kwargs)
         finally:
             self._frames.pop()
-
-    def _on_device(self, tensor: Tensor) -> Tensor:
-        """Return a tensor of the device that a tensor has for this stage."""
-        # Weights of other stages may be on another device than this stage computes on.
-        of_other_stage = self._span.begin is not None and isinstance(tensor, nn.Parameter)
-        if tensor.is_meta or of_other_stage:
-            return torch.empty(0, device=self._values.device)
-        return tensor
-
-    def _run_without_numbers(
-        self,
-        function: Function,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        operands: list[Tensor],
-    ) -> tuple[Any, list[Tensor]]:
-        """Return the result of a function as meta tensors, and the tensors that it changed.
-
-        Args:
-            function: The function.
-            args: Positional arguments of the call.
-            kwargs: Keyword arguments of the call.
-            operands: Tensors among the arguments.
-
-        Raises:
-            CutError: It has no result without numbers.
-        """
-        try:
-            return self._meta_modules.functions.run(function, args, kwargs, operands)
-        except Exception as error:
-            reason = str(error).partition("\n")[0]
-            raise CutError(
-                f"{self._span} cannot leave out what is before it: {function_name(function)} "
-                f"({user_line()}) needs numbers: {reason}; cut before it, or move it into a "
-                "module"
-            ) from error
 
 
 def _is_inside_autograd_function() -> bool:

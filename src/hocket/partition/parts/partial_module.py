@@ -7,13 +7,12 @@ Steps after the stage do not run: the forward stops at the call that begins the 
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from itertools import pairwise
+from itertools import chain, pairwise
 
 from torch import Tensor, nn
 
 from hocket.errors import CutError
 from hocket.partition.cut_graph import CutGraph, CutPoint, StageSpan, batch_size
-from hocket.partition.parts.assignment import assign
 from hocket.partition.parts.forward_values import ForwardValues
 from hocket.partition.parts.meta_tensors import MetaModules, to_meta
 from hocket.partition.parts.partial_forward import PartialForward, StopForward
@@ -103,7 +102,9 @@ class PartialModule(nn.Module):
             with self._share_mode(network):
                 return call_network(network, received)
         if self._span.begin is None:
-            received = _in_order_of(self._sample, received)
+            if isinstance(received, dict) and isinstance(self._sample, dict):
+                # In the order of the sample's.
+                received = {k: received[k] for k in self._sample if k in received} | received
             self._require_same_constants(received)
 
         # Say which values this forward receives, and which it is to send.
@@ -291,13 +292,6 @@ class PartialModule(nn.Module):
                 module.training = True
 
 
-def _in_order_of(sample: Tree, inputs: Tree) -> Tree:
-    """Return a mapping of inputs in the order of the sample's; other inputs as they are."""
-    if not isinstance(sample, dict) or not isinstance(inputs, dict):
-        return inputs
-    return {key: inputs[key] for key in sample if key in inputs} | inputs
-
-
 def _is_same(value: object, sample: object) -> bool:
     """Return True for two tensors, for the same object, and for equal plain values."""
     if isinstance(value, Tensor) or isinstance(sample, Tensor):
@@ -338,7 +332,45 @@ def build_partial_modules(graph: CutGraph, positions: Sequence[int]) -> list[Par
     meta_modules = MetaModules()
     stages: list[PartialModule] = []
     for stage, (begin, end) in enumerate(pairwise(chosen)):
-        modules, weights = assign(graph, stage_of_layer, stage)
+        modules, weights = _assign(graph, stage_of_layer, stage)
         span = StageSpan(begin, end)
         stages.append(PartialModule(graph, span, modules, weights, meta_modules))
     return stages
+
+
+def _assign(
+    graph: CutGraph, stage_of_layer: Sequence[int], stage: int
+) -> tuple[dict[str, nn.Module], list[str]]:
+    """Return the parts of a network that belong to a stage.
+
+    Args:
+        graph: The network and its cut points.
+        stage_of_layer: Stage of each layer.
+        stage: Number of the stage.
+
+    Returns:
+        Modules that are in the stage as a whole, by name, and the names of parameters and
+        buffers of other modules that are in the stage.
+    """
+    modules: dict[str, nn.Module] = {}
+    weights: list[str] = []
+
+    def add(module: nn.Module, prefix: str) -> None:
+        # Of a scripted module they have keys(), and cannot be iterated over themselves.
+        for name in dict.fromkeys((*module._parameters.keys(), *module._buffers.keys())):
+            layer = graph.weight_layers.get(prefix + name)
+            if layer is not None and stage_of_layer[layer] == stage:
+                weights.append(prefix + name)
+        for name, child in module._modules.items():
+            if child is None:
+                continue
+            stages = {stage_of_layer[layer] for layer in graph.layers_of(prefix + name)}
+            weightless = not any(True for _ in chain(child.parameters(), child.buffers()))
+            # One without weights is in each stage that calls it, such as a common dropout.
+            if stages == {stage} or (weightless and stage in stages):
+                modules[prefix + name] = child
+            elif stage in stages:
+                add(child, f"{prefix}{name}.")
+
+    add(graph.network, "")
+    return modules, weights

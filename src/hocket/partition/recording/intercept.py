@@ -1,7 +1,7 @@
 """Interception of a forward: every call of a module and every PyTorch function in it."""
 
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Protocol
 
@@ -48,12 +48,21 @@ def intercept(names: Mapping[nn.Module, str], interceptor: Interceptor) -> Itera
     """
     interception = _Interception(names, interceptor)
     outer = _thread.interception, _thread.suspended
-    with _intercepted_calls(names), interception:
-        _thread.interception, _thread.suspended = interception, None
-        try:
-            yield
-        finally:
-            _thread.interception, _thread.suspended = outer
+    with _lock:
+        calls = [_find_call(module) or _InterceptedCall(module) for module in names]
+        for call in calls:
+            call.users += 1
+    try:
+        with interception:
+            _thread.interception, _thread.suspended = interception, None
+            try:
+                yield
+            finally:
+                _thread.interception, _thread.suspended = outer
+    finally:
+        with _lock:
+            for call in calls:
+                call.release()
 
 
 class _Interception(TorchFunctionMode):
@@ -166,21 +175,6 @@ class _InterceptedCall:
             del vars(self.module)[_ATTRIBUTE]
             if self._compiled is not None:
                 vars(self.module)[_ATTRIBUTE] = self._compiled
-
-
-@contextmanager
-def _intercepted_calls(modules: Iterable[nn.Module]) -> Iterator[None]:
-    """Context manager in which all calls of modules are intercepted calls."""
-    with _lock:
-        calls = [_find_call(module) or _InterceptedCall(module) for module in modules]
-        for call in calls:
-            call.users += 1
-    try:
-        yield
-    finally:
-        with _lock:
-            for call in calls:
-                call.release()
 
 
 def _find_call(module: nn.Module) -> _InterceptedCall | None:

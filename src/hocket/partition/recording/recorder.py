@@ -156,10 +156,7 @@ class ForwardRecorder:
     def call(
         self, name: str, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
-        """Call the module and record its output.
-
-        See the protocol.
-        """
+        """Call the module and record its output; see the protocol."""
         # Begin the call, which is a step of its caller's path.
         caller = self._frames[-1] if self._frames else None
         self._notice_draws()
@@ -206,10 +203,7 @@ class ForwardRecorder:
     def function(
         self, function: Function, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
-        """Call the function and record its operands and results.
-
-        See the protocol.
-        """
+        """Call the function and record its operands and results; see the protocol."""
         if not self._frames:
             return function(*args, **kwargs)
 

@@ -1,6 +1,5 @@
 """Kinds of PyTorch functions, which decide whether a stage can skip them in a forward."""
 
-import re
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -18,39 +17,27 @@ QUERY_REMEDIES = {
 }
 """Remedies for functions whose results depend on the numbers in a tensor."""
 # Functions whose result depends on neither the elements nor the shape of a tensor.
-METADATA_FUNCTIONS = frozenset(
-    re.findall(
-        r"\w+",
-        """
-        dtype device layout ndim dim ndimension requires_grad is_leaf grad_fn is_cpu is_cuda
-        is_meta is_sparse is_quantized is_mkldnn is_nested is_floating_point is_complex
-        is_signed is_inference itemsize element_size names __hash__ type
-        """,
-    )
-)
+METADATA_FUNCTIONS = frozenset([
+    "dtype", "device", "layout", "ndim", "dim", "ndimension", "requires_grad", "is_leaf",
+    "grad_fn", "is_cpu", "is_cuda", "is_meta", "is_sparse", "is_quantized", "is_mkldnn",
+    "is_nested", "is_floating_point", "is_complex", "is_signed", "is_inference", "itemsize",
+    "element_size", "names", "__hash__", "type",
+])  # fmt: skip
 # Functions whose result, or its shape, depends on the elements of a tensor.
-ELEMENT_READING_FUNCTIONS = frozenset(
-    re.findall(
-        r"\w+",
-        """
-        __bool__ __int__ __float__ __index__ __complex__ __contains__ __array__ item tolist
-        numpy equal allclose is_nonzero nonzero argwhere unique unique_consecutive
-        masked_select bincount _pack_padded_sequence _nested_tensor_from_mask_left_aligned
-        """,
-    )
-)
+ELEMENT_READING_FUNCTIONS = frozenset([
+    "__bool__", "__int__", "__float__", "__index__", "__complex__", "__contains__",
+    "__array__", "item", "tolist", "numpy", "equal", "allclose", "is_nonzero", "nonzero",
+    "argwhere", "unique", "unique_consecutive", "masked_select", "bincount",
+    "_pack_padded_sequence", "_nested_tensor_from_mask_left_aligned",
+])  # fmt: skip
 # Functions whose result depends on random numbers or on uninitialized memory.
-RANDOM_FUNCTIONS = frozenset(
-    re.findall(
-        r"\w+",
-        """
-        rand rand_like randn randn_like randint randint_like randperm normal bernoulli poisson
-        multinomial rrelu dropout dropout1d dropout2d dropout3d alpha_dropout
-        feature_alpha_dropout feature_dropout gumbel_softmax bernoulli_ cauchy_ exponential_
-        geometric_ log_normal_ normal_ random_ uniform_ dropout_ empty empty_like
-        """,
-    )
-)
+RANDOM_FUNCTIONS = frozenset([
+    "rand", "rand_like", "randn", "randn_like", "randint", "randint_like", "randperm",
+    "normal", "bernoulli", "poisson", "multinomial", "rrelu", "dropout", "dropout1d",
+    "dropout2d", "dropout3d", "alpha_dropout", "feature_alpha_dropout", "feature_dropout",
+    "gumbel_softmax", "bernoulli_", "cauchy_", "exponential_", "geometric_", "log_normal_",
+    "normal_", "random_", "uniform_", "dropout_", "empty", "empty_like",
+])  # fmt: skip
 
 
 def function_name(function: Callable[..., Any]) -> str:

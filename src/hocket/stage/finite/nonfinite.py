@@ -79,6 +79,8 @@ class LateCheck:
     Attributes:
         postpones: True if norms are to be added here, and read later.
         kept_when: Description of the time of the state that is kept.
+        tick: Number of the present tick.
+        unread: Norms that were not read yet.
     """
 
     def __init__(
@@ -93,16 +95,11 @@ class LateCheck:
         self._modules = modules
         self._updaters = updaters
         self._names = names
-        self._unread: list[_Unread] = []
+        self.unread: list[_Unread] = []
         self._kept: Tree = None
         self.kept_when = ""
         self._action: Action | None = None
-        self._tick = 0
-
-    @property
-    def pending(self) -> bool:
-        """True if there are norms that were not read yet."""
-        return bool(self._unread)
+        self.tick = 0
 
     def before(self, action: Action, tick: int) -> None:
         """Record the next action, and keep the state before the first one.
@@ -113,9 +110,9 @@ class LateCheck:
             action: The action.
             tick: Number of its tick.
         """
-        self._action, self._tick = action, tick
+        self._action, self.tick = action, tick
         if self._kept is None:
-            self._copy(f"before tick {tick}")
+            self.keep(f"before tick {tick}")
 
     def add(self, names: Names, norms: Sequence[Tensor]) -> None:
         """Add norms of tensors of the present action.
@@ -124,7 +121,7 @@ class LateCheck:
             names: Returns the names of the tensors.
             norms: Norm of each, a scalar.
         """
-        self._unread.append(_Unread(next(_ORDER), self._action, self._tick, names, norms))
+        self.unread.append(_Unread(next(_ORDER), self._action, self.tick, names, norms))
 
     def find(self) -> tuple[_Unread, str] | None:
         """Read all norms, also of the weights.
@@ -135,20 +132,26 @@ class LateCheck:
         """
         if weights := [p for updater in self._updaters for p in updater.parameters]:
             self.add(self._weight_names, largest_values([p.detach() for p in weights]))
-        unread, self._unread = self._unread, []
+        unread, self.unread = self.unread, []
         norms = [norm for each in unread for norm in each.norms]
-        if not norms or (stacked := _stack(norms)).isfinite().all():
+        if not norms:
             return None
+
+        # As one tensor, on the GPU if one of them is there.
+        devices = {norm.device for norm in norms}
+        if len(devices) > 1:  # a stage may send tensors that stay on the host, such as lengths
+            place = next(device for device in devices if device.type != "cpu")
+            norms = [norm.to(place) for norm in norms]
+        if (stacked := torch.stack(norms)).isfinite().all():
+            return None
+
+        # Find the first that is not finite.
         values = iter(stacked.tolist())
         for each in unread:
             for number, value in enumerate([next(values) for _ in each.norms]):
                 if not math.isfinite(value):
                     return each, f"{each.names()[number]} became {value}"
         return None
-
-    def keep(self) -> None:
-        """Keep the present state, between two ticks."""
-        self._copy(f"after tick {self._tick}")
 
     def go_back(self) -> None:
         """Return to the state that is kept, if the stage has done anything since its start."""
@@ -163,7 +166,7 @@ class LateCheck:
 
     def forget(self) -> None:
         """Forget all norms and the kept state, as another state has been loaded."""
-        self._unread, self._kept = [], None
+        self.unread, self._kept = [], None
 
     def _weight_names(self) -> list[str]:
         named = {id(p): name for m in self._modules for name, p in self._names.of_parameters(m)}
@@ -172,20 +175,16 @@ class LateCheck:
         ]
 
     @torch.no_grad()
-    def _copy(self, when: str) -> None:
+    def keep(self, when: str) -> None:
+        """Keep the present state, between two ticks.
+
+        Args:
+            when: Description of the time.
+        """
         self._kept = None  # to be freed before there is another one
         states = [updater.state_dict() for updater in self._updaters]
         self._kept = copy_tensors((list(map(named_tensors, self._modules)), states))
         self.kept_when = when
-
-
-def _stack(norms: Sequence[Tensor]) -> Tensor:
-    """Return all norms as one tensor, on the GPU if one of them is there."""
-    devices = {norm.device for norm in norms}
-    if len(devices) > 1:  # a stage may send tensors that stay on the host, such as lengths
-        place = next(device for device in devices if device.type != "cpu")
-        norms = [norm.to(place) for norm in norms]
-    return torch.stack(list(norms))
 
 
 def check_pending(checks: Sequence[LateCheck]) -> None:
@@ -198,14 +197,14 @@ def check_pending(checks: Sequence[LateCheck]) -> None:
         NonFiniteError: A norm is not finite. It is the first one of this process, in the order
             of the actions.
     """
-    if not any(check.pending for check in checks):
+    if not any(check.unread for check in checks):
         return
 
     # Without a fault the present states are the ones to go back to.
     faults = [fault for check in checks if (fault := check.find()) is not None]
     if not faults:
         for check in checks:
-            check.keep()
+            check.keep(f"after tick {check.tick}")
         return
 
     # Let all stages go back, also those whose numbers are finite.
@@ -350,8 +349,23 @@ class NonFiniteCheck:
         Returns:
             The fault, and for each tensor of the output whether it is such a mask.
         """
+        # Leave the norms to the late check, if it postpones. An output that no gradient flows
+        # through then counts as a mask, without a look at it.
         if self._late.postpones:
-            return self._note_output(outputs, needs_gradient)
+            masks = [
+                not flows and is_inexact(tensor)
+                for tensor, flows in zip(outputs, needs_gradient(), strict=True)
+            ]
+            searched = [
+                tensor.detach().masked_fill(tensor.isinf(), 0) if mask else tensor.detach()
+                for tensor, mask in zip(map(dense_values, outputs), masks, strict=True)
+            ]
+            buffers = self._described_buffers()
+            named = [*_output_names(len(outputs)), *buffers]
+            self._late.add(lambda: named, largest_values([*searched, *buffers.values()]))
+            return None, masks
+
+        # Look at all of it at once.
         masks = [False] * len(outputs)
         if are_finite(outputs):
             return self.fault_in_buffers(), masks
@@ -368,30 +382,6 @@ class NonFiniteCheck:
             ]
             fault = first_nonfinite(dict(zip(names, searched, strict=True)))
         return fault or self.fault_in_buffers(), masks
-
-    def _note_output(
-        self, outputs: Sequence[Tensor], needs_gradient: FindFlow
-    ) -> tuple[None, list[bool]]:
-        """Leave the norms of an output to the late check.
-
-        An output that no gradient flows through counts as a mask, without a look at it.
-
-        Args:
-            outputs: Tensors of the output.
-            needs_gradient: Returns for each of them whether a gradient is to flow through it.
-        """
-        masks = [
-            not flows and is_inexact(tensor)
-            for tensor, flows in zip(outputs, needs_gradient(), strict=True)
-        ]
-        searched = [
-            tensor.detach().masked_fill(tensor.isinf(), 0) if mask else tensor.detach()
-            for tensor, mask in zip(map(dense_values, outputs), masks, strict=True)
-        ]
-        buffers = self._described_buffers()
-        names = [*_output_names(len(outputs)), *buffers]
-        self._late.add(lambda: names, largest_values([*searched, *buffers.values()]))
-        return None, masks
 
     def fault_in_loss(self, loss: Tensor | None) -> str | None:
         """Return the fault of a loss of one number; None also if there is no loss."""
@@ -443,7 +433,14 @@ class NonFiniteCheck:
         # Read them now, or leave that to the late check.
         if self._late.postpones and norms:
             trained = [p.grad is not None for p in self._updater.parameters]
-            self._late.add(partial(self._gradient_names, trained, len(of_inputs)), norms)
+            inputs_count = len(of_inputs)
+
+            def names() -> list[str]:
+                pairs = zip(self._weight_names(), trained, strict=True)
+                of_trained = [name for name, has_one in pairs if has_one]
+                return of_trained + [f"gradient of input {n}" for n in range(inputs_count)]
+
+            self._late.add(names, norms)
             return None, norm
         if not norms or _are_moderate(norms):
             return None, norm
@@ -471,18 +468,6 @@ class NonFiniteCheck:
             self._parameter_names.get(id(p)) or f"{auxiliary} {next(numbers)}"
             for p in self._updater.parameters
         ]
-
-    def _gradient_names(self, trained: Sequence[bool], inputs: int) -> list[str]:
-        """Return names of the gradients of weights that have one, and of the inputs.
-
-        Args:
-            trained: For each weight, True if it has a gradient.
-            inputs: Number of inputs with a gradient.
-        """
-        names = [
-            name for name, has_one in zip(self._weight_names(), trained, strict=True) if has_one
-        ]
-        return names + [f"gradient of input {n}" for n in range(inputs)]
 
     def persistent_fault(self) -> str | None:
         """Return the fault in weights, buffers and optimizer state, which outlive a batch."""

@@ -14,11 +14,11 @@ import torch
 from torch import Tensor, nn
 
 from hocket.errors import LinearizeError, OptionError, format_problems
+from hocket.methods.method import Method
 from hocket.options.common_options import Compiler
 from hocket.partition.parts.partial_module import PartialModule
 from hocket.stage.layers.known_layers import hooks_of
 from hocket.stage.parts import StageParts
-from hocket.stage.setup import Setup
 from hocket.tree import Tree, tensors
 
 _NOTHING = nullcontext()
@@ -31,25 +31,33 @@ class CompiledLayers:
     differently, and would depend on the order in which the shapes came.
 
     Args:
-        module: The layers.
         compiler: Backend of torch.compile.
-        stage: Number of the stage, for messages.
-        recomputes: The backward may compute parts of the forward again, to save memory.
+        method: Method of the training.
+        parts: Layers of the stage.
 
     Raises:
         OptionError: The layers cannot be compiled.
     """
 
-    def __init__(
-        self, module: nn.Module, compiler: Compiler, stage: int, *, recomputes: bool
-    ) -> None:
-        self._module = module
-        self._stage = stage
-        self._hooks = hooks_of(module)
-        self._weights = [*module.parameters()]
+    def __init__(self, compiler: Compiler, method: Method, parts: StageParts) -> None:
+        self._module = parts.module
+        self._stage = parts.index
+        self._hooks = hooks_of(parts.module)
+        self._weights = [*parts.module.parameters()]
         self._seen: set[object] = set()  # shapes, frozen weights and modes, as compiled
         self._require_compilable()
-        backend, options = _backend(compiler, recomputes=recomputes)
+        # To save memory a backward may compute parts again, unless the weights are others then.
+        late = method.graph_delay(parts.index, parts.count) > 0
+        recomputes = not late or method.linearize != "live"
+        backend: str | Callable[..., Any] = compiler
+        options: dict[str, Any] | None = None
+        if compiler == "inductor":
+            # Random numbers of PyTorch's generators, as in stages that are not compiled.
+            options = {"fallback_random": True}
+            if not recomputes:
+                options["custom_partitioner_fn"] = _inductor_partitioner()
+        elif not recomputes:
+            backend = _aot_eager_without_recomputation()
         self._compiled = torch.compile(
             _with_own_cache(_call_layers),
             fullgraph=True,
@@ -85,8 +93,10 @@ class CompiledLayers:
                 "torch._dynamo.config.recompile_limit, or leave compile out"
             ) from error
         except torch._dynamo.exc.TorchDynamoException as error:
+            # What it says before its advice and its traces.
+            said = " ".join(str(error).split("\n\n")[0].split())
             raise OptionError(
-                f"stage {self._stage} cannot be compiled as one graph: {_first_lines(error)}; "
+                f"stage {self._stage} cannot be compiled as one graph: {said}; "
                 "change that layer, or leave compile out"
             ) from error
         return output
@@ -129,24 +139,6 @@ def _quiet() -> Iterator[None]:
         yield
 
 
-def build_compiled(setup: Setup, parts: StageParts) -> CompiledLayers | None:
-    """Return the compiled layers of a stage; None if they are not to be compiled.
-
-    Args:
-        setup: Options that all stages share.
-        parts: Layers of the stage.
-
-    Raises:
-        OptionError: The layers cannot be compiled.
-    """
-    if setup.compile is None:
-        return None
-    method = setup.method
-    late = method.graph_delay(parts.index, parts.count) > 0
-    live = late and method.linearize == "live"
-    return CompiledLayers(parts.module, setup.compile, parts.index, recomputes=not live)
-
-
 def _call_layers(module: nn.Module, weights: dict[str, Tensor], inputs: Tree) -> Tree:
     """Return the output of a module; this is the function that is compiled.
 
@@ -162,24 +154,6 @@ def _with_own_cache(function: Callable[..., Tree]) -> Callable[..., Tree]:
     """Return a copy of a function; the compiler keeps its graphs, and their limit, by code."""
     assert isinstance(function, FunctionType)
     return FunctionType(function.__code__.replace(), function.__globals__, function.__name__)
-
-
-def _backend(
-    compiler: Compiler, *, recomputes: bool
-) -> tuple[str | Callable[..., Any], dict[str, Any] | None]:
-    """Return a backend of torch.compile, and its options.
-
-    Args:
-        compiler: Name of the backend.
-        recomputes: The backward may compute parts of the forward again.
-    """
-    if compiler == "aot_eager":
-        return compiler if recomputes else _aot_eager_without_recomputation(), None
-    # Random numbers of PyTorch's generators, as in stages that are not compiled.
-    options: dict[str, Any] = {"fallback_random": True}
-    if not recomputes:
-        options["custom_partitioner_fn"] = _inductor_partitioner()
-    return compiler, options
 
 
 def _divide_without_recomputation(
@@ -234,9 +208,3 @@ def _inductor_partitioner() -> object:
             return _inductor_partitioner, ()  # written by inductor into keys of its cache
 
     return WithoutRecomputation()
-
-
-def _first_lines(error: Exception) -> str:
-    """Return what an error of the compiler says before its advice and its traces."""
-    lines = [line.strip() for line in str(error).split("\n\n")[0].splitlines()]
-    return " ".join(filter(None, lines))

@@ -5,9 +5,7 @@ or views of the present memory, whose changes autograd does not count. The gradi
 tensors are passed on to the weights.
 """
 
-from collections.abc import Mapping
-
-from torch import Tensor, nn
+from torch import nn
 
 from hocket.errors import LinearizeError, OptionError
 from hocket.stage.late_gradients.linearizer import (
@@ -44,6 +42,7 @@ class CompiledGraph(Linearizer):
         Raises:
             OptionError: The layers cannot be compiled, or use weights that are no parameters
                 of theirs.
+            LinearizeError: The optimizer has replaced the memory of a weight.
         """
         # Forward with copies of the weights, or with their present memory.
         weights = self._weights_of(module)
@@ -53,54 +52,31 @@ class CompiledGraph(Linearizer):
             given[name] = copy.requires_grad_(weight.requires_grad)
         output = self._layers(module, self._editable(leaves), given)
 
-        # Check the first graph.
+        # Refuse layers that reach their weights by another way than as parameters.
         if not self._graph_checked:
-            _check_graph(output, dict(self._names.of_parameters(module)))
+            names = {id(weight): name for name, weight in self._names.of_parameters(module)}
+            for node in graph_nodes(output):
+                reached = names.get(id(getattr(node, "variable", None)))
+                if reached is not None:
+                    raise OptionError(
+                        f"the layers use the weight {reached!r} not as a parameter of theirs "
+                        "but from a list or an attribute of another kind, where the weights of "
+                        "a version cannot be put in its place; leave compile out"
+                    )
             self._graph_checked = True
 
+        # Refuse weights that are in other memory than in the forward when the gradient comes.
+        looked_at = {} if self._stash else weights
+
         def get_output() -> Tree:
-            if not self._stash:
-                _require_same_memory(given, weights)
+            for name, weight in looked_at.items():
+                view = given[name]
+                if (view.data_ptr(), view.stride()) != (weight.data_ptr(), weight.stride()):
+                    raise LinearizeError(
+                        f"the weight {name!r} was replaced by one in other memory, which a "
+                        "compiled graph does not see; update it in place, or use "
+                        "linearize='stash'"
+                    )
             return output
 
         return output, OutputOfCopies(get_output, [*weights.values()], [*given.values()])
-
-
-def _check_graph(output: Tree, weights: Mapping[str, Tensor]) -> None:
-    """Refuse layers that reach their weights by another way than as parameters.
-
-    Args:
-        output: Output of a forward, with its graph.
-        weights: Weights of the layers by name.
-
-    Raises:
-        OptionError: The graph leads to a weight, not to the tensor that was given for it.
-    """
-    names = {id(weight): name for name, weight in weights.items()}
-    for node in graph_nodes(output):
-        name = names.get(id(getattr(node, "variable", None)))
-        if name is not None:
-            raise OptionError(
-                f"the layers use the weight {name!r} not as a parameter of theirs but from a "
-                "list or an attribute of another kind, where the weights of a version cannot "
-                "be put in its place; leave compile out"
-            )
-
-
-def _require_same_memory(views: Mapping[str, Tensor], weights: Mapping[str, Tensor]) -> None:
-    """Refuse weights whose memory is another than in the forward.
-
-    Args:
-        views: The weights as they were in the forward, by name.
-        weights: The weights by name.
-
-    Raises:
-        LinearizeError: The optimizer has replaced the memory of a weight.
-    """
-    for name, weight in weights.items():
-        view = views[name]
-        if (view.data_ptr(), view.stride()) != (weight.data_ptr(), weight.stride()):
-            raise LinearizeError(
-                f"the weight {name!r} was replaced by one in other memory, which a compiled "
-                "graph does not see; update it in place, or use linearize='stash'"
-            )

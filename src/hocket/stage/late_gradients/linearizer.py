@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 
-from hocket.errors import CheckpointError
 from hocket.methods.method import Statistics
 from hocket.stage.layers.known_layers import KnownLayers
 from hocket.stage.layers.module_tensors import NetworkNames
@@ -194,21 +193,6 @@ class PlainGraph(Linearizer):
         """Forward with a graph."""
         output = self._run(module, self._editable(leaves))
         return output, KeptOutput(lambda: output)
-
-    def rebuild_output(
-        self, module: nn.Module, leaves: Tree, state: ForwardState
-    ) -> KeptOutput:
-        """Repeat the forward at the module's weights; see the base.
-
-        Raises:
-            CheckpointError: No batch can have been in flight here.
-        """
-        if not self._keep_states:
-            raise CheckpointError(
-                "a batch is in flight at a stage whose gradients come without delay; the "
-                "checkpoint is of another method"
-            )
-        return super().rebuild_output(module, leaves, state)
 
 
 class Recompute(Linearizer):

@@ -11,8 +11,8 @@ shows which weights are saved. In later ones the layers are given copies of thes
 autograd saves what it likes.
 """
 
-from collections.abc import Hashable, Sequence
-from typing import Any, NoReturn
+from collections.abc import Hashable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -154,17 +154,28 @@ class CopiedWeights(SavedTensorHooks):
         self._packed: set[int] = set()
 
     def forward(self, module: nn.Module, leaves: Tree) -> tuple[Tree, KeptOutput]:
-        """Forward with a graph that ends in copies of the weights."""
+        """Forward with a graph that ends in copies of the weights.
+
+        Raises:
+            LinearizeError: A forward changes weights itself, and its first one did not.
+        """
         # Let layers of which too little is known go through the hooks.
         held: list[Any] = [
             parameters.get(name) for parameters, name in self._layers.weight_places
         ]
         trusted = self._layers.plain and self._layers.checked
-        if not trusted or not _can_be_copied(held):
+        if not trusted or not all(map(is_ordinary, held)):
+            return super().forward(module, leaves)
+        if len({weight.untyped_storage().data_ptr() for weight in held}) < len(held):
             return super().forward(module, leaves)
 
         # Learn from the first forward of a kind which weights autograd saves.
-        kind = _kind(leaves, held)
+        inputs = tensors(leaves)
+        kind = (
+            tuple([(leaf.requires_grad, leaf.dim(), leaf.dtype) for leaf in inputs]),
+            tuple([weight.requires_grad for weight in held]),
+            any([torch.is_autocast_enabled(leaf.device.type) for leaf in inputs]),
+        )
         if kind not in self._saved:
             self._packed = set()
             output, kept = super().forward(module, leaves)
@@ -189,63 +200,19 @@ class CopiedWeights(SavedTensorHooks):
             for (parameters, name), weight in zip(places, weights, strict=True):
                 parameters[name] = weight
 
-        # A change of a copy would be lost.
-        if before != [(copy._version, copy.data_ptr()) for copy in copies]:
-            self._refuse_edits(weights, copies, before)
+        # Refuse a change of a copy, which would be lost.
+        after = [(copy._version, copy.data_ptr()) for copy in copies]
+        if before != after:
+            triples = zip(weights, before, after, strict=True)
+            edited = {weight for weight, was, now in triples if was != now}
+            names = [n for n, weight in self._names.of_parameters(module) if weight in edited]
+            raise LinearizeError(
+                f"a forward changes {describe_names(names)} itself, and its first one did not, "
+                "so that the change would be lost; take plain_forward from the class of that "
+                "forward, or set max_norm before the trainer is built"
+            )
         return output, OutputOfCopies(lambda: output, weights, copies)
-
-    def _refuse_edits(
-        self,
-        weights: Sequence[nn.Parameter],
-        copies: Sequence[Tensor],
-        before: Sequence[tuple[int, int]],
-    ) -> NoReturn:
-        """Refuse a forward that has changed copies, of which the weights know nothing.
-
-        Args:
-            weights: The weights.
-            copies: A copy of each.
-            before: Version and place of each copy before the forward.
-
-        Raises:
-            LinearizeError: Always.
-        """
-        triples = zip(weights, copies, before, strict=True)
-        edited = {w for w, c, was in triples if (c._version, c.data_ptr()) != was}
-        assert self._module is not None, "the first forward went through the hooks"
-        named = self._names.of_parameters(self._module)
-        raise LinearizeError(
-            f"a forward changes {describe_names([n for n, w in named if w in edited])} itself, "
-            "and its first one did not, so that the change would be lost; take plain_forward "
-            "from the class of that forward, or set max_norm before the trainer is built"
-        )
 
     def _pack_weight(self, tensor: Tensor, weight: nn.Parameter) -> object:
         self._packed.add(id(weight))
         return super()._pack_weight(tensor, weight)
-
-
-def _can_be_copied(weights: Sequence[Any]) -> bool:
-    """Return True if all are ordinary parameters, and no two share their memory.
-
-    Args:
-        weights: Objects in the places of the weights.
-    """
-    if not all(map(is_ordinary, weights)):
-        return False
-    return len({weight.untyped_storage().data_ptr() for weight in weights}) == len(weights)
-
-
-def _kind(leaves: Tree, weights: Sequence[nn.Parameter]) -> Hashable:
-    """Return everything that decides which weights autograd saves in a forward.
-
-    Args:
-        leaves: Input of the forward, with tensors of shape (B, ...).
-        weights: Weights of the layers.
-    """
-    inputs = tensors(leaves)
-    return (
-        tuple([(leaf.requires_grad, leaf.dim(), leaf.dtype) for leaf in inputs]),
-        tuple([weight.requires_grad for weight in weights]),
-        any([torch.is_autocast_enabled(leaf.device.type) for leaf in inputs]),
-    )

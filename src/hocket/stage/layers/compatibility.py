@@ -55,7 +55,8 @@ def check_compatible(
     """
     # Forwards that are repeated, in the backward or after a checkpoint, draw again.
     repeats = delay > 0 and linearize == "recompute"
-    layers = list(names.of_layers(module))
+    named = names.of_layers(module)
+    layers = [(f"layer {name!r}" if name else "the stage", layer) for name, layer in named]
     problems = _find_own_generators(layers) if repeats or resumable else []
 
     # Graphs that are kept meet later weights.
@@ -74,12 +75,12 @@ def _find_stale_layers(
     """Return one problem for each layer that would meet other weights in its backward.
 
     Args:
-        layers: Layers of the stage by name.
+        layers: Layers of the stage, described.
         linearize: Weights that a late gradient is applied at.
         precision: Name of the precision.
     """
     problems = []
-    for owner, layer in _described(layers):
+    for owner, layer in layers:
         if _is_compiled(layer):
             problems.append(f"{owner} is compiled, which may recompute parts at other weights")
         if linearize == "live" and _uses_derived_weights(layer):
@@ -106,18 +107,13 @@ def _find_own_generators(layers: Sequence[tuple[str, nn.Module]]) -> list[str]:
     problems = [
         f"{owner} draws random numbers from a generator of its own ({name!r}), and draws "
         "others when a forward is repeated"
-        for owner, layer in _described(layers)
+        for owner, layer in layers
         for name, value in vars(layer).items()
         if isinstance(value, GENERATORS)
     ]
     if problems:
         problems.append("draw from the global generator of torch, numpy or random instead")
     return problems
-
-
-def _described(layers: Sequence[tuple[str, nn.Module]]) -> Iterator[tuple[str, nn.Module]]:
-    for name, layer in layers:
-        yield f"layer {name!r}" if name else "the stage", layer
 
 
 def _is_compiled(layer: nn.Module) -> bool:

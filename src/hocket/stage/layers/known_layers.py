@@ -81,7 +81,15 @@ class KnownLayers:
         self._plain = self._known and all(map(_is_plain, layers))
         self._hooks = [*hooks_of(module), *_HOOKS_OF_ALL]
         self._optional = [layer for layer in layers if "inplace" in vars(layer)]
-        self.weight_places = _weight_places(layers) if self._plain else []
+        places: list[WeightPlace] = [
+            (layer._parameters, name)
+            for layer in layers
+            for name, parameter in layer._parameters.items()
+            if parameter is not None
+        ]
+        # None if a weight is in several places.
+        memory = {weights[name].untyped_storage().data_ptr() for weights, name in places}
+        self.weight_places = places if self._plain and len(memory) == len(places) else []
 
     @property
     def plain(self) -> bool:
@@ -119,24 +127,6 @@ def forwarded_modules(module: nn.Module) -> list[nn.Module]:
     if isinstance(module, PartialModule):
         return module.forwarded_modules()
     return list(module.modules())
-
-
-def _weight_places(layers: Sequence[nn.Module]) -> list[WeightPlace]:
-    """Return the places of all weights of plain layers.
-
-    There are none if a weight is in several places.
-
-    Args:
-        layers: Layers in `PLAIN_LAYERS`, and sequences of them.
-    """
-    places: list[WeightPlace] = [
-        (layer._parameters, name)
-        for layer in layers
-        for name, parameter in layer._parameters.items()
-        if parameter is not None
-    ]
-    memory = {parameters[name].untyped_storage().data_ptr() for parameters, name in places}
-    return places if len(memory) == len(places) else []
 
 
 def _is_known(layer: nn.Module) -> bool:

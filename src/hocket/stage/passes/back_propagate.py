@@ -87,9 +87,16 @@ def back_propagate(
     live, given = [], []
     for root, gradient in zip(roots.roots, roots.gradients, strict=True):
         # A root without a graph: nothing of this stage or before it is trained.
-        if root.requires_grad:
-            live.append(root)
-            given.append(_start(root, gradient, share, scale))
+        if not root.requires_grad:
+            continue
+        if gradient is None:  # of a loss
+            start = None if share * scale == 1 else torch.full_like(root, share * scale)
+        elif scale == 1:
+            start = gradient
+        else:  # scaled before it is rounded to what the backward computes in
+            start = (gradient * scale).to(root.dtype)
+        live.append(root)
+        given.append(start)
     if not live:
         return
 
@@ -111,21 +118,6 @@ def load_backward() -> None:
     with torch.enable_grad():
         root = torch.zeros((), requires_grad=True)
         torch.autograd.backward(root.clone(), torch.ones(()))
-
-
-def _start(root: Tensor, gradient: Tensor | None, share: float, scale: float) -> Tensor | None:
-    """Return the gradient to begin with at a root; None means 1.
-
-    Args:
-        root: The root.
-        gradient: The gradient that was received for it, of its shape; None for a loss.
-        share: Part of the batch that this process has.
-        scale: Factor on the gradient.
-    """
-    if gradient is None:
-        return None if share * scale == 1 else torch.full_like(root, share * scale)
-    # Scaled before it is rounded to what the backward computes in.
-    return gradient if scale == 1 else (gradient * scale).to(root.dtype)
 
 
 def require_graph(roots: BackwardRoots, stage: int, leaves: Iterable[Tensor]) -> None:

@@ -84,6 +84,16 @@ def send_output(
     """
     if core.parts.is_last:  # its loss comes from the graph, and nothing takes the output
         return
+
+    # No codec may change tables, nor weights on their way to a stage that shares them.
+    exact: tuple[bool, ...] = ()
+    if core.setup.codec != Exact():
+        module = core.parts.module
+        weights = len(module.sent_weights) if isinstance(module, PartialModule) else 0
+        first_weight = len(tables) - weights  # they are behind everything else
+        exact = tuple(table or n >= first_weight for n, table in enumerate(tables))
+
+    # Send it with what the next stage has to know.
     core.parts.to_next.send(
         Activation(
             activation.batch,
@@ -92,29 +102,9 @@ def send_output(
             differentiable,
             activation.targets,
             activation.share,
-            _exact_values(core, tables),
+            exact,
         )
     )
-
-
-def _exact_values(core: StageCore, tables: Sequence[bool]) -> tuple[bool, ...]:
-    """Return for each tensor of an output whether no codec may change it.
-
-    These are tables, and weights on their way to a stage that shares them.
-
-    Args:
-        core: The stage.
-        tables: For each tensor of the output, True if it is a table.
-
-    Returns:
-        The answers; none if there is no codec.
-    """
-    if core.setup.codec == Exact():
-        return ()
-    module = core.parts.module
-    weights = len(module.sent_weights) if isinstance(module, PartialModule) else 0
-    first_weight = len(tables) - weights  # they are behind everything else
-    return tuple(table or n >= first_weight for n, table in enumerate(tables))
 
 
 def to_outgoing(values: Tree, overwritten: Sequence[Tensor | None]) -> Tree:

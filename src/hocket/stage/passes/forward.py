@@ -9,7 +9,7 @@ from hocket.stage.layers.module_tensors import find_tables
 from hocket.stage.passes.edges import graph_leaves, send_output
 from hocket.stage.passes.skip import skip_forward
 from hocket.stage.report import ActionReport
-from hocket.tree import Tree, is_inexact, tensors
+from hocket.tree import is_inexact, tensors
 
 
 def forward(core: StageCore, batch: int) -> ActionReport:
@@ -46,7 +46,12 @@ def forward(core: StageCore, batch: int) -> ActionReport:
 
     # Look for NaN and infinity, but for masks, through which no gradient flows.
     outputs = tensors(output)
-    find = partial(_needs_gradient, core, batch, leaves, output)
+
+    def find() -> list[bool]:
+        """Return for each tensor of the output whether it depends on weights or gradients."""
+        with core.contexts.computing(batch, "forward"):
+            return linearizer.needs_gradient(module, leaves, output)
+
     find_flow = partial(core.flow.through, outputs, tensors(leaves), find)
     fault, masks = check.fault_in_output(outputs, find_flow)
     if fault is not None:
@@ -70,16 +75,3 @@ def forward(core: StageCore, batch: int) -> ActionReport:
         ForwardedBatch(activation, leaves, kept, differentiable, version, forward_state)
     )
     return ActionReport(activation.epoch, version)
-
-
-def _needs_gradient(core: StageCore, batch: int, leaves: Tree, output: Tree) -> list[bool]:
-    """Return for each tensor of an output whether it depends on weights or gradients.
-
-    Args:
-        core: The stage.
-        batch: Number of the batch.
-        leaves: Input of the forward.
-        output: Output of the forward.
-    """
-    with core.contexts.computing(batch, "forward"):
-        return core.linearizer.needs_gradient(core.parts.module, leaves, output)

@@ -15,7 +15,7 @@ def update(core: StageCore, batch: int) -> ActionReport:
     core.epochs = {b: e for b, e in core.epochs.items() if b > batch}
     version = core.updater.version
     core.weights.before_update()
-    if not core.updater.accumulated_count:
+    if not core.updater.accumulator.count:
         return ActionReport(epoch, version, skipped=True)
     core.gradients = []
     lr = core.updater.update(epoch)

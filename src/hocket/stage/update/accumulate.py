@@ -105,23 +105,15 @@ def largest_values(values: Sequence[Tensor]) -> list[Tensor]:
     """
     searched = [_real_numbers(value) for value in values]
     if not all([tensor.is_cuda for tensor in searched]):
-        return [_largest_value(tensor) for tensor in searched]
+        # Faster than `vector_norm` with `ord=inf`, which PyTorch does not vectorize on a CPU.
+        bounds = [torch.aminmax(tensor) for tensor in searched]
+        return [torch.maximum(-least, most) for least, most in bounds]
     alike: dict[object, list[Tensor]] = {}  # a single kernel searches tensors of one kind
     kinds = [(tensor.dtype, tensor.device) for tensor in searched]
     for kind, tensor in zip(kinds, searched, strict=True):
         alike.setdefault(kind, []).append(tensor)
     found = {kind: iter(torch._foreach_norm(alike[kind], math.inf)) for kind in alike}
     return [next(found[kind]) for kind in kinds]
-
-
-def _largest_value(tensor: Tensor) -> Tensor:
-    """Return the largest absolute value of a dense tensor, a scalar that is NaN if one is.
-
-    This is faster than ``vector_norm`` with ``ord=inf``, which PyTorch does not vectorize on a
-    CPU.
-    """
-    least, most = torch.aminmax(tensor)
-    return torch.maximum(-least, most)
 
 
 def _real_numbers(tensor: Tensor) -> Tensor:

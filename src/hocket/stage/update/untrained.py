@@ -41,33 +41,6 @@ class UntrainedWeights:
             )
 
 
-def warn_of_untrained(names: Sequence[str]) -> None:
-    """Warn of weights that need a gradient and have no optimizer.
-
-    Args:
-        names: Their names; there may be none.
-    """
-    if names:
-        warn(
-            f"{describe_names(names)} get gradients and have no optimizer, so they stay as "
-            "they are; give them to the optimizer, or freeze them by requires_grad_(False); "
-            "weights of a loss are trained if they are moved into the network",
-        )
-
-
-def loss_weights(loss: object, network: nn.Module) -> list[str]:
-    """Return the names of a loss's weights that need a gradient and are not in the network."""
-    owner = loss if isinstance(loss, nn.Module) else getattr(loss, "__self__", None)
-    if not isinstance(owner, nn.Module):
-        return []
-    known = set(network.parameters())
-    return [
-        f"loss.{name}"
-        for name, parameter in owner.named_parameters()
-        if parameter.requires_grad and parameter not in known
-    ]
-
-
 def describe_names(names: Sequence[str]) -> str:
     """Return the number of weights, and the names of the first ones.
 

@@ -109,32 +109,18 @@ class Updater:
             # Otherwise torch warns of a scheduler that steps before the first update. Here that
             # is right: the update may come in a later epoch, or came in another process.
             optimizer._opt_called = True  # type: ignore[attr-defined]
-        self._accumulator = GradientAccumulator(parameters, reduce)
+        self.accumulator = GradientAccumulator(parameters, reduce)
         self._reduction = (
             build_reduction(parameters) if build_reduction and parameters else None
         )
+        self.reduces = self._reduction is not None  # over replicas
+        self.follows_losses = isinstance(scheduler, ReduceLROnPlateau)
         self._scheduler_unit = scheduler_unit
         self._scheduler_start = scheduler_start
         self._lr_factor = lr_factor
         self._clip = clip
         self._epoch = 0
         self._losses: dict[int, float] = {}  # on validation data, by epoch
-
-    @property
-    def accumulated_count(self) -> int:
-        """Number of batches whose gradients wait for an update."""
-        return self._accumulator.count
-
-    @property
-    def reduces(self) -> bool:
-        """True if gradients are added up over replicas."""
-        return self._reduction is not None
-
-    @property
-    def ordered_parameters(self) -> list[nn.Parameter]:
-        """The weights in the order in which the optimizer's state counts them."""
-        groups = self.optimizer.param_groups if self.optimizer else []
-        return [parameter for group in groups for parameter in group["params"]]
 
     def optimizer_tensors(self) -> dict[str, Tensor]:
         """Return the tensors of the optimizer's state, such as momenta, by descriptions."""
@@ -169,7 +155,7 @@ class Updater:
         if self.remedies:
             self.remedies.correct_gradient(then)
             self.remedies.after_backward(staleness)
-        return self._accumulator.add(self._clip.of_batch)
+        return self.accumulator.add(self._clip.of_batch)
 
     def update(self, epoch: int) -> float:
         """Update the weights with the accumulated gradients; return the learning rate used.
@@ -178,16 +164,25 @@ class Updater:
             epoch: Epoch of the last batch accumulated.
 
         Raises:
-            OptionError: The optimizer cannot do a step without a closure.
+            OptionError: The optimizer cannot do a step without a closure, or the scheduler
+                follows validation losses and an epoch has none.
         """
         # Let the scheduler count the epochs that have passed.
         if self.scheduler is not None and self._scheduler_unit == "epoch":
             for passed in range(self._epoch, epoch):
-                self._step_scheduler(self.scheduler, passed)
+                if not isinstance(self.scheduler, ReduceLROnPlateau):
+                    self.scheduler.step()
+                elif passed in self._losses:
+                    self.scheduler.step(self._losses.pop(passed))
+                else:
+                    raise OptionError(
+                        f"ReduceLROnPlateau follows the validation loss, and epoch {passed} "
+                        "has none; give `fit` validation data, or `end_epoch` the loss"
+                    )
         self._epoch = epoch
 
         # Step with the mean or the sum of the gradients.
-        self._accumulator.reduce(self._clip.of_update)
+        self.accumulator.reduce(self._clip.of_update)
         lr = 0.0
         if self.optimizer is not None:
             lr = self._step(self.optimizer)
@@ -200,11 +195,6 @@ class Updater:
         self.version += 1
         return lr
 
-    @property
-    def follows_losses(self) -> bool:
-        """True if the scheduler follows the validation loss of each epoch."""
-        return isinstance(self.scheduler, ReduceLROnPlateau)
-
     def note_loss(self, epoch: int, loss: float) -> None:
         """Keep the validation loss of an epoch, until the first update of a later one.
 
@@ -214,26 +204,6 @@ class Updater:
         """
         if self.follows_losses:
             self._losses[epoch] = loss
-
-    def _step_scheduler(self, scheduler: LRScheduler, epoch: int) -> None:
-        """Let the scheduler count an epoch that has passed.
-
-        Args:
-            scheduler: The scheduler.
-            epoch: Number of the epoch.
-
-        Raises:
-            OptionError: The scheduler follows validation losses, and the epoch has none.
-        """
-        if not isinstance(scheduler, ReduceLROnPlateau):
-            scheduler.step()
-            return
-        if epoch not in self._losses:
-            raise OptionError(
-                f"ReduceLROnPlateau follows the validation loss, and epoch {epoch} has none; "
-                "give `fit` validation data, or `end_epoch` the loss"
-            )
-        scheduler.step(self._losses.pop(epoch))
 
     def _step(self, optimizer: Optimizer) -> float:
         """Do one step, and return its first learning rate."""
@@ -301,7 +271,7 @@ class Updater:
             "optimizer": self.optimizer.state_dict() if self.optimizer else None,
             "scheduler": self.scheduler.state_dict() if self.scheduler else None,
             "given_groups": self.given_groups,
-            "gathered": self._accumulator.state_dict(),
+            "gathered": self.accumulator.state_dict(),
             "epoch": self._epoch,
             "version": self.version,
             "losses": [list(pair) for pair in self._losses.items()],
@@ -314,7 +284,7 @@ class Updater:
         if self.scheduler is not None:
             self.scheduler.load_state_dict(state["scheduler"])
         self.given_groups = state["given_groups"]
-        self._accumulator.load_state_dict(state["gathered"])
+        self.accumulator.load_state_dict(state["gathered"])
         self._epoch, self.version = state["epoch"], state["version"]
         self._losses = {epoch: loss for epoch, loss in state["losses"]}
 

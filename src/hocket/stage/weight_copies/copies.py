@@ -4,7 +4,7 @@ Graphs share one copy of each version of each weight. Views show a copy as the w
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import TypeAlias
 
 import torch
@@ -148,8 +148,6 @@ def version_key(weight: Tensor) -> tuple[int, int]:
 
 Copies: TypeAlias = Sequence[torch.UntypedStorage]
 """A copy of each memory of the weights of a stage."""
-Share: TypeAlias = Callable[[Sequence[Tensor], Copies], AbstractContextManager[None]]
-"""Returns a context manager in which graphs keep copies, and not the weights."""
 
 
 class WeightMemory:
@@ -200,7 +198,7 @@ class WeightMemory:
         return [weight.untyped_storage().clone() for weight in self.weights]
 
     @contextmanager
-    def replaced(self, copies: Copies, share: Share) -> Iterator[None]:
+    def replaced(self, copies: Copies, shared: VersionCopies | None) -> Iterator[None]:
         """Context manager in which copies are in place of the weights, also in new graphs.
 
         Autograd counts no new version: graphs in flight have copies, and optimizers must not
@@ -208,12 +206,12 @@ class WeightMemory:
 
         Args:
             copies: What is in place.
-            share: Lets new graphs keep them.
+            shared: Lets new graphs keep them; None if graphs keep no copies.
         """
         newest = self.copy()  # also what was edited through `.data`
         try:
             self._fill(copies)
-            with share(self.weights, copies):
+            with nullcontext() if shared is None else shared.sharing(self.weights, copies):
                 yield
         finally:
             self._fill(newest)

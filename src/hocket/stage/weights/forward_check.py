@@ -64,13 +64,12 @@ class ForwardCheck:
     """Check of the first forward of a stage, or of each if forwards may see other weights.
 
     Args:
-        known: What is known of the layers; where precautions are taken, the input and random
+        setup: Options that all stages share.
+        parts: Parts of the stage.
+        known: What is known of its layers; where precautions are taken, the input and random
             numbers need no check.
-        stage: Number of the stage, for messages.
-        weights: Weights of the layers by name.
-        stand_in: What forwards see instead of the newest weights, for messages; empty if they
-            see these.
-        compiled: Compiled layers, in which edits cannot be seen; None for others.
+        stand_in: What its forwards see instead of the newest weights, for messages; empty if
+            they see these.
 
     Attributes:
         edits_weights: False once it is known that the layers leave their weights alone.
@@ -78,18 +77,22 @@ class ForwardCheck:
     """
 
     def __init__(
-        self,
-        known: KnownLayers,
-        stage: int,
-        weights: Mapping[str, Tensor],
-        stand_in: str,
-        compiled: nn.Module | None = None,
+        self, setup: Setup, parts: StageParts, known: KnownLayers, stand_in: str
     ) -> None:
+        # Others stand in for weights that are trained, and for all in a graph that is compiled.
+        weights = dict(parts.names.of_parameters(parts.module))
+        if stand_in:
+            weights = {name: p for name, p in weights.items() if p.requires_grad}
+        late = setup.method.graph_delay(parts.index, parts.count) > 0
+        if setup.compile and late and setup.method.linearize != "recompute":
+            stand_in = "tensors of a compiled graph (compile)"
+
+        # Edits cannot be seen in layers that are compiled.
+        self._compiled = parts.module if setup.compile else None
         self._known = known
-        self._stage = stage
+        self._stage = parts.index
         self._weights = weights
         self._stand_in = stand_in
-        self._compiled = compiled
         self._is_checked = known.plain and not known.declared and not stand_in
         self.edits_weights = not self._is_checked
         self.backward_is_checked = not known.declared
@@ -110,6 +113,11 @@ class ForwardCheck:
 
     @contextmanager
     def _check_first(self, leaves: Tree) -> Iterator[None]:
+        """Context manager for the first forward.
+
+        Raises:
+            LinearizeError: A forward changes a buffer that torch.compile computes wrongly then.
+        """
         # Layers that are not compiled are watched; a compiled graph would hide what they do.
         inputs = tensors(leaves)
         edits = WeightEdits(self._weights)
@@ -122,7 +130,13 @@ class ForwardCheck:
                 devices, changed = {tensor.device for tensor in inputs}, WeightEdits(buffers)
                 with preserve_rng(devices), restore_state(self._compiled), edits:
                     self._compiled(copy_tensors(leaves))
-                _refuse_buffers(changed.names(), self._stage)
+                if names := changed.names():
+                    raise LinearizeError(
+                        f"stage {self._stage}: a forward changes the buffer "
+                        f"{list_names(names)} in place, which torch.compile computes wrongly; "
+                        "assign a new tensor (self.mean = self.mean + x), or train without "
+                        "compile"
+                    )
             self._refuse(edits)
             yield
         self._refuse(edits)
@@ -179,28 +193,6 @@ class ForwardCheck:
             )
 
 
-def build_forward_check(
-    setup: Setup, parts: StageParts, known: KnownLayers, stand_in: str
-) -> ForwardCheck:
-    """Build the check of the forwards of a stage.
-
-    Args:
-        setup: Options that all stages share.
-        parts: Parts of the stage.
-        known: What is known of its layers.
-        stand_in: What its forwards see instead of the newest weights; see `ForwardCheck`.
-    """
-    method = setup.method
-    weights = dict(parts.names.of_parameters(parts.module))
-    if stand_in:
-        weights = {name: p for name, p in weights.items() if p.requires_grad}
-    late = method.graph_delay(parts.index, parts.count) > 0
-    if setup.compile and late and method.linearize != "recompute":
-        stand_in = "tensors of a compiled graph (compile)"
-    compiled = parts.module if setup.compile else None
-    return ForwardCheck(known, parts.index, weights, stand_in, compiled)
-
-
 def own_float_buffers(module: nn.Module) -> dict[str, Tensor]:
     """Return the floating buffers of layers that are not PyTorch's, by name."""
     return {
@@ -210,20 +202,6 @@ def own_float_buffers(module: nn.Module) -> dict[str, Tensor]:
         for name, buffer in layer.named_buffers(recurse=False)
         if buffer.is_floating_point()
     }
-
-
-def _refuse_buffers(names: Sequence[str], stage: int) -> None:
-    """Refuse buffers that a forward changes in place.
-
-    Raises:
-        LinearizeError: There are some; torch.compile itself computes them wrongly.
-    """
-    if names:
-        raise LinearizeError(
-            f"stage {stage}: a forward changes the buffer {list_names(names)} in place, which "
-            "torch.compile computes wrongly; assign a new tensor (self.mean = self.mean + x), "
-            "or train without compile"
-        )
 
 
 def _random_states(gpus: set[torch.device]) -> object:

@@ -6,7 +6,6 @@ that parameters keep their identity for the optimizer, for hooks and for graphs.
 
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor
@@ -18,7 +17,7 @@ from hocket.stage.in_flight import InFlight
 from hocket.stage.late_gradients.linearizer import Linearizer
 from hocket.stage.parts import StageParts
 from hocket.stage.update.updater import Updater
-from hocket.stage.weight_copies.copies import Copies, Share, VersionCopies, WeightMemory
+from hocket.stage.weight_copies.copies import Copies, VersionCopies, WeightMemory
 
 _NEWEST = nullcontext()
 
@@ -27,7 +26,9 @@ class NewestWeights:
     """Forwards with the weights as they are.
 
     Args:
-        updater: Updater of the weights.
+        updater: Updater of the weights, with the remedies.
+        linearizer: Linearizer of the stage, whose graphs may share copies of the weights.
+        in_flight: Batches in flight at the stage.
 
     Attributes:
         replaces: True if some action is done with other weights than the newest.
@@ -38,8 +39,12 @@ class NewestWeights:
     replaces = False
     stand_in = ""
 
-    def __init__(self, updater: Updater) -> None:
+    def __init__(self, updater: Updater, linearizer: Linearizer, in_flight: InFlight) -> None:
         self._updater = updater
+        self._remedies = updater.remedies
+        self._shared = linearizer.copies
+        self._in_flight = in_flight
+        self._memory = WeightMemory(updater.parameters)
 
     @property
     def version(self) -> int:
@@ -73,19 +78,6 @@ class NewestWeights:
         """Continue from the state of the same stage."""
 
 
-@dataclass(frozen=True)
-class _Version:
-    """Old weights of a stage.
-
-    Attributes:
-        version: Number of updates that they have seen.
-        copies: A copy of the memory of each weight.
-    """
-
-    version: int
-    copies: Copies
-
-
 class HeldWeights(NewestWeights):
     """Keeps old weights for as long as a later forward may need them.
 
@@ -94,7 +86,8 @@ class HeldWeights(NewestWeights):
 
     Args:
         updater: Updater of the weights.
-        copies: Copies of the newest weights, which graphs share.
+        linearizer: Linearizer of the stage, whose graphs share the copies.
+        in_flight: Batches in flight at the stage.
         held_back: The most updates by which a forward is older than the newest weights.
         stage: Number of the stage, for messages.
 
@@ -103,18 +96,23 @@ class HeldWeights(NewestWeights):
     """
 
     replaces = True
+    _shared: VersionCopies  # a method that holds weights stashes
 
     def __init__(
-        self, updater: Updater, copies: VersionCopies, held_back: int, stage: int
+        self,
+        updater: Updater,
+        linearizer: Linearizer,
+        in_flight: InFlight,
+        held_back: int,
+        stage: int,
     ) -> None:
-        super().__init__(updater)
-        self._memory = WeightMemory(updater.parameters)
+        super().__init__(updater, linearizer, in_flight)
         self._memory.require_own(stage)
-        self._copies = copies
         self._held_back = held_back
         self.stand_in = "older ones (hold)" if held_back else ""
         self._layouts = self._memory.layouts()
-        self._kept: dict[int, _Version] = {}  # by updates of the program
+        # Updates that old weights have seen, and their copies, by updates of the program.
+        self._kept: dict[int, tuple[int, Copies]] = {}
         self._updates = 0
         self._swapped: int | None = None
 
@@ -132,13 +130,13 @@ class HeldWeights(NewestWeights):
         if version is None:
             return _NEWEST
         self._discard_before(version)
-        return _NEWEST if version == self._updates else self._swap(self._kept[version])
+        return _NEWEST if version == self._updates else self._swap(*self._kept[version])
 
     def before_update(self) -> None:
         """Keep the weights that are about to change."""
         if self._held_back:
-            copies = self._copies.copy_weights(self._memory.weights)
-            self._kept[self._updates] = _Version(self._updater.version, copies)
+            copies = self._shared.copy_weights(self._memory.weights)
+            self._kept[self._updates] = self._updater.version, copies
         self._updates += 1
         self._discard_before(self._updates - self._held_back)
 
@@ -147,8 +145,12 @@ class HeldWeights(NewestWeights):
         self._kept = {number: kept for number, kept in self._kept.items() if number >= version}
 
     @contextmanager
-    def _swap(self, old: _Version) -> Iterator[None]:
+    def _swap(self, version: int, copies: Copies) -> Iterator[None]:
         """Context manager in which old weights are in place, also those that graphs keep.
+
+        Args:
+            version: Number of updates that they have seen.
+            copies: A copy of the memory of each weight.
 
         Raises:
             LinearizeError: A weight is laid out in another way than at the beginning.
@@ -158,9 +160,9 @@ class HeldWeights(NewestWeights):
                 "a weight was replaced by one with other strides or in another memory, so "
                 "that older weights do not fit it; update weights in place"
             )
-        self._swapped = old.version
+        self._swapped = version
         try:
-            with self._memory.replaced(old.copies, self._copies.sharing):
+            with self._memory.replaced(copies, self._shared):
                 yield
         finally:
             self._swapped = None
@@ -170,11 +172,8 @@ class HeldWeights(NewestWeights):
         return {
             "updates": self._updates,
             "kept": {
-                number: {
-                    "version": kept.version,
-                    "copies": self._memory.to_tensors(kept.copies),
-                }
-                for number, kept in self._kept.items()
+                number: {"version": version, "copies": self._memory.to_tensors(copies)}
+                for number, (version, copies) in self._kept.items()
             },
         }
 
@@ -182,7 +181,7 @@ class HeldWeights(NewestWeights):
         """Continue from the state of the same stage."""
         self._updates = state["updates"]
         self._kept = {
-            number: _Version(kept["version"], self._memory.from_tensors(kept["copies"]))
+            number: (kept["version"], self._memory.from_tensors(kept["copies"]))
             for number, kept in state["kept"].items()
         }
 
@@ -191,24 +190,10 @@ class CorrectedWeights(NewestWeights):
     """Lets the remedies of a stage move its weights for an action, and puts them back.
 
     The weights are the same parameters in the same memory meanwhile, and autograd counts no
-    new version of them.
-
-    Args:
-        updater: Updater of the weights, with the remedies.
-        linearizer: Linearizer of the stage, whose graphs may keep the moved weights.
-        in_flight: Batches whose versions tell how late their backwards are.
+    new version of them. Versions of batches in flight tell how late their backwards are.
     """
 
     replaces = True
-
-    def __init__(self, updater: Updater, linearizer: Linearizer, in_flight: InFlight) -> None:
-        super().__init__(updater)
-        self._in_flight = in_flight
-        self._remedies = updater.remedies
-        self._memory = WeightMemory(updater.parameters)
-        self._share: Share = lambda weights, copies: nullcontext()  # no graph is kept
-        if linearizer.copies is not None:
-            self._share = linearizer.copies.sharing
 
     def at(self, action: Action) -> AbstractContextManager[None]:
         """Return a context in which the weights of an action are in place; see the base."""
@@ -231,7 +216,7 @@ class CorrectedWeights(NewestWeights):
         for view, change in zip(self._memory.views(moved), changes, strict=True):
             if change is not None:
                 view.add_(change)
-        with self._memory.replaced(moved, self._share):
+        with self._memory.replaced(moved, self._shared):
             yield
 
 
@@ -247,10 +232,7 @@ class PastWeights(NewestWeights):
     """
 
     def __init__(self, updater: Updater, linearizer: Linearizer, in_flight: InFlight) -> None:
-        super().__init__(updater)
-        self._in_flight = in_flight
-        self._memory = WeightMemory(updater.parameters)
-        self._shared = linearizer.copies
+        super().__init__(updater, linearizer, in_flight)
         self._kept: dict[int, Copies] = {}
 
     def before_update(self) -> None:
@@ -303,9 +285,8 @@ def build_weights(
     """
     # All stages forward with one old version.
     if method.holds(parts.count):
-        assert linearizer.copies is not None, "a method that holds weights stashes"
         held_back = method.held_back(parts.index, parts.count)
-        return HeldWeights(updater, linearizer.copies, held_back, parts.index)
+        return HeldWeights(updater, linearizer, in_flight, held_back, parts.index)
 
     # Remedies move the weights, or compare them with old ones.
     if any(remedy.moves for remedy in method.remedies):
@@ -317,4 +298,4 @@ def build_weights(
         return corrected
     if updater.remedies.needs_forward_weights:
         return PastWeights(updater, linearizer, in_flight)
-    return NewestWeights(updater)
+    return NewestWeights(updater, linearizer, in_flight)

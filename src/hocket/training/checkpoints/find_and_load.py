@@ -86,9 +86,11 @@ def part_name(stage: int, replica: int) -> str:
 def reshard_names(stage: Stage, network: nn.Module) -> dict[str, Any]:
     """Return the names with which a stage's state can continue in stages cut elsewhere."""
     known = {id(value): name for name, value in network.named_parameters()}
+    optimizer = stage.updater.optimizer
+    groups = optimizer.param_groups if optimizer is not None else []
     return {
         "names": parameter_names(network, stage.module, stage.index),
-        "trained": [known.get(id(p)) for p in stage.updater.ordered_parameters],
+        "trained": [known.get(id(weight)) for group in groups for weight in group["params"]],
     }
 
 
@@ -159,43 +161,30 @@ def open_checkpoint(folder: Path, wanted: WantedFiles) -> Snapshot:
     """Read the wanted parts of one checkpoint.
 
     Raises:
-        CheckpointError: It is damaged.
+        CheckpointError: It is damaged, or a part is not the state of a stage.
     """
     manifest = read_manifest(folder)
     parts = {name: read_part(folder, name, manifest) for name in wanted(manifest)}
-    for name, part in parts.items():
-        _require_form(str(folder / name), manifest, part)
+
+    # Look at all that is read before a stage is built: a forger may have sealed other types.
+    for file, part in parts.items():
+        try:
+            wrong = [name for name, kind in PART_FORM.items() if type(part[name]) is not kind]
+            kept = {f"callbacks: {name}": values for name, values in part["callbacks"].items()}
+            kept |= {name: part[name] for name in ("layers", "signal")}
+            for name, values in kept.items():
+                if not all(isinstance(value, Tensor) for value in values.values()):
+                    wrong.append(name)
+            FitState().load_state_dict(manifest.fit, part["fit"], [part["fit"]["meter"]])
+            wrong += [name for name in ("note", "sample") if name not in part]
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            wrong = [f"{type(error).__name__}: {error}"]
+        if wrong:
+            raise CheckpointError(
+                f"{str(folder / file)!r} is not the state of a stage ({', '.join(wrong)}); it "
+                "was not written by this version of Hocket"
+            )
     return Snapshot(folder, manifest, parts)
-
-
-def _require_form(where: str, manifest: Manifest, part: Tree) -> None:
-    """Refuse a part whose entries have other types, which a forger may have sealed.
-
-    Args:
-        where: Path of the part.
-        manifest: Manifest of its checkpoint.
-        part: The state that was read.
-
-    Raises:
-        CheckpointError: It is not the state of a stage.
-    """
-    # Read what is needed before a stage is built, and collect what is wrong.
-    try:
-        wrong = [name for name, kind in PART_FORM.items() if type(part[name]) is not kind]
-        kept = {f"callbacks: {name}": values for name, values in part["callbacks"].items()}
-        kept |= {name: part[name] for name in ("layers", "signal")}
-        for name, values in kept.items():
-            if not all(isinstance(value, Tensor) for value in values.values()):
-                wrong.append(name)
-        FitState().load_state_dict(manifest.fit, part["fit"], [part["fit"]["meter"]])
-        wrong += [name for name in ("note", "sample") if name not in part]
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        wrong = [f"{type(error).__name__}: {error}"]
-    if wrong:
-        raise CheckpointError(
-            f"{where!r} is not the state of a stage ({', '.join(wrong)}); it was not written "
-            "by this version of Hocket"
-        )
 
 
 def warn_of_changes(snapshot: Snapshot, exact: bool, newer: Sequence[str]) -> None:

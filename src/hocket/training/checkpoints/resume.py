@@ -51,7 +51,12 @@ def resume_from(session: Session, folder: Path) -> tuple[FitState, ResumePoint]:
 
     if session.detached:
         folder = folder / str(world.process_name)
-        _require_rejoinable(session, folder)
+        # The other stages have trained on from the first turns, so it cannot begin again alone.
+        if world.rejoined and not newest_first(folder):
+            raise PeerLostError(
+                f"stage {world.stage} was started again alone, but was killed before its first "
+                "checkpoint; start the whole job again"
+            )
         snapshot, newer = newest_common_checkpoint(folder, wanted, lambda value: [value])
     else:
         snapshot, newer = newest_common_checkpoint(folder, wanted, world.gather)
@@ -102,17 +107,3 @@ def resume_from(session: Session, folder: Path) -> tuple[FitState, ResumePoint]:
         tick=manifest.tick,
         updates=state.updates,
     )
-
-
-def _require_rejoinable(session: Session, folder: Path) -> None:
-    """Refuse to begin again alone: the other stages have trained on from the first turns.
-
-    Raises:
-        PeerLostError: This stage was started again alone, and has no checkpoint.
-    """
-    world = session.world
-    if world.rejoined and not newest_first(folder):
-        raise PeerLostError(
-            f"stage {world.stage} was started again alone, but was killed before its first "
-            "checkpoint; start the whole job again"
-        )

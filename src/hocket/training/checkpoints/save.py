@@ -13,7 +13,6 @@ from hocket.checkpoint.claimed_folders import claim_folder
 from hocket.checkpoint.directory import checkpoint_name
 from hocket.distributed.failures.phases import Phase
 from hocket.distributed.world.solo_world import SoloWorld
-from hocket.distributed.world.world import World
 from hocket.errors import CheckpointError, HocketError, OptionError
 from hocket.training.checkpoints.find_and_load import (
     part_name,
@@ -76,7 +75,15 @@ def saving(
     # Claim the folder, and write until the training ends; then wait for the last checkpoint.
     with ExitStack() as claim:
         with session.world.in_phase(Phase.SAVING):
-            _claim_folder(session, world, Path(checkpoints.folder), claim)
+            problem = ""
+            if world.is_main:
+                try:
+                    folder = Path(checkpoints.folder)
+                    claim.enter_context(claim_folder(folder, session.checkpoint_folders))
+                except CheckpointError as error:
+                    problem = str(error)
+            if problem := "".join(world.gather(problem)):  # in all processes
+                raise CheckpointError(problem)
             writer = CheckpointWriter(checkpoints, world)
         saver = _Saver(writer, checkpoints, session, state, train, on_complete)
         try:
@@ -90,30 +97,6 @@ def saving(
             if world.size == 1 or isinstance(error, KeyboardInterrupt):
                 saver.settle()
             raise
-
-
-def _claim_folder(
-    session: Session, world: World | SoloWorld, folder: Path, claim: ExitStack
-) -> None:
-    """Claim the folder of checkpoints for the training of some processes.
-
-    Args:
-        session: The training.
-        world: The processes that write checkpoints together.
-        folder: The folder.
-        claim: Holds the claim of the main process.
-
-    Raises:
-        CheckpointError: The folder belongs to another training, in all processes.
-    """
-    problem = ""
-    if world.is_main:
-        try:
-            claim.enter_context(claim_folder(folder, session.checkpoint_folders))
-        except CheckpointError as error:
-            problem = str(error)
-    if problem := "".join(world.gather(problem)):
-        raise CheckpointError(problem)
 
 
 @dataclass(eq=False)

@@ -22,7 +22,6 @@ from hocket.checkpoint import Checkpoints
 from hocket.data.loader_state import preserve_loader
 from hocket.errors import DataError, OptionError, warn
 from hocket.options.require import require_functions
-from hocket.stage.setup import Setup
 from hocket.stage.stage import Stage
 from hocket.training.budget import COUNTS_OWN_UPDATES, Budget
 from hocket.training.callback import Callback, TrainerView
@@ -50,7 +49,8 @@ class FitRequest:
 
     Raises:
         DataError: The data cannot be iterated.
-        OptionError: Another argument is of another kind.
+        OptionError: Another argument is of another kind, there are no data for evaluations
+            within epochs, or a listener without such evaluations.
     """
 
     train: Iterable[Any]
@@ -69,6 +69,14 @@ class FitRequest:
         if self.validation is not None:
             require_batches("validation data", self.validation)
         require_functions(on_epoch=self.on_epoch, on_evaluation=self.on_evaluation)
+        every = self.budget.evaluate_every
+        if every and self.validation is None:
+            raise OptionError(
+                f"evaluate_every is {every}, and there is nothing to evaluate on; give "
+                "validation data"
+            )
+        if self.on_evaluation is not None and not every:
+            raise OptionError("on_evaluation is never called without evaluate_every; give both")
         if self.checkpoints is not None and not isinstance(self.checkpoints, Checkpoints):
             raise OptionError(
                 f"checkpoints is {self.checkpoints!r}; give hocket.Checkpoints(folder)"
@@ -124,8 +132,20 @@ class Fit(ABC):
             DataError: The training data have no batches.
             KeyboardInterrupt: The training has to stop; a checkpoint is left, if any is.
         """
-        session = self.session
-        self._require_counts()
+        session, request = self.session, self.request
+        # Refuse data and lengths for which stages that run freely cannot count for themselves.
+        method, budget = session.setup.method, request.budget
+        if method.free_running and request.length is None:
+            raise OptionError(
+                "each stage counts its own epochs, and the training data do not say how many "
+                "batches they have; pass a list or a DataLoader"
+            )
+        if method.free_running and (budget.updates is not None or budget.evaluate_every):
+            raise OptionError(
+                f"the stages of method {method.name!r} run freely, and each "
+                f"{COUNTS_OWN_UPDATES}"
+            )
+        # Train epoch by epoch, and bring the weights of all stages together.
         if session.prepared:
             self._set_goal()  # a resumed engine may have reached it
         try:
@@ -138,7 +158,7 @@ class Fit(ABC):
             # A loader draws from the global generator, and only one process reads the data.
             torch.set_rng_state(session.world.broadcast(torch.get_rng_state()))
         finally:
-            session.engine.pace.end_goal()  # a loop of the caller's own has none
+            session.engine.end_goal()  # a loop of the caller's own has none
 
     def _train_epoch(self) -> None:
         """Train on the rest of an epoch's data; its events are counted in the state.
@@ -169,7 +189,7 @@ class Fit(ABC):
         # Refuse an epoch without batches, unless this stage has no epoch left.
         free = session.setup.method.free_running
         is_empty = state.samples == 0 and reads and not interrupt.asked
-        if is_empty and not (free and session.engine.pace.finished):
+        if is_empty and not (free and session.engine.reached_goal):
             raise DataError(
                 f"epoch {state.epoch}: the training data have no batches; an iterator can be "
                 "used once, so pass a list or a DataLoader"
@@ -191,7 +211,7 @@ class Fit(ABC):
         count = None if updates is None else updates * method.accumulate - state.ungathered
         missing = count
         # One tick for each batch: train, count, show, tell the callbacks, leave a checkpoint.
-        for inputs, targets in session.engine.pace.ticks(islice(batches, count)):
+        for inputs, targets in session.engine.ticks(islice(batches, count)):
             state.enter(method.accumulate, count_samples(inputs))
             events = session.ticks.step(inputs, targets, state.epoch)
             state.meter.add(events)
@@ -289,26 +309,6 @@ class Fit(ABC):
             spared=count * setup.build_loss_scale().most_backoffs + len(setup.skip_batches),
         )
 
-    def _require_counts(self) -> None:
-        """Refuse data of unknown length and numbers of updates where stages run freely.
-
-        Raises:
-            OptionError: Each stage counts its own epochs and updates.
-        """
-        method, budget = self.session.setup.method, self.request.budget
-        if not method.free_running:
-            return
-        if self.request.length is None:
-            raise OptionError(
-                "each stage counts its own epochs, and the training data do not say how many "
-                "batches they have; pass a list or a DataLoader"
-            )
-        if budget.updates is not None or budget.evaluate_every:
-            raise OptionError(
-                f"the stages of method {method.name!r} run freely, and each "
-                f"{COUNTS_OWN_UPDATES}"
-            )
-
     def _set_goal(self) -> None:
         """Tell the engine how many epochs to train for, as soon as it is built.
 
@@ -319,7 +319,7 @@ class Fit(ABC):
         # Set the goal.
         budget, accumulate = request.budget, session.setup.method.accumulate
         epochs = budget.passes(request.length, accumulate)
-        session.engine.pace.set_goal(
+        session.engine.set_goal(
             epochs, request.length, epoch=self.state.epoch, again=request.resumed
         )
         # Check the schedules, now that there are any.
@@ -330,10 +330,36 @@ class Fit(ABC):
             )
         batches = budget.batches(epochs, request.length, accumulate)
         if session.world.is_main and batches is not None:
-            _warn_of_slow_rates(session.setup, session.engine.stages, epochs, batches)
+            self._warn_of_slow_rates(epochs, batches)
         # Leave a checkpoint for a process that is killed before the first one is due.
         if session.detached and not request.resumed:
             self.save(None)
+
+    def _warn_of_slow_rates(self, epochs: int, batches: int) -> None:
+        """Warn of a warm-up without an end, and of epochs counted by a schedule of updates.
+
+        Args:
+            epochs: Epochs that come.
+            batches: Batches in them.
+        """
+        setup, stages = self.session.setup, self.session.engine.stages
+        # Compare the warm-up with the updates that come.
+        updates = batches // setup.method.accumulate
+        end = stages[0].updater.version + updates
+        if 0 < end <= setup.warmup_updates:
+            warn(
+                f"warmup_updates is {setup.warmup_updates}, and this fit ends after {end} "
+                "updates, before the learning rate has risen; give fewer"
+            )
+        # Compare the schedule with them; many more steps are a training that is cut short.
+        steps = max(_count_steps(stage.updater.scheduler) for stage in stages)
+        unsuited = 2 * epochs < updates <= steps <= updates + max(1, updates // 10)
+        if setup.scheduler_unit == "epoch" and unsuited:
+            warn(
+                f"the scheduler counts epochs, of which there are {epochs}, and its schedule "
+                f"has {steps} steps, so the learning rate hardly changes; give "
+                "scheduler_unit='update', or a schedule of as many steps as epochs",
+            )
 
 
 class CommonEpochs(Fit):
@@ -349,7 +375,7 @@ class CommonEpochs(Fit):
         if any(session.world.gather(state.stop_requested)):
             return True
         enough = self.request.budget.is_spent(len(state.history), state.updates)
-        return enough and not state.batches and session.engine.pace.finished
+        return enough and not state.batches and session.engine.reached_goal
 
     def end_epoch(self) -> bool:
         """Evaluate, and add the result of the epoch to the history of all processes."""
@@ -360,7 +386,7 @@ class CommonEpochs(Fit):
         if method.epoch_end == "drain":
             state.drain()
         is_last = self.request.budget.is_spent(len(state.history) + 1, state.updates)
-        if is_last and session.engine.pace.finished:
+        if is_last and session.engine.reached_goal:
             state.drain()
             state.meter.add(session.ticks.finish())
         # Merge the counts of all processes, and evaluate.
@@ -392,14 +418,14 @@ class OwnEpochs(Fit):
 
     def is_over(self) -> bool:
         """Return True once every stage has trained for all epochs."""
-        return bool(self.state.rows) and self.session.engine.pace.finished
+        return bool(self.state.rows) and self.session.engine.reached_goal
 
     def end_epoch(self) -> bool:
         """Keep the result of this stage's epoch; return False if asked to stop."""
         session, state = self.session, self.state
         # Stop at once, also in the middle of an epoch.
-        if self.interrupt.asked or session.engine.pace.stopped:
-            session.engine.pace.stop()
+        if self.interrupt.asked or session.engine.stopped:
+            session.engine.stop()
             return False
         # Skip an epoch in which the stage only passed on batches that others train on.
         if state.meter.newest_loss(None) is None and state.rows:
@@ -431,36 +457,6 @@ class OwnEpochs(Fit):
         state.history = epochs
         for epoch in epochs:
             self.tell_of_epoch(epoch)
-
-
-def _warn_of_slow_rates(
-    setup: Setup, stages: Sequence[Stage], epochs: int, batches: int
-) -> None:
-    """Warn of a warm-up without an end, and of epochs counted by a schedule of updates.
-
-    Args:
-        setup: Options that all stages share.
-        stages: Stages of this process.
-        epochs: Epochs that come.
-        batches: Batches in them.
-    """
-    # Compare the warm-up with the updates that come.
-    updates = batches // setup.method.accumulate
-    end = stages[0].updater.version + updates
-    if 0 < end <= setup.warmup_updates:
-        warn(
-            f"warmup_updates is {setup.warmup_updates}, and this fit ends after {end} updates, "
-            "before the learning rate has risen; give fewer"
-        )
-    # Compare the schedule with them; many more steps are a training that is cut short.
-    steps = max(_count_steps(stage.updater.scheduler) for stage in stages)
-    unsuited = 2 * epochs < updates <= steps <= updates + max(1, updates // 10)
-    if setup.scheduler_unit == "epoch" and unsuited:
-        warn(
-            f"the scheduler counts epochs, of which there are {epochs}, and its schedule has "
-            f"{steps} steps, so the learning rate hardly changes; give "
-            "scheduler_unit='update', or a schedule of as many steps as epochs",
-        )
 
 
 def _count_steps(scheduler: object) -> int:

@@ -90,7 +90,11 @@ def require_same_training(
         return
     # Compare choices and weights, in one exchange.
     compares_weights = setup.broadcast == "none" and not resumes
-    digests = _digests(network) if compares_weights else {}
+    digests = {
+        f"the digest of the initial {name!r}": f"{wire.checksum(wire.to_dense(value)):016x}"
+        for name, value in _tensors(network).items()
+        if compares_weights and not (is_lazy(value) or value.is_meta)
+    }
     given = [_choices(setup, network), digests]
     gathered = world.gather(given, "comparing what to train")
     require_alike([choices for choices, _ in gathered])
@@ -149,15 +153,6 @@ def _choices(setup: Setup, network: nn.Module) -> dict[str, str]:
         frozen = " (frozen)" * (isinstance(value, nn.Parameter) and not value.requires_grad)
         choices[f"the form of {name!r}"] = f"{value.dtype} {shape}{frozen}"
     return choices
-
-
-def _digests(network: nn.Module) -> dict[str, str]:
-    """Return a digest of each weight and buffer that has values."""
-    return {
-        f"the digest of the initial {name!r}": f"{wire.checksum(wire.to_dense(value)):016x}"
-        for name, value in _tensors(network).items()
-        if not (is_lazy(value) or value.is_meta)
-    }
 
 
 def _tensors(network: nn.Module) -> dict[str, Tensor]:
@@ -338,33 +333,25 @@ def _overruled(stage: Stage, state: Tree) -> Iterator[tuple[str, object, object]
         stage: The stage, as it was built.
         state: State of its updater.
     """
+    # Groups of weights. A scheduler changes the rate at once, and keeps the one that was given.
     updater = stage.updater
+    compared: list[tuple[Tree, Tree, Iterable[str]]] = []
     for then, now in zip(state["given_groups"], updater.given_groups, strict=False):
-        # A scheduler changes the rate at once, and keeps the one that was given.
         moving = "lr" if "initial_lr" in then else "initial_lr"
-        yield from _different(then, now, [name for name in now if name != moving])
+        compared.append((then, now, [name for name in now if name != moving]))
+
+    # The scheduler, and those within it.
+    schedules: list[tuple[Tree, Tree]] = []
     if updater.scheduler is not None:
-        yield from _different_schedules(state["scheduler"], updater.scheduler.state_dict())
+        schedules.append((state["scheduler"], updater.scheduler.state_dict()))
+    while schedules:
+        then, now = schedules.pop(0)
+        compared.append((then, now, _OF_SCHEDULES))
+        inner = then.get("_schedulers", []), now.get("_schedulers", [])
+        schedules.extend(zip(*inner, strict=False))
 
-
-def _different_schedules(then: Tree, now: Tree) -> Iterator[tuple[str, object, object]]:
-    """Yield the differences of two states of schedulers, and of those within them."""
-    yield from _different(then, now, _OF_SCHEDULES)
-    inner = then.get("_schedulers", []), now.get("_schedulers", [])
-    for old, new in zip(*inner, strict=False):
-        yield from _different_schedules(old, new)
-
-
-def _different(
-    then: Mapping[str, Any], now: Mapping[str, Any], names: Iterable[str]
-) -> Iterator[tuple[str, object, object]]:
-    """Yield the names whose values differ, with both values.
-
-    Args:
-        then: Values in the checkpoint.
-        now: Values as they were given.
-        names: Names to compare.
-    """
-    for name in names:
-        if name in then and name in now and then[name] != now[name]:
-            yield name.removeprefix("initial_"), then[name], now[name]
+    # Numbers that differ.
+    for then, now, names in compared:
+        for name in names:
+            if name in then and name in now and then[name] != now[name]:
+                yield name.removeprefix("initial_"), then[name], now[name]

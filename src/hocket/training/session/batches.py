@@ -146,24 +146,18 @@ class Upload:
         """Return an upload to another device, which shares the warning."""
         return Upload(device, channels_last=self._channels_last, warned=self._warned)
 
-    def _detach(self, value: Tensor) -> Tensor:
-        """Return the same tensor without its graph, with one warning.
-
-        Losses of several stages cannot each go backward through it, and another process cannot
-        at all.
-        """
-        if not self._warned:
-            self._warned.add("graph")
-            warn(
-                "a batch has a tensor with a graph of autograd, through which no gradient "
-                "flows back; make what computes the tensor a part of the network if it is to "
-                "be trained, and call it under torch.no_grad() if it is not"
-            )
-        return value.detach()
-
     def _move(self, value: Tensor) -> Tensor:
+        # Losses of several stages cannot each go backward through a graph that comes with it,
+        # and another process cannot at all.
         if value.grad_fn is not None:
-            value = self._detach(value)
+            if not self._warned:
+                self._warned.add("graph")
+                warn(
+                    "a batch has a tensor with a graph of autograd, through which no gradient "
+                    "flows back; make what computes the tensor a part of the network if it is "
+                    "to be trained, and call it under torch.no_grad() if it is not"
+                )
+            value = value.detach()
         images = self._channels_last and value.dim() == 4
         if value.device == self._device and not images:
             return value

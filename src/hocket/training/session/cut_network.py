@@ -47,9 +47,13 @@ class CutNetwork:
 
     def __init__(self, network: nn.Module, stages: Stages) -> None:
         require_unscripted(network)
-        if wrapped := [name for name, m in network.named_modules() if _is_distributed(m)]:
+        # Wrappers of PyTorch that average gradients or divide weights.
+        for name, module in network.named_modules():
+            fully_sharded = type(module).__module__.startswith("torch.distributed.fsdp")
+            if not (fully_sharded or isinstance(module, nn.parallel.DistributedDataParallel)):
+                continue
             raise CutError(
-                f"the module {wrapped[0] or 'at the top'!r} is wrapped for data-parallel "
+                f"the module {name or 'at the top'!r} is wrapped for data-parallel "
                 "training, which averages the gradients of whole networks; give the module in "
                 "it (wrapped.module), and replicas=N to share the work of each stage"
             )
@@ -61,7 +65,13 @@ class CutNetwork:
         self._stages = stages
         self._trained: set[int] = set()  # of weights that the stages hold
         if isinstance(stages, int):
-            _check_count(network, stages)
+            layers = len(layers_in_order(network)) if is_sequential(network) else 0
+            if stages < 1 or (layers and stages > layers):
+                many = f"it has {layers} layers; " if layers else ""
+                most = f"1 to {layers} stages" if layers else "at least 1 stage"
+                raise CutError(
+                    f"cannot cut this network into {stages} stages: {many}ask for {most}"
+                )
         elif isinstance(stages, Plan):
             if cuts_between_layers(network, stages):
                 self.modules = build_stages(network, stages)
@@ -177,17 +187,3 @@ def count_stages(stages: Stages) -> int:
     if isinstance(stages, Sequence) and all(isinstance(each, nn.Module) for each in stages):
         return len(stages)
     raise OptionError(f"stages is {stages!r}; use a whole number, a Plan, or a list of modules")
-
-
-def _check_count(network: nn.Module, stages: int) -> None:
-    layers = len(layers_in_order(network)) if is_sequential(network) else 0
-    if stages < 1 or (layers and stages > layers):
-        many = f"it has {layers} layers; " if layers else ""
-        most = f"1 to {layers} stages" if layers else "at least 1 stage"
-        raise CutError(f"cannot cut this network into {stages} stages: {many}ask for {most}")
-
-
-def _is_distributed(module: nn.Module) -> bool:
-    """Return True for wrappers of PyTorch that average gradients or divide weights."""
-    fully_sharded = type(module).__module__.startswith("torch.distributed.fsdp")
-    return isinstance(module, nn.parallel.DistributedDataParallel) or fully_sharded

@@ -16,12 +16,7 @@ from hocket.distributed.failures.phases import Phase
 from hocket.distributed.replicas.sync_batchnorm import unshare_statistics
 from hocket.distributed.world.joined_worlds import join_world
 from hocket.distributed.world.solo_world import SoloWorld
-from hocket.engine.build import (
-    EngineParts,
-    build_engine,
-    warn_of_biased_gradients,
-    warn_of_idle_remedies,
-)
+from hocket.engine.build import EngineParts, build_engine
 from hocket.engine.engine import Engine, UnbuiltEngine
 from hocket.engine.event import Event, Watcher
 from hocket.engine.gradient_error import GradientErrorMeter
@@ -33,9 +28,6 @@ from hocket.restore import preserve_rng
 from hocket.stage.layers.module_tensors import NetworkNames
 from hocket.stage.setup import Setup
 from hocket.stage.stage import Stage
-from hocket.stage.update.clipping import as_clipping
-from hocket.stage.update.scale_free import warn_of_cancelled_scales
-from hocket.stage.update.untrained import loss_weights, warn_of_untrained
 from hocket.training.results.own_metrics import Metric, OwnMetrics
 from hocket.training.session.agreement import require_same_stages, require_same_training
 from hocket.training.session.batches import (
@@ -45,6 +37,7 @@ from hocket.training.session.batches import (
     read,
 )
 from hocket.training.session.cut_network import CutNetwork, Stages, find_device
+from hocket.training.session.no_effect import warn_of_no_effect
 from hocket.training.session.ticks import Ticks
 from hocket.tree import Tree, copy_tensors, count_samples, take_samples
 
@@ -114,7 +107,12 @@ class Session:
         self._forgotten = weakref.finalize(self, world.close_in_background)
         self._forgotten.atexit = False  # then all worlds are closed in good order
         if isinstance(world, SoloWorld):
-            setup.check_alone(self.cut.count)
+            if setup.replicas != 1:
+                raise OptionError(
+                    f"replicas is {setup.replicas}, but there is only this process; start "
+                    f"{setup.replicas * self.cut.count}, with `hocket launch --processes` or "
+                    "torchrun"
+                )
             network.to(setup.device)  # else each process has room for its own stage only
         elif meter is not None and world.size > 1:
             world.close_in_background()
@@ -163,6 +161,8 @@ class Session:
     def _open(self, inputs: Tree, whole: bool, resumes: bool) -> tuple[Engine, Tree]:
         """Cut the network; return the engine, and the inputs that it was cut with.
 
+        These are two samples of the batch, or all of it if the network does not take two.
+
         Raises:
             CutError: The network cannot be cut like this.
             OptionError: A stage is not compatible with the method.
@@ -171,7 +171,12 @@ class Session:
         setup, world, cut = self.setup, self.world, self.cut
         # Agree with the other processes on what to train, and on a sample.
         to_cut = self.upload.to(find_device(cut.network))
-        sample = self._choose_sample(inputs, to_cut, whole) if world.reads_data else inputs
+        sample = as_inputs(inputs, "the batch") if world.reads_data else inputs
+        if world.reads_data and not whole:
+            few = take_samples(sample, slice(2), count_samples(sample))
+            few = copy_tensors(few)  # a view would keep the memory of the whole batch
+            if cut.accepts(to_cut(few)):  # not if it is rows of graphs, which are no samples
+                sample = few
         require_same_training(world, setup, cut.network, resumes=resumes)
         sample = world.broadcast(sample)
         moved = to_cut(sample)
@@ -191,38 +196,8 @@ class Session:
             )
         parts = EngineParts(setup, modules, moved, self._watchers, world, self._meter, names)
         engine = build_engine(parts)
-        self._warn_of_effects(engine)
+        warn_of_no_effect(setup, cut, engine.stages, world)
         return engine, sample
-
-    def _choose_sample(self, inputs: Tree, to_cut: Upload, whole: bool) -> Tree:
-        """Return two samples of a batch, or all of it if the network does not take two.
-
-        Args:
-            inputs: Inputs of the batch.
-            to_cut: Brings inputs to the device of the network.
-            whole: Return all of it in any case.
-        """
-        inputs = as_inputs(inputs, "the batch")
-        if whole:
-            return inputs
-        few = take_samples(inputs, slice(2), count_samples(inputs))
-        few = copy_tensors(few)  # a view would keep the memory of the whole batch
-        return few if self.cut.accepts(to_cut(few)) else inputs  # rows of graphs: no samples
-
-    def _warn_of_effects(self, engine: Engine) -> None:
-        """Warn of weights that are not trained, and of options that change nothing."""
-        setup, world, count = self.setup, self.world, self.cut.count
-        if world.replica == 0:
-            names = [name for stage in engine.stages for name in stage.untrained.names]
-            if world.is_main:
-                names += loss_weights(setup.loss, self.cut.network)
-            warn_of_untrained(names)
-        if world.is_main:
-            warn_of_biased_gradients(setup)
-            warn_of_idle_remedies(setup.method, count)
-            optimizers = {stage.index: stage.updater.optimizer for stage in engine.stages}
-            clipping = as_clipping(setup.clip)
-            warn_of_cancelled_scales(setup.method, optimizers, count - 1, clipping)
 
     def prepared_by(
         self, batches: Iterable[Any], *, inputs_only: bool = False

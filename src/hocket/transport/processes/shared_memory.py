@@ -42,7 +42,7 @@ _NO_BLOCK = -1
 """File in the note of a tensor that follows by gloo."""
 _NONCE_BYTES = 16
 Address: TypeAlias = tuple[int, str, int, str]
-"""Process, its network, file descriptor and content of memory that others may look for."""
+"""Process, its network if known, file descriptor and content of memory that others look for."""
 _POLL_S = 0.001
 """Seconds between two looks at blocks that are to become free."""
 
@@ -254,7 +254,10 @@ def offer_memory() -> Address | None:
         return None
     nonce = secrets.token_bytes(_NONCE_BYTES)
     os.write(file, nonce)
-    return os.getpid(), _network(), file, nonce.hex()
+    network = ""
+    with suppress(OSError):
+        network = str(Path("/proc/self/ns/net").readlink())
+    return os.getpid(), network, file, nonce.hex()
 
 
 def reaches(own: Address | None, other: Sequence[Any] | None) -> bool:
@@ -270,11 +273,3 @@ def reaches(own: Address | None, other: Sequence[Any] | None) -> bool:
     with suppress(OSError), open(_path(process, file), "rb") as found:
         return found.read(_NONCE_BYTES + 1).hex() == str(nonce)
     return False
-
-
-def _network() -> str:
-    """Return the name of the network that this process is in; empty if it is not known."""
-    try:
-        return str(Path("/proc/self/ns/net").readlink())
-    except OSError:
-        return ""

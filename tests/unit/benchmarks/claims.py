@@ -1,0 +1,333 @@
+"""Figures of README.md and of the pages of results, by a few words of their sentences.
+
+A number comes from a record or from the code, and is compared as precisely as it is printed. A
+tuple has numbers that print the same. A text is a setting, a goal or a published figure.
+"""
+
+import json
+import math
+import subprocess
+from collections import defaultdict
+from functools import cache
+from pathlib import Path
+
+from contract.library_networks import CASES
+from hocket.methods import METHODS
+from hocket.remedies import REMEDIES
+
+ROOT = Path(__file__).parents[3]
+
+
+@cache
+def read(record):
+    return json.loads((ROOT / "records" / record / "record.json").read_text())
+
+
+def rows_of(record, **wanted):
+    """Return the rows of a record with these values, by their labels."""
+    rows = read(record)["rows"]
+    return {r["row"]: r for r in rows if all(r[name] == wanted[name] for name in wanted)}
+
+
+def column(record, key="ratio", **wanted):
+    """Return a value of each row of a record that has it, by the row's label."""
+    rows = rows_of(record, **wanted).items()
+    return {label: row[key] for label, row in rows if row.get(key) is not None}
+
+
+def limits(record, *labels, name="ratio", **wanted):
+    rows, ends = rows_of(record, **wanted), (f"{name}_min", f"{name}_max")
+    return [rows[label][end] for label in labels for end in ends]
+
+
+def earlier(commit, record, key="ratio"):
+    """Return a column of a record at a commit; nothing in it is a number if git lacks that."""
+    command = ["git", "show", f"{commit}:records/{record}/record.json"]
+    shown = subprocess.run(command, cwd=ROOT, capture_output=True, check=False)
+    if shown.returncode:
+        return defaultdict(lambda: math.nan)
+    return {row["row"]: row[key] for row in json.loads(shown.stdout)["rows"] if key in row}
+
+
+def finals(record, metric, factor=1):
+    """Return the mean of the seeds at the end of a study, by the row's label."""
+    ends = column(record, "final").items()
+    return {label: factor * end[metric]["mean"] for label, end in ends}
+
+
+def above(values, base):
+    return {label: value - base for label, value in values.items()}
+
+
+def shares(values, base):
+    return {label: value / values[base] for label, value in values.items()}
+
+
+def span(values):
+    return [min(values), max(values)]
+
+
+def best_pipeline(ratios):
+    """Return how many times as fast as the fastest pipeline `fdg` is."""
+    return ratios["fdg"] / max(ratios[label] for label in ratios if "microbatches" in label)
+
+
+def loss_at(row, updates):
+    return next(p["test_loss"] for p in row["curve"] if p["updates"] == updates)
+
+
+def for_good(row):
+    """Return the updates, in tens, from which on the loss stays below 2.4."""
+    last = max(p["updates"] for p in row["curve"] if p["test_loss"] > 2.4)
+    later = [p["updates"] for p in row["curve"] if p["updates"] > last]
+    return min(updates for updates in later if updates % 10 == 0)
+
+
+def crossings(label):
+    """Return the updates of a row of two machines, and its seconds on each."""
+    rows = [record[label] for record in TARGETS if label in record]
+    figures = [tuple(row["updates"] for row in rows), tuple(map(for_good, rows))]
+    for row in rows:
+        figures.append(for_good(row) * row["update_s"])
+        figures += [row["seconds"]] if row["updates"] < for_good(row) else []
+    return figures
+
+
+def timed(label):
+    """Return the final loss of a row on two cores if it has its own, updates and seconds."""
+    row = rows_of("study-times")[label]
+    final = [PAIR_ENDS[label]["test_loss"][x] for x in ("mean", "deviation") if label in PAIRS]
+    return [*final, row["updates"]["mean"], 1000 * row["update_s"], row["seconds"], TIME[label]]
+
+
+# What is learned: losses and errors in percent, by the labels of rows.
+BP, FDG_4, DGL = "bp, stages 1", "fdg+predict, stages 4", ("dgl, stages 2", "dgl, stages 4")
+ADL_2, PACI_2 = (f"{name} accumulate=2+predict, stages 2" for name in ("adl", "paci"))
+ADL_4, PACI_4 = (f"{name} accumulate=4+predict, stages 2" for name in ("adl", "paci"))
+PACI_44 = "paci accumulate=4+predict, stages 4"
+GPTS = finals("gpt-characters-2000", "test_loss")
+COST = above(GPTS | finals("gpt-characters-rows", "test_loss"), GPTS[BP])
+LITTLE = span([loss for label, loss in GPTS.items() if label.startswith(("paci", "adl"))])
+PAIRS = finals("gpt-characters-two-stages", "test_loss")
+PAIR_ENDS = column("gpt-characters-two-stages", "final")
+PAIR_COST = above(PAIRS, PAIRS[BP])
+SPREADS = [column("gpt-characters-2000", "final")[BP], PAIR_ENDS[BP]]
+BRIEF = finals("gpt-characters-500", "test_loss")
+GAINS = [
+    BRIEF[f"{x}, stages 4, optimizer AdamW"] - BRIEF[f"{x}+predict, stages 4, optimizer AdamW"]
+    for x in ("ddg", "fdg", "adl accumulate=4")
+]
+PUBLISHED = finals("gpt-characters-published", "test_loss")
+COSINES = column("gpt-characters-rows", "gradient_error")
+SMALLEST = [min(stage["cosine"] for stage in COSINES[label]) for label in DGL]
+IMAGES = finals("resnet8-cifar10-held-out", "test_error", 100)
+IMAGES |= finals("resnet8-cifar10-held-out-others", "test_error", 100)
+CIFAR = finals("resnet20-cifar10", "test_error", 100)
+POINTS = above(IMAGES, IMAGES[BP])
+STALE = [label for label in IMAGES if label != BP and not label.startswith("dgl")]
+ON_TWO = max(POINTS[x] for x in STALE if x.endswith("2") and not x.startswith("paci"))
+ON_FOUR = span([POINTS[label] for label in STALE if label.endswith("4")])
+IMAGE_ENDS = column("resnet8-cifar10-held-out", "final")
+
+# Seconds to a loss, as shares of those on one core.
+TIME = shares(column("study-times", "seconds"), BP)
+UPDATE = shares(column("study-times", "update_s"), BP)
+FIRST_TIME = earlier("ab80103", "study-times", "seconds")
+CONFIRMED = [run["beside_product"] for run in column("study-times", "confirmed").values()]
+BARELY = [r for r in column("gpt-characters-two-stages", "runs")[PACI_2] if r["chosen"]][:2]
+TARGETS = [rows_of(name, link="100Mbit,20ms") for name in ("target", "target-local-sgd")]
+MISSED = [TARGETS[0][label] for label in ("fdg", "pipedream-2bw accumulate=4")]
+DGL_ROWS = [rows["dgl"] for rows in TARGETS]
+UNLIMITED = shares(column("target", "seconds", link="none"), "bp")
+INT8 = rows_of("target-codecs", link="100Mbit,20ms")["fdg codec=int8+predict"]
+
+# Samples per second of two processes, and times of steps, as multiples of a plain loop.
+SPEED, EPYC, LARGER = column("speed"), column("speed-amd-epyc"), column("speed-resnet56")
+FDG = [rows_of(name)["fdg"] for name in ("speed", "speed-amd-epyc", "speed-resnet56")]
+TUNED, RANGES = column("speed-schedules"), limits("speed-amd-epyc", "fdg", "ddp")
+BEST = [best_pipeline(column(name)) for name in ("speed-schedules", "speed-resnet56-schedules")]
+FIRST_SPEEDS = [earlier("e128f00", name) for name in ("speed", "speed-resnet56")]
+BY_HAND = [ratios["fdg"] / ratios["fdg-by-hand"] for ratios in FIRST_SPEEDS]
+DRAWN = ("independent", "ddp", "fdg", "1f1b microbatches=8")
+FAST_LINK, LINK = (column("link", "ms_per_sample", mbit_s=rate) for rate in (1000, 100))
+MAPS = column("link-vq", "ms_per_sample", mbit_s=10)
+VQ = [x["ms_per_sample"] for x in read("link-vq")["rows"] if x["row"] == "dgl codec=vq"]
+STAGED = ("fdg, 2 stages", "fdg, 4 stages", "ddg, 4 stages", "dgl, 2 stages")
+WIDE, COMPILED_GPT = column("gpu-wrn28-10"), column("gpu-compiled", network="gpt")
+GPT, SMALL, FLAT = (column("gpu", network=name) for name in ("gpt", "resnet20", "perceptron"))
+TICKS = column("gpu", "stage_tick_ms", network="resnet20")
+VARIED = [r["ratio_max"] / r["ratio_min"] for r in read("gpu")["rows"]]
+STEPS, COMPILED = column("overhead"), column("overhead-compiled")
+GOAL, FIRST_STEPS = column("overhead", "goal"), earlier("e128f00", "overhead")
+HELD, SHORT = column("overhead", "allocated_mib"), column("overhead", "above_ms")
+AGAIN = [x for x, how in column("overhead", "linearize").items() if how == "recompute"]
+VERSIONS = read("versions")["rows"]
+TORCH, PYTHON = ([".".join(r[n].split(".")[:2]) for r in VERSIONS] for n in ("torch", "python"))
+
+EXPECTED = {
+    "of its gradients": [GPTS[BP], *LITTLE, "half", GPTS["ddg+predict, stages 4"], GPTS[FDG_4]]
+}
+README = EXPECTED | {
+    "remedies for stale gradients": [len(METHODS), len(REMEDIES)],
+    "unmodified models": [len({case.name for case in CASES if not case.refused})],
+    "costs little": [GPTS[PACI_4], GPTS["adl accumulate=12+predict, stages 4"], GPTS[BP]],
+    "FDG on four stages ends": [GPTS[FDG_4]],
+    "bears it better": [IMAGES[label] for label in ("fdg, stages 2", "fdg, stages 4", BP)],
+    "FDG on two cores": [SPEED["fdg"], EPYC["fdg"], SPEED["ddp"], EPYC["ddp"]],
+}
+RESULTS = EXPECTED | {
+    "| Characters |": ["half", *(x - GPTS[BP] for x in LITTLE), COST[FDG_4]],
+    "| Images |": [ON_TWO, *ON_FOUR, *(POINTS[label] for label in DGL)],
+    "| Seconds, two cores |": [TIME[PACI_2], TIME["ddp"]],
+    "Four busy stages end": [COST["paci accumulate=12+predict, stages 4"], "0.03"],
+    "Two stages end": [(PAIR_COST[ADL_4], COST["adl accumulate=12, stages 2"]), "0.01"],
+    "Seeds differ by": [tuple(end["test_loss"]["deviation"] for end in SPREADS)],
+    "staleness of one costs": [COST["fdg, stages 2"]],
+    "With prediction the seeds": PAIR_ENDS["fdg+predict, stages 2"]["test_loss"]["values"],
+    "not stale, but point": [*(COST[label] for label in DGL), *SMALLEST],
+    "Prediction lowers": [tuple(GAINS), "500"],
+    "With the published rate": [PUBLISHED[BP], "1.88"],
+    "On two stages stale": [ON_TWO, POINTS[PACI_4], "0.5"],
+    "On four stages they cost": [*ON_FOUR, POINTS["fdg, stages 4"], POINTS[PACI_44]],
+    "order of the others": [100 * x for x in IMAGE_ENDS[FDG_4]["test_error"]["values"]],
+    "points on two stages and": [*(POINTS[x] for x in DGL), *(IMAGES[x] for x in DGL)],
+    "shows no cost": ["30", CIFAR["fdg, stages 2"], CIFAR[BP], CIFAR["dgl, stages 2"]],
+    "without any loss": ["0.60", TIME[PACI_2], UPDATE["independent"] / 2],
+    "An AMD EPYC gave": [FIRST_TIME[PACI_2] / FIRST_TIME[BP]],
+    "both as good as": [PAIR_COST[ADL_4], PAIR_COST[PACI_2], PAIR_COST[ADL_2]],
+    "Counting every": ["hundred", "1.90", max(1.9 - loss_at(run, 1307) for run in BARELY)],
+    "One run of each row": span(CONFIRMED),
+    "train a GPT of": [read("target")["settings"]["parameters"] / 1e6, "100", "20"],
+    "crossings": [
+        *(row["seconds"] for row in DGL_ROWS),
+        "110",
+        "2.4",
+        *(loss_at(row, 110) for row in DGL_ROWS),
+    ],
+    "Without a limit": [
+        "0.60",
+        UNLIMITED["paci accumulate=4"],
+        tuple(UNLIMITED[label] for label in ("ddp", "diloco steps=16", "bp-all")),
+    ],
+    "with prediction, int8": ["2.4", for_good(INT8), for_good(INT8) * INT8["update_s"]],
+    "| one process, both cores |": timed("bp-all"),
+    "| DDP, both cores |": timed("ddp"),
+    "| one process, one core |": timed(BP),
+    "| `paci:accumulate=2+predict` |": timed(PACI_2),
+    "| `adl:accumulate=2+predict` |": timed(ADL_2),
+    "| `paci:accumulate=4+predict` |": timed(PACI_4),
+    "| `adl:accumulate=4+predict` |": timed(ADL_4),
+    "| one machine, both cores |": crossings("bp-all"),
+    "| one machine, one core |": crossings("bp"),
+    "| DiLoCo, meeting every": ["64", *crossings("diloco steps=64")],
+    "| local SGD, every": ["64", *crossings("local-sgd steps=64")],
+    "extra_delay=1+predict` |": crossings("paci accumulate=4 extra_delay=1+predict"),
+    "| `dgl` |": crossings("dgl"),
+    "| 1F1B in Hocket's engine |": crossings("hocket-1f1b accumulate=4"),
+    "| DDP |": crossings("ddp"),
+    "`pipedream-2bw` |": [tuple(r["updates"] or r["curve"][-1]["updates"] for r in MISSED)],
+}
+MEASURED = {
+    "Dots on two machines": [ratios[label] for label in DRAWN for ratios in (SPEED, EPYC)],
+    "| Two processes |": [SPEED["fdg"], LARGER["fdg"], "1.90", *BEST],
+    "| A slow link |": ["100", LINK["ddp"] / LINK["bp"]],
+    "| One GPU |": [
+        *span([100 * (WIDE[label] - 1) for label in STAGED]),
+        *span([ratios[label] for label in STAGED for ratios in (SMALL, FLAT)]),
+    ],
+    "| The engine |": [100 * (STEPS["fdg"] - 1)],
+    "one process on the Xeon": [SPEED["fdg"], EPYC["fdg"], "1.90"],
+    "the Xeon it also": ["0.97", FDG[0]["of_limit"], SPEED["fdg"] / SPEED["ddp"]],
+    "On the EPYC it meets": [FDG[1]["of_limit"], EPYC["fdg"] / EPYC["ddp"], *RANGES],
+    "is cut more": [LARGER["fdg"], LARGER["fdg"] / LARGER["ddp"], FDG[2]["of_limit"]],
+    "Processor time misses": ["1.05", *span([row["cpu_ratio"] for row in FDG])],
+    "One process with both": [SPEED["bp-all"], LARGER["bp-all"]],
+    "the best pipeline for": BEST,
+    "The record of the table": [
+        best_pipeline(SPEED),
+        100 * (1 - TUNED["1f1b microbatches=8"] / TUNED["1f1b microbatches=4"]),
+    ],
+    "The engine takes": [*(100 * (1 - share) for share in reversed(BY_HAND)), *BY_HAND],
+    "waits if the other one": [100 * max(FDG[n]["waiting"]) for n in (0, 2)],
+    "removes the wait": [x["fdg order=forward-first"] for x in (SPEED, LARGER)],
+    "perceptron, with": [read("link")["settings"]["parameters"] / 1e6],
+    "the rate of the link": [
+        FAST_LINK["ddp"],
+        LINK["ddp"],
+        "100",
+        FAST_LINK["fdg"],
+        LINK["fdg"],
+    ],
+    "with an extra delay of": [
+        "100",
+        *(LINK[label] for label in ("ddp", "1f1b microbatches=4", "fdg")),
+        "1",
+        LINK["fdg slack=1"],
+        *limits("link", "fdg slack=1", name="ms", mbit_s=100),
+        LINK["bp"],
+        *limits("link", "bp", name="ms", mbit_s=100),
+    ],
+    "opposite case": [
+        "10",
+        MAPS["dgl"],
+        MAPS["dgl codec=bf16"],
+        MAPS["dgl codec=vq"],
+        MAPS["bp"],
+    ],
+    "at every rate": [*span(VQ), "100"],
+    "| Wide ResNet-28-10 |": [WIDE[label] for label in ("bp", *STAGED)],
+    "| GPT, 10 million parameters |": ["10", *(GPT[label] for label in ("bp", *STAGED))],
+    "| ResNet-20 |": [SMALL[label] for label in ("bp", *STAGED)],
+    "| perceptron |": [FLAT[label] for label in ("bp", *STAGED)],
+    "Where the host": [(TICKS["fdg, 2 stages"], TICKS["fdg, 4 stages"]), max(VARIED)],
+    "Two processes on one GPU": [GPT["fdg, 2 processes"], WIDE["fdg, 2 processes"]],
+    "Streams gain": [WIDE["fdg, 4 stages, streams"], WIDE["fdg, 4 stages"]],
+    "Compiled stages": [COMPILED_GPT["fdg, 2 stages, compiled"], COMPILED_GPT["compiled"]],
+    "Time of a step of each method": [
+        "1",
+        *span([STEPS[label] for label in STEPS if label not in [*SHORT, *AGAIN]]),
+        *span([STEPS[label] for label in AGAIN]),
+    ],
+    "the plain loop's time": [STEPS["bp"], STEPS["fdg"], *limits("overhead", "bp", "fdg")],
+    "An earlier record has": [FIRST_STEPS["bp"], GOAL["bp"]],
+    "Compiled, `bp` on two": [COMPILED["bp"], GOAL["bp"], COMPILED["fdg"]],
+    "FDG holds": [HELD["fdg"], column("overhead", "by_hand_mib")["fdg"], HELD["plain"]],
+    "perceptron of short steps": [
+        *span([SHORT[label] for label in SHORT if "forward" not in label]),
+        *span([SHORT[label] for label in SHORT if "own forward" in label]),
+        *span([SHORT[label] for label in SHORT if "plain forward" in label]),
+    ],
+    "chosen tests pass": [tuple(r["passed"] for r in VERSIONS), *TORCH, *span(PYTHON)],
+}
+FIGURES = {"README.md": README, "docs/results.md": RESULTS, "docs/measured.md": MEASURED}
+
+# Figures of sentences that have no measured one, and what they are.
+SETTINGS = {
+    "README.md": {
+        "Three stages on one time axis": ("2 6", "batches of a program"),
+        "A dozen papers": ("dozen", "papers of the methods"),
+        "the same script": ("2 2", "processes and machines to use"),
+        "On Linux with Python": ("3.11", "a version"),
+        "if memory is scarce": ("2", "a formula"),
+        "Over a link of": ("100", "the rate of a link"),
+        "Status: version": ("0.1.0", "a version"),
+        "Licence": ("2.0", "a version"),
+    },
+    "docs/results.md": {
+        "learns Shakespeare": ("2,000", "length of the training"),
+        "ResNet-8 learns CIFAR-10": ("32", "size of the batches"),
+        "No row reaches the target": ("10", "a target"),
+        "Which setting reaches": ("1.90", "a target"),
+        "| row | final loss": ("1.90 1.90", "a target"),
+        "What reaches a loss": ("2.4", "a target"),
+        "| row | first below": ("2.4", "a target"),
+        "Half the time": ("half 1", "a goal, and the rate of a link"),
+    },
+    "docs/measured.md": {
+        "All rows train ResNet-20": ("128", "size of the batches"),
+        "Two stages of ResNet-20 under FDG": ("1 0", "numbers of stages"),
+        "Times of a step": ("1", "the base of the ratios"),
+        "| network | bp |": ("2 4 4 2", "numbers of stages"),
+        "Records on CPUs": ("2.13 2.11.0 3.12", "versions"),
+    },
+}
