@@ -38,8 +38,8 @@ def draw_ratios(record: Record) -> Figure:
             axes.plot([goal] * 2, [place - 0.25, place + 0.25], color="tab:red")
         # The name is above the bar: at its left a phone has no room for both.
         name = ", ".join(filter(None, [row.get("network"), row["row"]]))
-        behind = {"color": "white", "pad": 0}
-        axes.text(0, place - 0.27, f" {name}", va="bottom", bbox=behind)
+        axes.text(0, place - 0.27, f" {name}", va="bottom")
+    axes.spines[["left", "top", "right"]].set_visible(False)
     axes.set_yticks([])
     axes.set_ylim(len(rows) - 0.6, -0.8)
     axes.set_xlim(left=0)

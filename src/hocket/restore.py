@@ -155,9 +155,7 @@ def _snapshot(value: Any, depth: int = _DEPTH) -> Callable[[], object]:
         depth: Levels of collections to look into.
     """
     if isinstance(value, Tensor):
-        if value.layout != torch.strided or value.is_nested or value.is_inference():
-            return _do_nothing
-        return partial(_restore_tensor, value, value.detach().clone(), value._version)
+        return _snapshot_tensor(value)
     if isinstance(value, numpy.ndarray):
         return partial(numpy.copyto, value, value.copy())
     if isinstance(value, torch.Generator):
@@ -166,25 +164,35 @@ def _snapshot(value: Any, depth: int = _DEPTH) -> Callable[[], object]:
         return _do_nothing
     kept = value.copy()
     members = kept.values() if isinstance(kept, dict) else kept
-    return partial(_refill, value, kept, [_snapshot(each, depth - 1) for each in members])
+    restores = [_snapshot(each, depth - 1) for each in members]
+
+    def refill() -> None:
+        value.clear()
+        fill = value.extend if isinstance(value, list | deque) else value.update
+        fill(kept)
+        for restore in restores:
+            restore()
+
+    return refill
 
 
 def _do_nothing() -> None:
     """Leave as it is what cannot be changed, or is an object of the user's own."""
 
 
-def _restore_tensor(tensor: Tensor, value: Tensor, version: int) -> None:
-    """Give a tensor the numbers and the shape that it had, in place.
+def _snapshot_tensor(tensor: Tensor) -> Callable[[], object]:
+    if tensor.layout != torch.strided or tensor.is_nested or tensor.is_inference():
+        return _do_nothing
+    kept, version = tensor.detach().clone(), tensor._version
 
-    Args:
-        tensor: The tensor.
-        value: A copy from before.
-        version: Its count of changes then, which an edit of its data does not raise.
-    """
-    if tensor.shape != value.shape:  # such as a buffer of an observer
-        tensor.set_(value)  # type: ignore[call-overload]
-    elif 0 not in tensor.stride() and (tensor._version != version or _differ(tensor, value)):
-        tensor.copy_(value)  # an expanded one cannot be edited
+    def restore() -> None:
+        if tensor.shape != kept.shape:  # such as a buffer of an observer
+            tensor.set_(kept)  # type: ignore[call-overload]
+        # An expanded one cannot be edited. An edit of the data does not raise its version.
+        elif 0 not in tensor.stride() and (tensor._version != version or _differ(tensor, kept)):
+            tensor.copy_(kept)
+
+    return restore
 
 
 def _differ(one: Tensor, other: Tensor) -> bool:
@@ -192,18 +200,3 @@ def _differ(one: Tensor, other: Tensor) -> bool:
         return not torch.equal(one, other)
     except NotImplementedError:  # for some types of low precision
         return True
-
-
-def _refill(value: Any, kept: Any, members: list[Callable[[], object]]) -> None:
-    """Give a collection its members again, and each what it had.
-
-    Args:
-        value: The collection.
-        kept: A shallow copy from before.
-        members: Functions that restore the members.
-    """
-    value.clear()
-    fill = value.extend if isinstance(value, list | deque) else value.update
-    fill(kept)
-    for restore in members:
-        restore()

@@ -190,7 +190,7 @@ def test_public_names_are_those_of_the_type_checker():
         for node in tree.body
         if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
     ]
-    names = {alias.asname for node in checking.body for alias in node.names}
+    names = {alias.asname or alias.name for node in checking.body for alias in node.names}
     assert names == set(hocket.__all__)
     assert set(dir(hocket)) == names | {"__version__"}
     assert all(getattr(hocket, name) is not None for name in names)

@@ -110,7 +110,6 @@ LAYERS = dict(hidden_size=16, num_hidden_layers=4, num_attention_heads=2, interm
 UNDROPPED = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
 BERT = LAYERS | UNDROPPED | SPECIAL | {"vocab_size": VOCAB, "max_position_embeddings": 20}
 NARROW = BERT | {"embedding_size": 8}
-RELATIVE = BERT | {"relative_attention": True}
 MODERN = BERT | {"cls_token_id": 1, "sep_token_id": 2}
 DISTIL = SPECIAL | dict(vocab_size=VOCAB, dim=16, n_layers=4, n_heads=2, hidden_dim=24)
 DISTIL |= dict(max_position_embeddings=16, attention_dropout=0.0)

@@ -1,6 +1,7 @@
-"""Functions that are called in several processes at once, and what they return there."""
+"""Functions that are called in several processes at once, their results, and waits for them."""
 
 import tempfile
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,14 @@ import torch
 from torch import distributed
 
 from hocket.distributed.launching.launch import launch
+
+
+def wait_until(condition: Callable[[], object], seconds: float = 60.0) -> None:
+    """Wait for other processes until a condition holds."""
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "it takes too long"
+        time.sleep(0.01)
 
 
 def in_processes(work: Callable[..., Any], *arguments: Any, processes: int) -> list[Any]:

@@ -9,17 +9,17 @@ import json
 import os
 import signal
 import time
-from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from unittest.mock import patch
 
 import torch
 
+from contract.free_stages import left_by
+from contract.processes import wait_until
 from contract.small import Batches, conv, data, sgd
 from hocket import Checkpoints, Trainer
 from hocket.checkpoint.directory import newest_first
-from hocket.codecs import VQ
 from hocket.distributed.folder import identity
 from hocket.distributed.folder.restart import RestartBudget, retry_after_loss
 from hocket.distributed.launching.launch import launch
@@ -40,14 +40,6 @@ EVERY = 4
 def learnable(count: int) -> Batches:
     """Return batches whose classes can be told from the inputs."""
     return [(x / 10 + y[:, None, None, None], y) for x, y in data(conv, count, size=16)]
-
-
-def wait_until(condition, seconds=60.0):
-    """Wait for other processes until a condition holds."""
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "the others have stopped"
-        time.sleep(0.01)
 
 
 def last_update(folder, rank):
@@ -130,6 +122,7 @@ def train(
         resume: Whether to resume from the checkpoints.
         restarted: Whether the whole job was restarted; it resumes if there are checkpoints.
     """
+    torch.manual_seed(0)
     rank, place = int(os.environ["RANK"]), Path(folder, "checkpoints")
     Path(folder, f"{rank}-{int(identity.has_rejoined())}.pid").write_text(str(os.getpid()))
     others = [other for other in range(STAGES) if other != rank]
@@ -165,26 +158,12 @@ def train(
         progress=False,
         checkpoints=Checkpoints(place, every=EVERY, note=lambda: reach("saved")),
     )
-    stage, engine = trainer.stages[0], trainer.engine
-    results = {
+    results = left_by(trainer, events, history) | {
         "first tick": first_tick,
-        "ticks": engine.tick_count,
-        "losses": [e.report.loss for e in events if e.action.kind == "B"],
-        "updates": [e.action.batch for e in events if e.action.kind == "B"],
-        "send": asdict(stage.send_stats),
-        "receive": asdict(stage.receive_stats) if stage.receive_stats else None,
-        "buffered": engine._buffer.waiting if stage.receive_stats else 0,
-        "history": [asdict(epoch) | {"seconds": 0.0} for epoch in history],
-        "weights": [float(v.double().sum()) for v in trainer.network.state_dict().values()],
         "evaluated again": trainer.evaluate(learnable(3)).loss,
     }
     Path(folder, f"{rank}.json").write_text(json.dumps(results))
     return 0
-
-
-def train_seeded(folder, victim):
-    torch.manual_seed(0)
-    return train(folder, victim)
 
 
 def train_apart(folder, victim):
@@ -196,19 +175,7 @@ def train_apart(folder, victim):
         return form(membership, rank) if ended else None
 
     with patch.object(Membership, "pair_group", form_late):
-        return train_seeded(folder, victim)
-
-
-def train_with_codec(folder, victim):
-    return train(folder, victim, codec=VQ(groups=1, codes=3))
-
-
-def train_killed_twice(folder, victim):
-    return train(folder, victim, again=True)
-
-
-def train_resumed(folder, victim):
-    return train(folder, None, resume=True)
+        return train(folder, victim)
 
 
 def train_without_rejoin(folder, victim, restarted):

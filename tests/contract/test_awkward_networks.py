@@ -285,13 +285,6 @@ def test_a_network_wrapped_for_data_parallel_training_is_refused(monkeypatch):
         hocket.Trainer(network[0], stages=1, method="bp", optimizer=sgd)
 
 
-def test_a_gpu_that_is_not_there_is_refused():
-    if torch.cuda.is_available():
-        pytest.skip("there is one")
-    with pytest.raises(OptionError, match="device is 'cuda', and PyTorch finds no GPU"):
-        hocket.Trainer(nn.Linear(5, 3), stages=1, method="bp", optimizer=sgd, device="cuda")
-
-
 @pytest.mark.filterwarnings("ignore:.*deprecated:DeprecationWarning")
 def test_a_compiled_script_is_refused():
     with pytest.raises(CutError, match=r"compiled by torch\.jit"):

@@ -9,7 +9,7 @@ import torch
 
 from contract.small import LINEARIZE, LOCKSTEP, bits, different, far
 from contract.spoiled import BACKWARD, FORWARD
-from contract.worlds import NETS, Case, LeavingOut, Left, trained, trained_apart
+from contract.worlds import NETS, Case, LeavingOut, Left, distinct, trained, trained_apart
 from hocket.codecs import VQ, Cast, Integers
 from hocket.remedies import (
     T1,
@@ -130,11 +130,12 @@ CASES = [
     Case("fdg", batches=3, budget=(("updates", 7), ("evaluate_every", 3))),
 ]
 # One process alone has the serial engine, whatever could cross an edge if there was one. Three
-# have every kind of neighbours, and four, on a third of the cases, also two that are neither
-# first nor last.
-PLAIN = CASES[: len(LOCKSTEP) * len(NETS)]
+# have every kind of neighbours, for which the form of an activation makes no difference, and
+# four, on a third of the cases, also two that are neither first nor last.
+PLAIN = {net: [Case(name, net) for name in LOCKSTEP] for net in NETS}
 UNEVEN = [Case("fdg", "conv", profile=(5, 2, 2, 0)), Case("fr", profile=(4, 3, 0, 0))]
-WORLDS = {1: PLAIN, 2: CASES, 3: PLAIN, 4: CASES[::3] + UNEVEN}
+DISTINCT = distinct(CASES)
+WORLDS = {1: PLAIN["mlp"], 2: DISTINCT, 3: PLAIN["conv"], 4: DISTINCT[::3] + UNEVEN}
 
 
 @cache

@@ -1,6 +1,5 @@
 """Stages that run freely in processes of their own: nobody waits, and everything is counted."""
 
-import dataclasses
 import os
 import re
 import signal
@@ -12,7 +11,8 @@ from tempfile import TemporaryDirectory
 import pytest
 import torch
 
-from contract.processes import in_processes
+from contract.free_stages import assert_all_counted, assert_equal_ends, left_by
+from contract.processes import in_processes, wait_until
 from contract.small import conv, data, sgd
 from hocket import Trainer
 from hocket.codecs import VQ
@@ -41,9 +41,7 @@ class Stops:
             self.pid.with_suffix(".new").rename(self.pid)
             os.kill(os.getpid(), signal.SIGSTOP)
         if (event.action.stage, event.action.batch) == (0, EPOCHS * LENGTH - 1):
-            end = time.monotonic() + 60
-            while not self._stopped() and time.monotonic() < end:
-                time.sleep(0.01)
+            wait_until(self._stopped)
             time.sleep(0.5)  # in which stage 2 goes on with what it has
             os.kill(int(self.pid.read_text()), signal.SIGCONT)
 
@@ -65,18 +63,9 @@ def freely(folder, *, method=None, watch=None, epochs=EPOCHS, **options):
         history = trainer.fit(
             data(conv, LENGTH, last=2), data(conv, 3), epochs=epochs, progress=False
         )
-        stage = trainer.stages[0]
-        return {
-            "counts": {k: sum(e.action.kind == k for e in events) for k in "FBU"},
-            "epochs": [e.report.epoch for e in events if e.action.kind == "B"],
-            "uses": dataclasses.asdict(stage.receive_stats) if stage.receive_stats else None,
-            "waiting": trainer.engine._buffer.waiting if stage.receive_stats else None,
-            "unsent": stage.send_stats.unsent,
-            "history": [dataclasses.asdict(epoch) | {"seconds": 0.0} for epoch in history],
-            "weights": [float(v.double().sum()) for v in trainer.network.state_dict().values()],
-            "again": trainer.evaluate(data(conv, 3) if trainer.is_main_process else None).loss,
-            "epoch": trainer.epoch,
-        }
+        again = trainer.evaluate(data(conv, 3) if trainer.is_main_process else None).loss
+        left = left_by(trainer, events, history)
+        return left | {"evaluated again": again, "epoch": trainer.epoch}
 
 
 def refused(build):
@@ -184,48 +173,38 @@ def test_every_stage_learns_for_as_many_epochs_of_its_own(name):
 @every_training
 def test_every_batch_is_used_or_counted_as_dropped(name):
     stages = found()[name]
-    for k in range(1, STAGES):
-        before, own, uses = stages[k - 1], stages[k], stages[k]["uses"]
-        assert before["counts"]["F"] == before["unsent"] + uses["arrived"]
-        assert uses["drawn"] == own["counts"]["F"]
-        used = uses["drawn"] - uses["reused"]
-        assert uses["arrived"] == used + uses["dropped"] + own["waiting"]
-    assert stages[0]["uses"] is None
-    assert stages[-1]["unsent"] == 0
+    assert_all_counted(stages)
+    assert [one["counts"]["F"] for one in stages] == [one["ticks"] for one in stages]
+    assert not any(one["receive"]["lost"] for one in stages[1:])
 
 
 @every_training
 def test_all_processes_end_with_the_same_network_and_history(name):
-    first, *others = found()[name]
-    for other in others:
-        assert other["history"] == first["history"]
-        assert other["weights"] == first["weights"]
-        assert other["again"] == first["again"]
-    assert [epoch["number"] for epoch in first["history"]] == list(range(EPOCHS))
-    assert first["history"][-1]["evaluation"]["loss"] == pytest.approx(first["again"])
-    assert first["history"][0]["evaluation"] is None
+    stages = found()[name]
+    assert_equal_ends(stages, EPOCHS)
+    assert stages[0]["history"][0]["evaluation"] is None
 
 
 def test_a_slow_beginning_is_used_again_and_a_slow_end_misses_batches():
     stages = found()["slow beginning"]
-    assert stages[1]["uses"]["reused"] > 0
+    assert stages[1]["receive"]["reused"] > 0
     stages = found()["slow end"]
-    assert stages[2]["uses"]["dropped"] + stages[1]["unsent"] > 0
+    assert stages[2]["receive"]["dropped"] + stages[1]["send"]["unsent"] > 0
 
 
 def test_the_others_go_on_while_a_stage_is_stopped():
     """The first stage has learned all it has to before it lets the stopped one go on."""
     stages = found()["stopped"]
     assert stages[0]["counts"]["B"] == TURNS
-    missed = stages[0]["unsent"] + stages[1]["uses"]["dropped"]
+    missed = stages[0]["send"]["unsent"] + stages[1]["receive"]["dropped"]
     assert missed > 0
-    assert stages[2]["uses"]["reused"] > 0
+    assert stages[2]["receive"]["reused"] > 0
     assert TURNS > STOPPED_AT + 1
 
 
 def test_what_may_be_used_once_is_used_once():
     for one in found()["limited"][1:]:
-        assert one["uses"]["reused"] == 0
+        assert one["receive"]["reused"] == 0
 
 
 def test_a_second_training_learns_as_much_again_and_ends_with_whole_updates():

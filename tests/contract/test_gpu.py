@@ -37,8 +37,9 @@ def on_gpu(case: Case) -> Case:
 
 
 def on_processor(case: Case) -> Case:
-    """The case on the processor, without streams and compilers."""
-    options = {n: value for n, value in case.trainer if n not in ("streams", "compile")}
+    """The case on the processor, without streams, graphs and compilers."""
+    of_a_gpu = ("streams", "cuda_graphs", "compile")
+    options = {n: value for n, value in case.trainer if n not in of_a_gpu}
     return replace(case, dropout=0.0, trainer=tuple(options.items()))
 
 
@@ -60,6 +61,11 @@ TRAININGS = [
     Case("fdg", "skips"),
     Case("fdg", "conv", trainer=(("channels_last", True),)),
     *(Case(name, "conv", trainer=(("streams", True),)) for name in LOCKSTEP),
+    *(
+        Case(name, "conv", trainer=(("cuda_graphs", True),))
+        for name in LOCKSTEP
+        if not METHODS[name]().signal.learns_from_gradient
+    ),
     *(
         Case("fdg", "conv", (("linearize", "live"),), remedies=(REMEDIES[name](),))
         for name in sorted(REMEDIES)

@@ -7,14 +7,14 @@ from torch import nn
 
 from contract.resumed import CASES, EVERY, FREE, all_of, differences
 from contract.small import data, different, mlp, sgd
-from contract.worlds import NETS, trained
+from contract.worlds import NETS, distinct, trained
 from hocket import Checkpoints, Trainer
 from hocket.checkpoint.directory import newest_first
 from hocket.errors import CheckpointError
 from hocket.methods import DGLAsync
 
 
-@pytest.mark.parametrize("case", CASES, ids=str)
+@pytest.mark.parametrize("case", distinct(CASES), ids=str)
 def test_a_training_resumed_after_any_tick_is_one_that_never_stopped(case, tmp_path):
     whole, checkpoints = all_of(case, 3, tmp_path)
     ticks = case.epochs * case.batches

@@ -1,6 +1,5 @@
 """A stage is killed and restarted while the others train; every lost packet is counted."""
 
-import itertools
 import json
 import os
 import re
@@ -13,6 +12,7 @@ from statistics import fmean
 import pytest
 
 from contract import returning
+from contract.free_stages import assert_all_counted, assert_equal_ends
 from contract.returning import (
     EPOCHS,
     EVERY,
@@ -25,6 +25,7 @@ from contract.returning import (
     train,
 )
 from hocket.cli.main import main
+from hocket.codecs import VQ
 from hocket.errors import HangError
 
 pytestmark = pytest.mark.xdist_group("killed and restarted")
@@ -42,8 +43,8 @@ def trained(tmp_path_factory):
     def run(victim):
         if victim not in outcomes:
             folder = tmp_path_factory.mktemp(f"victim{victim}")
-            work = returning.train_with_codec if victim == 1 else returning.train_seeded
-            assert returning.launch_stages(work, folder, victim) == 0
+            codec = VQ(groups=1, codes=3) if victim == 1 else None
+            assert returning.launch_stages(partial(train, codec=codec), folder, victim) == 0
             outcomes[victim] = read_results(folder), folder
         return outcomes[victim]
 
@@ -64,16 +65,6 @@ def test_the_others_train_while_it_is_gone_and_it_trains_the_rest(victim, traine
     assert TICKS > KILLED_AT + MORE
     repeated = KILLED_AT + 1 - stages[victim]["first tick"]
     assert 0 < repeated <= 2 * EVERY
-
-
-def assert_all_counted(stages):
-    for sender, receiver in itertools.pairwise(stages):
-        sends, receives = sender["send"], receiver["receive"]
-        assert sender["ticks"] == sends["sent"] + sends["unsent"]
-        assert sends["sent"] == receives["arrived"] + receives["lost"] - receives["orphaned"]
-        used = receives["drawn"] - receives["reused"]
-        assert receives["arrived"] == used + receives["dropped"] + receiver["buffered"]
-        assert receives["drawn"] == receiver["ticks"]
 
 
 @every_victim
@@ -101,12 +92,7 @@ def test_every_stage_has_learned(victim, trained):
 
 @every_victim
 def test_all_end_with_the_same_network(victim, trained):
-    first, *others = trained(victim)[0]
-    for other in others:
-        for key in ("history", "weights", "evaluated again"):
-            assert other[key] == first[key]
-    assert [epoch["number"] for epoch in first["history"]] == list(range(EPOCHS))
-    assert first["history"][-1]["evaluation"]["loss"] == pytest.approx(first["evaluated again"])
+    assert_equal_ends(trained(victim)[0], EPOCHS)
 
 
 @every_victim
@@ -120,9 +106,8 @@ def test_no_process_is_left_behind(victim, trained):
 
 
 def test_a_rejoin_is_reported_and_each_stage_has_its_own_checkpoints(tmp_path, capfd):
-    assert (
-        returning.launch_stages(returning.train_killed_twice, tmp_path, 1, grace_s=30.0) == 137
-    )
+    work = partial(train, again=True)
+    assert returning.launch_stages(work, tmp_path, 1, grace_s=30.0) == 137
     err = capfd.readouterr().err
     assert "process 1 was ended by SIGKILL" in err
     assert "it alone is restarted, 1 of at most 1 times" in err
@@ -130,7 +115,8 @@ def test_a_rejoin_is_reported_and_each_stage_has_its_own_checkpoints(tmp_path, c
     for rank in range(STAGES):
         assert checkpoints(tmp_path, rank)
     # The whole job continues from the checkpoints of the stages.
-    assert returning.launch_stages(returning.train_resumed, tmp_path, None) == 0
+    resumed = partial(train, resume=True)
+    assert returning.launch_stages(resumed, tmp_path, None) == 0
     stages = read_results(tmp_path)
     for stage in stages:
         assert stage["first tick"] > 0
@@ -138,7 +124,7 @@ def test_a_rejoin_is_reported_and_each_stage_has_its_own_checkpoints(tmp_path, c
     assert stages[0]["history"] == stages[2]["history"]
     assert len(stages[0]["history"]) == EPOCHS
     shutil.rmtree(checkpoints(tmp_path, 1)[0].parent)
-    assert returning.launch_stages(returning.train_resumed, tmp_path, None) != 0
+    assert returning.launch_stages(resumed, tmp_path, None) != 0
     assert "there is no folder of a checkpoint in it" in capfd.readouterr().err
 
 
@@ -158,13 +144,9 @@ def warns_of_restart(loss, number, limit):
 
 
 def test_the_whole_job_is_restarted_if_the_new_process_hangs(tmp_path, capfd):
+    work = returning.train_without_rejoin
     with warns_of_restart("a process hung", 2, 2):
-        assert (
-            returning.launch_with_restarts(
-                returning.train_without_rejoin, tmp_path, 1, limit=2, grace_s=1.0
-            )
-            == 0
-        )
+        assert returning.launch_with_restarts(work, tmp_path, 1, limit=2, grace_s=1.0) == 0
     err = capfd.readouterr().err
     assert "it alone is restarted, 1 of at most 2 times" in err
     assert re.search(r"waited \d+ s for stage 1 to come back; if nothing hangs, increase", err)
@@ -182,13 +164,9 @@ def test_a_stage_that_hangs_is_noticed_when_the_others_need_nothing(tmp_path, ca
 
 
 def test_a_kill_before_the_first_checkpoint_restarts_the_whole_job(tmp_path, capfd):
+    work = partial(train, points=["saved"])
     with warns_of_restart("a process was gone", 2, 2):
-        assert (
-            returning.launch_with_restarts(
-                partial(train, points=["saved"]), tmp_path, 1, limit=2
-            )
-            == 0
-        )
+        assert returning.launch_with_restarts(work, tmp_path, 1, limit=2) == 0
     err = capfd.readouterr().err
     assert "it alone is restarted, 1 of at most 2 times" in err
     assert "stage 1 was started again alone, but was killed before its first" in err
@@ -209,13 +187,9 @@ def test_a_kill_after_the_elastic_phase_restarts_the_whole_job_from_its_end(
         work = partial(train, points=points)
         assert returning.launch_with_restarts(work, tmp_path, victim, limit) == 0
     assert capfd.readouterr().err.count("it alone is restarted") == limit - 1
-    first, *others = read_results(tmp_path)
-    for other in others:
-        for key in ("history", "weights", "evaluated again"):
-            assert other[key] == first[key]
-    assert [epoch["number"] for epoch in first["history"]] == list(range(EPOCHS))
-    assert first["history"][-1]["evaluation"]["loss"] == pytest.approx(first["evaluated again"])
-    for stage in (first, *others):
+    stages = read_results(tmp_path)
+    assert_equal_ends(stages, EPOCHS)
+    for stage in stages:
         assert stage["first tick"] >= TICKS
         assert stage["updates"] == []
 

@@ -1,8 +1,8 @@
 """Trainings in worlds of several processes, many of them in one launch, and what they leave."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from contract.spoiled import brittle
 from hocket import Checkpoints, Trainer
 from hocket.checkpoint.directory import read_manifest
 from hocket.methods import METHODS
+from hocket.methods.method import Method
 from hocket.methods.simulated.delays import with_staleness
 from hocket.remedies import Remedy
 from hocket.training.callback import Callback
@@ -67,6 +68,11 @@ class Case:
     stopped_by: int | None = None  # stage whose process asks to stop in epoch 1
     ignored: int = 0  # samples at the start of each batch whose targets are ignored
 
+    def build_method(self) -> Method:
+        """Its method with all that is said of it."""
+        method = METHODS[self.method](**dict(self.options)).with_remedies(*self.remedies)
+        return with_staleness(method, self.profile) if self.profile else method
+
     def __str__(self) -> str:
         told = [f"{name}={value}" for name, value in (*self.options, *self.trainer)]
         told += [f"{name}={value}" for name, value in self.budget]
@@ -77,6 +83,16 @@ class Case:
         told += [f"stopped_by={self.stopped_by}"] if self.stopped_by is not None else []
         told += [f"ignored={self.ignored}"] if self.ignored else []
         return "-".join([self.method, self.net, *told])
+
+
+def distinct(cases: Iterable[Case]) -> list[Case]:
+    """Cases without those that are trained as an earlier one, by a method of another name."""
+    found: dict[object, Case] = {}
+    for case in cases:
+        table = replace(case.build_method(), name="", paper="")
+        rest = replace(case, method="", options=(), remedies=(), profile=())
+        found.setdefault((table, rest), case)
+    return list(found.values())
 
 
 @dataclass
@@ -126,10 +142,9 @@ def trained(
     # The synthesizers of DNI need small steps on networks as small as these.
     rate = 1e-4 if "dni" in case.method else 0.01
     events: dict[int, list[str]] = {}
-    method = METHODS[case.method](**dict(case.options)).with_remedies(*case.remedies)
     with Trainer(
         modules,
-        method=with_staleness(method, case.profile) if case.profile else method,
+        method=case.build_method(),
         optimizer=partial(case.optimizer, lr=rate),
         scheduler=partial(torch.optim.lr_scheduler.StepLR, step_size=case.step, gamma=0.5),
         seed=3,

@@ -83,7 +83,6 @@ def build_trainer(
     training=True,
     replicas=1,
     method=None,
-    slow_timeout_s=60,
 ):
     """Build a trainer whose network fails in the process of one rank, in training or not."""
     rank = distributed.get_rank() if distributed.is_initialized() else int(os.environ["RANK"])
@@ -101,7 +100,7 @@ def build_trainer(
         optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.1),
         replicas=replicas,
         timeout_s=3,
-        slow_timeout_s=slow_timeout_s,
+        slow_timeout_s=60,
     )
 
 
@@ -134,10 +133,10 @@ def fail_in_the_data():
     fit(build_trainer(), broken())
 
 
-def fail_before_the_trainer(fault, faulty_rank, slow_timeout_s=60):
+def fail_before_the_trainer(fault, faulty_rank):
     if distributed.get_rank() == faulty_rank:
         fault(None)
-    fit(build_trainer(slow_timeout_s=slow_timeout_s), 20)
+    fit(build_trainer(), 20)
 
 
 def fail_between_trainings(fault, faulty_rank):
@@ -166,13 +165,20 @@ def evaluate_in_one_process():
         trained.evaluate(data(6))
 
 
-def catch_and_train_again():
-    """Catch the error in all processes, and train again."""
+def catch_and_train_again(slow_rank):
+    """Catch the error in all processes, train again, and end one of them much later.
+
+    Return 0 if this process has sockets, and all of them are on loopback.
+    """
     with contextlib.suppress(NonFiniteError, PeerFailedError):
         fit(build_trainer(not_a_number, 1), 20)
         return 1
-    fit(build_trainer())
-    return 0
+    fit(build_trainer(), 6, data(6))
+    addresses = set(socket_addresses(os.getpid()))
+    print(f"has sockets on {addresses}")
+    if distributed.get_rank() == slow_rank:
+        time.sleep(5)
+    return 0 if addresses and addresses <= {"127.0.0.1", "::1", "::ffff:127.0.0.1"} else 1
 
 
 def endless(number_of_batches=None):
@@ -226,19 +232,15 @@ def interrupt_asynchronously(starved):
         return 1
 
 
-def end_much_later(faulty_rank):
-    """Let one process run on for longer than the time-out after the training."""
-    fit(build_trainer())
-    if distributed.get_rank() == faulty_rank:
-        time.sleep(5)
-
-
-def train_without_fault():
-    """Train; return 0 if this process has sockets, and all of them are on loopback."""
-    fit(build_trainer(), 6, data(6))
-    addresses = set(socket_addresses(os.getpid()))
-    print(f"has sockets on {addresses}")
-    return 0 if addresses and addresses <= {"127.0.0.1", "::1", "::ffff:127.0.0.1"} else 1
+def destroy_the_groups():
+    """Train twice in a group of the trainer, and then in one of the script; destroy each."""
+    for _ in range(2):
+        with build_trainer(stages=2) as trainer:
+            fit(trainer)
+        distributed.destroy_process_group()
+    distributed.init_process_group("gloo")
+    fit(build_trainer(stages=2))
+    distributed.destroy_process_group()
 
 
 if __name__ == "__main__":
@@ -246,8 +248,7 @@ if __name__ == "__main__":
     rank = int(faulty_rank)
     if fault_name == "stop_while_connecting":
         holding(pipe, stop_while_connecting, rank)
-    if fault_name == "destroys the groups":
-        distributed.init_process_group("gloo")
-    holding(pipe, fail_in_training, globals().get(fault_name), rank, {"stages": 2})
-    if fault_name == "destroys the groups":
-        distributed.destroy_process_group()
+    elif fault_name == "destroy_the_groups":
+        holding(pipe, destroy_the_groups)
+    else:
+        holding(pipe, fail_in_training, globals()[fault_name], rank, {"stages": 2})

@@ -4,24 +4,18 @@
 """
 
 import dataclasses
-import os
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
-import benchmarks
-import hocket
 from benchmarks.faults import trial
 from benchmarks.faults.draw import draw_jobs, possible_stages
 from benchmarks.faults.expectations import EXPECTATIONS
 from benchmarks.faults.fault import Fault, format_schedule, parse_schedule
 from benchmarks.faults.job import FaultyJob
 from benchmarks.faults.trial import expected_digest, run_trial
+from end_to_end.torchrun import run_under_torchrun
 from hocket.errors import OptionError
 
-PATHS = [str(Path(hocket.__file__).parents[1]), str(Path(benchmarks.__file__).parents[1])]
 pytestmark = pytest.mark.xdist_group("faults and checkpoints")
 
 
@@ -53,9 +47,6 @@ OTHERS = [
     FaultyJob("dgl", 1, parse_schedule("kill stage 0 at tick 6")),
     FaultyJob("bp", 2, parse_schedule("drop packet of stage 0 at tick 6")),
     FaultyJob("ddg", 2, parse_schedule("terminate job of stage 1 at tick 6")),
-    *draw_jobs(
-        seed=1, count=2, methods=("ddg", "fr", "dni", "adl:accumulate=2"), most_stages=2
-    ),
 ]
 
 
@@ -128,28 +119,12 @@ sys.exit(run_faulty_job(job, Path(folder), attempt, job.time_limits(job.faults))
 """
 
 
-def run_under_torchrun(folder, *words):
-    """Run two processes in a folder until they end well."""
-    ended = subprocess.run(
-        [
-            *(sys.executable, "-m", "torch.distributed.run", "--standalone"),
-            *("--nproc-per-node", "2", *words),
-        ],
-        check=False,
-        env=os.environ | {"PYTHONPATH": os.pathsep.join(PATHS), "OMP_NUM_THREADS": "1"},
-        cwd=folder,
-        stderr=subprocess.PIPE,
-        text=True,
-        timeout=500,
-    )
-    assert ended.returncode == 0, ended.stderr
-
-
 def test_a_job_that_torchrun_restarts_resumes_from_its_last_checkpoint(tmp_path):
     """Before that, two trainings of each start give the same weights."""
     (tmp_path / "trainings.py").write_text(TRAININGS)
     words = "--max-restarts", "2", "trainings.py", "kill stage 1 at tick 6", str(tmp_path)
-    run_under_torchrun(tmp_path, *words)
+    code, err = run_under_torchrun(tmp_path, *words)
+    assert code == 0, err
     digests = [(tmp_path / f"digest-{rank}").read_text() for rank in range(2)]
     assert digests == [expected_digest("fdg", 2)] * 2
     assert (tmp_path / "fault-0.json").exists()
@@ -158,26 +133,6 @@ def test_a_job_that_torchrun_restarts_resumes_from_its_last_checkpoint(tmp_path)
     assert len(trainings) == 4
     assert len({row for rows in trainings for row in rows}) == 1, trainings
     assert [len(rows) for rows in trainings] == [2] * 4
-
-
-AGAIN = """
-import torch
-
-from hocket import Trainer
-
-batches = [(torch.ones(2, 2), torch.ones(2, dtype=torch.long))] * 3
-torch.manual_seed(0)
-for _ in range(2):
-    modules = [torch.nn.Linear(2, 2) for _ in range(2)]
-    with Trainer(modules, method="fdg", optimizer=torch.optim.SGD) as trainer:
-        trainer.fit(batches, epochs=1, progress=False)
-    torch.distributed.destroy_process_group()
-"""
-
-
-def test_a_training_may_follow_when_the_group_was_destroyed(tmp_path):
-    (tmp_path / "again.py").write_text(AGAIN)
-    run_under_torchrun(tmp_path, "again.py")
 
 
 # A thread of gloo that lets go of an operation late.
@@ -211,7 +166,8 @@ begun.wait()
 
 def test_a_process_ends_after_the_threads_of_gloo_have_let_go(tmp_path):
     (tmp_path / "busy.py").write_text(BUSY_AT_THE_END)
-    run_under_torchrun(tmp_path, "busy.py")
+    code, err = run_under_torchrun(tmp_path, "busy.py")
+    assert code == 0, err
 
 
 # Parsing and drawing of faults.

@@ -13,6 +13,7 @@ import pytest
 
 import hocket
 from benchmarks.faults.processes import children_of
+from contract.processes import wait_until
 
 WAIT_S = 600.0
 NETWORK = """
@@ -40,20 +41,8 @@ SIGNALS = [signal.SIGTERM, signal.SIGINT, signal.SIGHUP]
 PHASES = ["start", "training", "evaluation", "checkpoint"]
 
 
-@pytest.fixture(autouse=True)
-def _signals_are_not_ignored():
-    """As a program in the background would leave them to what it starts."""
-    before = [signal.signal(number, lambda *_: None) for number in SIGNALS]
-    yield
-    for number, handler in zip(SIGNALS, before, strict=True):
-        signal.signal(number, handler)
-
-
 def wait_for(condition, job):
-    deadline_s = time.monotonic() + WAIT_S
-    while not condition() and job.poll() is None:
-        assert time.monotonic() < deadline_s, "it takes too long"
-        time.sleep(0.005)
+    wait_until(lambda: condition() or job.poll() is not None, WAIT_S)
 
 
 def all_processes(pid):
@@ -101,9 +90,8 @@ def stop(folder, number, phase, seed, *words):
         for pid in processes:
             os.kill(pid, number)
         assert job.wait(WAIT_S) == 128 + number
-        deadline_s = time.monotonic() + 10
-        while any(Path("/proc", str(pid)).exists() for pid in processes):
-            assert time.monotonic() < deadline_s, "a process is left"
+        # No process is left.
+        wait_until(lambda: not any(Path("/proc", str(pid)).exists() for pid in processes), 10)
     finally:
         job.kill()
     told = (folder / "err").read_text()

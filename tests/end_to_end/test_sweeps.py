@@ -3,11 +3,11 @@
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import hocket
 import hocket_lab
+from contract.processes import wait_until
 from hocket.runs.run_dir import lock_run_dir
 from hocket_lab import Study
 from unit.lab.studies.in_process import run_here
@@ -34,13 +34,6 @@ method = ["fdg", "dgl"]
 def start(folder, *options, out="killed"):
     words = [sys.executable, "-m", "hocket", "sweep", "study.toml", "--out", out, *options]
     return subprocess.Popen(words, cwd=folder, stderr=subprocess.PIPE)
-
-
-def wait_for(condition):
-    deadline_s = time.monotonic() + WAIT_S
-    while not condition():
-        assert time.monotonic() < deadline_s, "it takes too long"
-        time.sleep(0.01)
 
 
 def checkpoints(folder):
@@ -78,7 +71,7 @@ def test_nothing_is_lost_by_sigkill_and_ctrl_c(tmp_path, monkeypatch):
     (tmp_path / "study.toml").write_text(STUDY)
     folder = tmp_path / "killed"
     sweep = start(tmp_path)
-    wait_for(lambda: in_third_epoch(folder) or sweep.poll() is not None)
+    wait_until(lambda: in_third_epoch(folder) or sweep.poll() is not None, WAIT_S)
     begun = in_third_epoch(folder)
     assert begun, "all runs ended before they were to be killed"
     sweep.kill()
@@ -86,11 +79,11 @@ def test_nothing_is_lost_by_sigkill_and_ctrl_c(tmp_path, monkeypatch):
     assert not (folder / "record.json").exists()
     # The runs notice that the sweep is gone, and end.
     runs = [run for run in (folder / "runs").iterdir() if (run / ".lock").exists()]
-    wait_for(lambda: all(map(is_free, runs)))
+    wait_until(lambda: all(map(is_free, runs)), WAIT_S)
 
     before = checkpoints(folder)
     sweep = start(tmp_path)
-    wait_for(lambda: checkpoints(folder) - before or sweep.poll() is not None)
+    wait_until(lambda: checkpoints(folder) - before or sweep.poll() is not None, WAIT_S)
     sweep.send_signal(signal.SIGINT)
     told = sweep.communicate()[1].decode()
     assert sweep.returncode in (130, 0), told  # 0 if it was done before the signal came

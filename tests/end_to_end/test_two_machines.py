@@ -8,12 +8,12 @@ import runpy
 import shlex
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 import torch
 
+from contract.processes import wait_until
 from end_to_end.namespaces import (
     CommandResult,
     environment,
@@ -207,8 +207,7 @@ def test_a_machine_that_is_cut_off_is_named_and_ends_itself(folders, tmp_path):
     script = write_script(tmp_path, text)
 
     def cut() -> None:
-        while not (folders[0] / "begun").exists():
-            time.sleep(0.1)
+        wait_until((folders[0] / "begun").exists, 1000)
         second = link.nodes[1]
         down = ["ip", "link", "set", second.interface, "down"]
         subprocess.run(second.command(*down), check=True)

@@ -316,16 +316,6 @@ def check_error(ticks: list[Tick], name: str, stages: int) -> str:
     return str(caught.value)
 
 
-@given(st.one_of(vertical, double), st.integers(2, 5), st.integers(1, 30))
-def test_held_weights_are_the_same_version_at_every_stage(method, stages, batches):
-    if not method.holds(stages):
-        return
-    versions = {}
-    for action in flat(list(unroll(method, stages, batches))):
-        if action.kind == "F":
-            assert versions.setdefault(action.batch, action.version) == action.version
-
-
 @given(any_methods, stage_counts, epochs)
 def test_a_forward_names_the_updates_until_its_backward(method, stages, sizes):
     """From the weights that it uses; also after an epoch that was drained."""

@@ -1,13 +1,12 @@
 """The naive references do what their papers say, before anything is compared with them.
 
 The laws of `contract/test_laws.py` hold for them too, as methods equal them to the bit.
-``close`` is float64 to 1e-12: same mathematics; ``equal`` is bit for bit.
 """
 
 import copy
 import itertools
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -15,14 +14,22 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from contract.small import (
+    CLASSES,
+    LINEARIZE,
+    ORDERS,
+    SGD,
+    Batches,
+    Net,
+    conv,
+    data,
+    different,
+    far,
+    mlp,
+)
+from hocket import cross_entropy
 from reference import adl, bp, ddg, dgl, dni, dsp, fdg, fr
 
-torch.set_num_threads(1)
-ORDERS = ["forward-first", "backward-first"]
-LINEARIZE = ["stash", "live", "recompute"]
-SGD = {"lr": 0.1, "momentum": 0.9, "weight_decay": 0.01}
-Batches = list[tuple[Tensor, Tensor]]
-Net = Callable[[int], list[nn.Module]]
 Train = Callable[..., list[float]]
 
 # Every delayed method at every choice of its options, by name.
@@ -35,68 +42,27 @@ for name, method in {"fr": fr, "dsp": dsp}.items():
         DELAYED[f"{name} recompute {order}"] = partial(method.train, order=order)
 
 
-def mlp(modules: int) -> list[nn.Module]:
-    """Modules of two layers each, so that even the first one has an inner weight."""
-    torch.manual_seed(0)
-    return [
-        nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 4), nn.Tanh()).double()
-        for _ in range(modules)
-    ]
-
-
-def conv(modules: int) -> list[nn.Module]:
-    torch.manual_seed(0)
-    net = [
-        nn.Sequential(nn.Conv2d(2, 2, 3, padding=1), nn.BatchNorm2d(2), nn.Tanh())
-        for _ in range(modules)
-    ]
-    net[-1].append(nn.Flatten())
-    return [module.double() for module in net]
-
-
-def data(count: int, *shape: int, features: int = 4) -> Batches:
-    make = torch.Generator().manual_seed(1)
-    options = {"generator": make, "dtype": torch.double}
-    return [
-        (torch.randn(*shape, **options), torch.randn(shape[0], features, **options))
-        for _ in range(count)
-    ]
-
-
-# 7 batches: longer than the longest delay here (6, fdg with 4 modules).
-MLP, CONV = (mlp, data(7, 3, 4)), (conv, data(7, 3, 2, 3, 3, features=18))
-
-
-def squared(out: Tensor, y: Tensor) -> Tensor:
-    return (out - y).square().sum(1).mean()
+BATCHES = data(mlp, 7)  # longer than the longest delay here (6, fdg with 4 modules)
 
 
 def run(
     train: Train, modules: list[nn.Module], batches: Batches, **options: Any
 ) -> list[Tensor]:
     """Train, and return the losses, then every weight and every statistic."""
-    losses = train(modules, batches, **{"loss": squared, **SGD, **options})
+    losses = train(modules, batches, **{"loss": cross_entropy, **SGD, **options})
     assert len(losses) == len(batches)
     states = (v.detach() for m in modules for v in m.state_dict().values())
     return [torch.tensor(losses, dtype=torch.double), *states]
 
 
-def equal(a: Iterable[Tensor], b: Iterable[Tensor]) -> bool:
-    return all(torch.equal(x, y) for x, y in zip(a, b, strict=True))
-
-
-def close(a: Iterable[Tensor], b: Iterable[Tensor]) -> bool:
-    return all(torch.allclose(x, y, 1e-12, 1e-12) for x, y in zip(a, b, strict=True))
-
-
-@pytest.mark.parametrize(("net", "batches"), [MLP, CONV], ids=["mlp", "conv"])
+@pytest.mark.parametrize("net", [mlp, conv])
 @pytest.mark.parametrize("shrink", [1.0, 0.5])
 @pytest.mark.parametrize("modules", [2, 3, 4])
-def test_fdg_by_number_is_fdg_by_position(
-    modules: int, shrink: float, net: Net, batches: Batches
-) -> None:
+def test_fdg_by_number_is_fdg_by_position(modules: int, shrink: float, net: Net) -> None:
+    batches = data(net, 7)
     by_number = run(fdg.train, net(modules), batches, linearize="live", shrink=shrink)
-    assert equal(by_number, run(fdg.train_deques, net(modules), batches, shrink=shrink))
+    by_position = run(fdg.train_deques, net(modules), batches, shrink=shrink)
+    assert not different(by_number, by_position)
 
 
 # M and beta, for the methods that have them.
@@ -146,22 +112,25 @@ def chain(
 def test_scalar_chain_follows_the_formulas_of_staleness(
     name: str, M: int, beta: float, modules: int
 ) -> None:
-    batches, net = data(11, 1, 1, features=1), []
+    make = torch.Generator().manual_seed(1)
+    numbers = torch.randn(2, 11, 1, 1, generator=make, dtype=torch.double)
+    batches, net = list(zip(*numbers, strict=True)), []
     weights = [1.5 - 0.25 * k for k in range(modules)]
     for weight in weights:
         net.append(nn.Sequential(nn.Linear(1, 1, bias=False), nn.Tanh()).double())
         nn.init.constant_(net[-1][0].weight, weight)
     options = {"accumulate": M} if M > 1 else {}
     options |= {"shrink": beta} if beta < 1 else {}
-    DELAYED[name](net, batches, loss=squared, lr=0.5, **options)
+    DELAYED[name](net, batches, loss=nn.functional.mse_loss, lr=0.5, **options)
     ends = [module[0].weight.item() for module in net]
     assert ends == pytest.approx(chain(name, M, beta, batches, weights), rel=1e-10)
 
 
 def test_official_fr_doubles_the_first_rate_and_the_statistics() -> None:
     start, plain, fast = conv(3), conv(3), conv(3)
-    run(fr.train, plain, CONV[1][:1], weight_decay=0.0)
-    run(fr.train, fast, CONV[1][:1], weight_decay=0.0, first_rate=2.0, statistics_twice=True)
+    batches, options = data(conv, 1), {"weight_decay": 0.0}
+    run(fr.train, plain, batches, **options)
+    run(fr.train, fast, batches, first_rate=2.0, statistics_twice=True, **options)
     for factor, a, b, c in zip([2, 1, 1], start, plain, fast, strict=True):
         assert torch.allclose(c[0].weight - a[0].weight, factor * (b[0].weight - a[0].weight))
     assert [m[1].num_batches_tracked.item() for m in plain] == [1, 1, 1]
@@ -170,22 +139,24 @@ def test_official_fr_doubles_the_first_rate_and_the_statistics() -> None:
 
 def test_dgl_trains_each_module_as_a_network_of_its_own() -> None:
     net, alone = mlp(3), mlp(3)
-    heads = [nn.Linear(4, 4).double() for _ in range(2)]
+    heads = [nn.Linear(5, CLASSES).double() for _ in range(2)]
     pairs = [
         [alone[0], copy.deepcopy(heads[0])],
         [alone[1], copy.deepcopy(heads[1])],
         alone[2:],
     ]
-    inputs = {k: [x for x, _ in MLP[1]] if k == 0 else [] for k in range(4)}
+    inputs = {k: [x for x, _ in BATCHES] if k == 0 else [] for k in range(4)}
     for k, module in enumerate(net, 1):
         module.register_forward_hook(lambda _, args, h, k=k: inputs[k].append(h.detach()))
-    run(dgl.train, net, MLP[1], heads=heads)
-    labels = [y for _, y in MLP[1]]
+    run(dgl.train, net, BATCHES, heads=heads)
+    labels = [y for _, y in BATCHES]
     for k, pair in enumerate(pairs):
         run(bp.train, pair, list(zip(inputs[k], labels, strict=True)))
         trained = [net[k], *heads[k : k + 1]]
-        assert equal(nn.Sequential(*trained).parameters(), nn.Sequential(*pair).parameters())
-    assert equal(run(dgl.train, mlp(1), MLP[1], heads=[]), run(bp.train, mlp(1), MLP[1]))
+        ends = (nn.Sequential(*each).parameters() for each in (trained, pair))
+        assert not different(*ends)
+    alone = run(bp.train, mlp(1), BATCHES)
+    assert not different(run(dgl.train, mlp(1), BATCHES, heads=[]), alone)
 
 
 class Oracle(nn.Module):
@@ -199,7 +170,7 @@ class Oracle(nn.Module):
     def forward(self, h: Tensor, y: Tensor) -> Tensor:
         with torch.enable_grad():
             h = h.detach().requires_grad_()
-            return torch.autograd.grad(squared(self.rest(h), y), h)[0] + 0 * self.unused
+            return torch.autograd.grad(cross_entropy(self.rest(h), y), h)[0] + 0 * self.unused
 
 
 @pytest.mark.parametrize("target_delay", [0, 1])
@@ -207,14 +178,15 @@ def test_dni_with_true_gradients_is_back_propagation(target_delay: int) -> None:
     net = mlp(3)
     options = {"conditional": True, "target_delay": target_delay}
     options["synthesizers"] = [Oracle(net[1:]), Oracle(net[2:])]
-    assert close(run(dni.train, net, MLP[1], **options), run(bp.train, mlp(3), MLP[1]))
+    found = run(dni.train, net, BATCHES, **options)
+    assert not far(found, run(bp.train, mlp(3), BATCHES), 1e-12)
 
 
 class Synthesizer(nn.Linear):
     """Synthesizer that starts at zero and ignores the label."""
 
     def __init__(self) -> None:
-        super().__init__(4, 4, dtype=torch.double)
+        super().__init__(5, 5, dtype=torch.double)
         nn.init.zeros_(self.weight)
         nn.init.zeros_(self.bias)
 
@@ -226,12 +198,13 @@ class Synthesizer(nn.Linear):
 @pytest.mark.parametrize("target_delay", [0, 1])
 def test_dni_target_is_the_input_gradient_and_comes_after_its_delay(target_delay: int) -> None:
     net, s, options = mlp(2), Synthesizer(), {"weight_decay": 0.0, "target_delay": target_delay}
-    x, y = MLP[1][0]
+    x, y = BATCHES[0]
     h = net[0](x).detach().requires_grad_()
-    (r,) = torch.autograd.grad(squared(net[1](h), y), h)
-    run(dni.train, net, MLP[1][:1], synthesizers=[s], **options)
-    assert torch.allclose(s.bias, SGD["lr"] * 2 * r.sum(0) / 3, 1e-12)
-    assert torch.allclose(s.weight, SGD["lr"] * 2 * r.T @ h / 3, 1e-12)
+    (r,) = torch.autograd.grad(cross_entropy(net[1](h), y), h)
+    run(dni.train, net, BATCHES[:1], synthesizers=[s], **options)
+    assert torch.allclose(s.bias, SGD["lr"] * 2 * r.sum(0) / len(x), 1e-12)
+    assert torch.allclose(s.weight, SGD["lr"] * 2 * r.T @ h / len(x), 1e-12)
     net = mlp(2)
-    run(dni.train, net, MLP[1][:2], synthesizers=[Synthesizer()], **options)
-    assert equal(net[0].parameters(), mlp(2)[0].parameters()) == (target_delay == 1)
+    run(dni.train, net, BATCHES[:2], synthesizers=[Synthesizer()], **options)
+    moved = different(net[0].parameters(), mlp(2)[0].parameters())
+    assert bool(moved) == (target_delay == 0)

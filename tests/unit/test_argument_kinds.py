@@ -32,17 +32,28 @@ BATCHES = data(mlp, 3)
         ({"gradient_error_every": "3"}, "gradient_error_every is '3'; give a number"),
         ({"gradient_error_every": 3, "on_gradient_error": 5}, "on_gradient_error is 5; give"),
         ({"method": "dgl-async", "stage_speeds": 3}, "stage_speeds is 3; give a list, such as"),
+        ({"precison": "bf16"}, "'precison' .did you mean 'precision'"),
+        ({"options": {"clip": 1.0}}, r"options is .*hocket\.TrainingOptions"),
+        ({"stages": 3}, "leave the option stages out"),
+        ({"batchnorm": "none"}, "batchnorm is 'none'; wanted 'local' or 'shared'"),
+        ({"replicas": 3}, "replicas is 3, .* start 6"),
+        ({"slow_timeout_s": 10}, "slow_timeout_s is 10, and timeout_s"),
     ],
 )
-def test_an_option_of_another_kind_is_refused(options, text):
+def test_an_option_of_another_kind_or_out_of_its_range_is_refused(options, text):
     with pytest.raises(OptionError, match=text):
         Trainer(mlp(2), optimizer=sgd, **options)
 
 
-@pytest.mark.parametrize("network", ["resnet", nn.Linear, 3, [1, 2]])
-def test_what_is_no_network_is_refused(network):
-    with pytest.raises(OptionError, match=r"the network is .*; give a module, or a list of mo"):
-        Trainer(network, optimizer=sgd)
+def test_what_is_no_network_and_batches_that_cannot_be_iterated_are_refused():
+    for network in ("resnet", nn.Linear, 3, [1, 2]):
+        told = r"the network is .*; give a module, or a list of mo"
+        with pytest.raises(OptionError, match=told):
+            Trainer(network, optimizer=sgd)
+    trainer = Trainer(mlp(2), optimizer=sgd)
+    for use in (trainer.evaluate, trainer.predict):
+        with pytest.raises(DataError, match="the data are 3; give a DataLoader"):
+            use(3)
 
 
 def test_an_optimizer_of_a_network_is_told_what_it_gets():
@@ -76,12 +87,6 @@ def test_an_argument_of_fit_of_another_kind_is_refused(options, error, text):
     with pytest.raises(error, match=text):
         trainer.fit(**{"train": BATCHES, "progress": False, **length, **options})
     assert all(map(torch.equal, before, trainer.network.parameters()))
-
-
-@pytest.mark.parametrize("method", ["evaluate", "predict"])
-def test_batches_that_cannot_be_iterated_are_refused(method):
-    with pytest.raises(DataError, match="the data are 3; give a DataLoader"):
-        getattr(Trainer(mlp(2), optimizer=sgd), method)(3)
 
 
 def test_data_with_indices_alone_are_batches():

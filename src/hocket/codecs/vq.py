@@ -117,7 +117,11 @@ class _VQEncoder:
     def encode(self, tensor: Tensor) -> Tree:
         """Return the indices, the tensor's form, and the codebooks if they have changed."""
         require_finite(tensor.to(torch.float32).abs().amax())
-        vectors = _to_vectors(tensor, self._codec.group_count(_channel_count(tensor)))
+        channels = _channel_count(tensor)
+        groups = self._codec.group_count(channels)
+        last = tensor.permute(0, 2, 3, 1) if tensor.dim() == 4 else tensor
+        rows = last.reshape(-1, groups, channels // groups)
+        vectors = rows.transpose(0, 1).to(torch.float32).contiguous()
         if self._books is None:
             self._books = self._initialise(vectors)
         books = self._books
@@ -318,11 +322,3 @@ def _channel_count(tensor: Tensor) -> int:
             f"{tuple(tensor.shape)}; choose another codec"
         )
     return tensor.shape[1] if tensor.dim() == 4 else tensor.shape[-1]
-
-
-def _to_vectors(tensor: Tensor, groups: int) -> Tensor:
-    """Return the vectors (G, P, D) of a tensor, in float32."""
-    channels = _channel_count(tensor)
-    last = tensor.permute(0, 2, 3, 1) if tensor.dim() == 4 else tensor
-    rows = last.reshape(-1, groups, channels // groups)
-    return rows.transpose(0, 1).to(torch.float32).contiguous()

@@ -8,10 +8,10 @@ The order and the augmentation, and so the bits of batch b in epoch e, depend on
 
 import inspect
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
-from typing import Any, Protocol, TypeVar, final
+from typing import Any, Protocol, final
 
 import torch
 from torch import Generator, Tensor
@@ -23,8 +23,6 @@ Transform = Callable[[Tensor, Generator], Tensor]
 """Function from a batch of inputs (B, ...) to another; it draws from the generator only."""
 AHEAD = 2
 """Batches for each worker that are ready or in work."""
-Key = TypeVar("Key")
-Value = TypeVar("Value")
 
 
 class Examples(Protocol):
@@ -168,44 +166,32 @@ class Batches:
         return torch.randperm(len(self.examples), generator=rng)
 
     def serve(self, epoch: int, first: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield batches `first`, `first + 1`, ... of an epoch without changing `self.epoch`."""
-        take = partial(self._take, epoch, self.order(epoch))
-        yield from prepare_ahead(take, range(first, len(self)), self.workers)
+        """Yield batches `first`, `first + 1`, ... of an epoch without changing `self.epoch`.
+
+        An error in preparing a batch is raised when its turn comes.
+        """
+        take, numbers = partial(self._take, epoch, self.order(epoch)), range(first, len(self))
+        if not self.workers:
+            yield from map(take, numbers)
+            return
+
+        # Threads prepare some later batches meanwhile, and not processes: reading files,
+        # decoding images and PyTorch's operations let other threads run, no tensor is copied to
+        # another process, and nothing is forked.
+        waiting: deque[Future[tuple[Tensor, Tensor]]] = deque()
+        pool = ThreadPoolExecutor(self.workers, thread_name_prefix="hocket-data")
+        try:
+            for number in numbers:
+                waiting.append(pool.submit(take, number))
+                if len(waiting) == AHEAD * self.workers:
+                    yield waiting.popleft().result()
+            while waiting:
+                yield waiting.popleft().result()
+        finally:  # also if the rest is not wanted
+            pool.shutdown(wait=False, cancel_futures=True)
 
     def _take(self, epoch: int, order_N: Tensor, batch: int) -> tuple[Tensor, Tensor]:
         rows_B = order_N[batch * self.batch_size : (batch + 1) * self.batch_size]
         return self.examples.take(
             rows_B, make_generator(self.seed, "augmentation", epoch, batch)
         )
-
-
-def prepare_ahead(
-    prepare: Callable[[Key], Value], keys: Iterable[Key], workers: int
-) -> Iterator[Value]:
-    """Yield the result for each key, in order; some later ones are prepared meanwhile.
-
-    Threads do that, and not processes: reading files, decoding images and PyTorch's operations
-    let other threads run, no tensor is copied to another process, and nothing is forked.
-
-    Args:
-        prepare: Returns the result for a key; several threads call it at the same time.
-        keys: The keys.
-        workers: Number of threads; 0 to prepare each result when the caller wants it.
-
-    Raises:
-        Exception: Preparing a result raised it; it is raised again when its turn comes.
-    """
-    if not workers:
-        yield from map(prepare, keys)
-        return
-    waiting: deque[Future[Value]] = deque()
-    pool = ThreadPoolExecutor(workers, thread_name_prefix="hocket-data")
-    try:
-        for key in keys:
-            waiting.append(pool.submit(prepare, key))
-            if len(waiting) == AHEAD * workers:
-                yield waiting.popleft().result()
-        while waiting:
-            yield waiting.popleft().result()
-    finally:  # also if the rest is not wanted
-        pool.shutdown(wait=False, cancel_futures=True)

@@ -23,9 +23,19 @@ def digits(*, batch_size: int, seed: int = 0) -> Data:
 
     Raises:
         OptionError: scikit-learn is not installed.
-    """
+    """  # noqa: DOC501  # missing_extra returns an OptionError
+    # Find the images of the installed scikit-learn; importing it would take a second.
+    package = find_spec("sklearn")
+    folders = package.submodule_search_locations if package is not None else None
+    files = [Path(folder, "datasets", "data", "digits.csv.gz") for folder in folders or ()]
+    file = next(filter(Path.is_file, files), None)
+    if file is None:
+        raise missing_extra(
+            "scikit-learn", "data", "data set 'digits'", alternative="choose 'synthetic'"
+        )
+
     # 1797 rows of 64 pixels and the label.
-    rows = np.loadtxt(_find_file(), delimiter=",")
+    rows = np.loadtxt(file, delimiter=",")
     # RandomState, because NumPy never changes its stream: the split outlives new versions.
     shuffled = rows[np.random.RandomState(0).permutation(len(rows))]
     images_N1HW = torch.from_numpy(shuffled[:, :-1].astype(np.uint8)).view(-1, 1, 8, 8)
@@ -40,21 +50,4 @@ def digits(*, batch_size: int, seed: int = 0) -> Data:
         classes=10,
         shape=(1, 8, 8),
         kind="images",
-    )
-
-
-def _find_file() -> Path:
-    """Find the images of the installed scikit-learn; importing it would take a second.
-
-    Raises:
-        OptionError: scikit-learn is not installed.
-    """  # noqa: DOC501  # missing_extra returns an OptionError
-    package = find_spec("sklearn")
-    folders = package.submodule_search_locations if package is not None else None
-    for folder in folders or ():
-        file = Path(folder) / "datasets" / "data" / "digits.csv.gz"
-        if file.is_file():
-            return file
-    raise missing_extra(
-        "scikit-learn", "data", "data set 'digits'", alternative="choose 'synthetic'"
     )

@@ -182,15 +182,12 @@ def encode_header(header: dict[str, Any]) -> tuple[Tensor, Tensor | None]:
     rest = bytearray(text[room:])
     body = _to_uint32(len(text)) + _to_uint32(zlib.crc32(rest)) + text[:room].ljust(room, b"\0")
     first = bytearray(_to_uint32(zlib.crc32(body)) + body)
-    return _to_tensor(first), _to_tensor(rest) if rest else None
+    first_tensor = torch.frombuffer(first, dtype=torch.uint8)
+    return first_tensor, torch.frombuffer(rest, dtype=torch.uint8) if rest else None
 
 
 def _to_uint32(value: int) -> bytes:
     return value.to_bytes(4, "big")
-
-
-def _to_tensor(data: bytearray) -> Tensor:
-    return torch.frombuffer(data, dtype=torch.uint8)
 
 
 def remaining_bytes(first: Tensor) -> int:

@@ -87,9 +87,7 @@ class AsyncProcess(Engine):
         self._stage.load_state_dict(part)
 
     def set_goal(self, epochs: int, length: int | None, *, epoch: int, again: bool) -> None:
-        """Let the stage train for a number of epochs.
-
-        See the base.
+        """See the protocol.
 
         From here on to ``finish`` any stage may be killed and rejoin.
         """

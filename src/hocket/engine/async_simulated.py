@@ -78,6 +78,8 @@ class AsyncSimulation(Engine):
         speeds: Speed of each stage.
     """
 
+    tick_count = 0
+
     def __init__(
         self,
         stages: Sequence[AsyncStage],
@@ -88,12 +90,6 @@ class AsyncSimulation(Engine):
         self._stages = stages
         self._source = source
         self._clock = EventClock(speeds)
-        self._tick_count = 0
-
-    @property
-    def tick_count(self) -> int:
-        """Number of turns that the first stage has taken."""
-        return self._tick_count
 
     @property
     def reached_goal(self) -> bool:
@@ -101,10 +97,7 @@ class AsyncSimulation(Engine):
         return all(stage.finished for stage in self._stages)
 
     def set_goal(self, epochs: int, length: int | None, *, epoch: int, again: bool) -> None:
-        """Let each stage train for a number of epochs.
-
-        See the base.
-        """
+        """See the protocol."""
         for stage in self._stages:
             stage.data_epoch = epoch
             stage.set_goal(epochs, length, again=again)
@@ -125,13 +118,13 @@ class AsyncSimulation(Engine):
         self._source.send(first.turns, first.epoch, inputs, targets)
         # Before the first batch nothing can be drawn; after that it is the first stage's turn.
         events = self._others() + self._turn() + self._others()
-        self._tick_count += 1
+        self.tick_count += 1
         return events
 
     def finish(self) -> list[Event]:
         """Apply gradients that were too few for an update; nothing else is in flight."""
         return [
-            event for stage in self._stages for event in stage.final_update(self._tick_count)
+            event for stage in self._stages for event in stage.final_update(self.tick_count)
         ]
 
     def state_dict(self) -> list[Tree]:
@@ -145,7 +138,7 @@ class AsyncSimulation(Engine):
         for stage, part in zip(self._stages, parts, strict=True):
             stage.load_state_dict(part)
         self._clock.load_state_dict(parts[0]["clock"])
-        self._tick_count = self._stages[0].turns
+        self.tick_count = self._stages[0].turns
 
     def _others(self) -> list[Event]:
         events = []
@@ -154,4 +147,4 @@ class AsyncSimulation(Engine):
         return events
 
     def _turn(self) -> list[Event]:
-        return self._stages[self._clock.next()].take_turn(self._tick_count)
+        return self._stages[self._clock.next()].take_turn(self.tick_count)

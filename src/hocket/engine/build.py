@@ -232,9 +232,24 @@ def build_engine(parts: EngineParts) -> Engine:
     Raises:
         OptionError: A stage is not compatible with the method, or an option needs ticks.
     """
-    free = parts.setup.method.free_running
-    alone = isinstance(parts.world, SoloWorld)
-    parts.setup.check_streams(len(parts.modules) if alone else 1)
+    # Refuse streams where they would let nothing overlap, and graphs where stages wait.
+    setup, free = parts.setup, parts.setup.method.free_running
+    here = len(parts.modules) if isinstance(parts.world, SoloWorld) else 1
+    if setup.streams and (setup.device.type != "cuda" or free or here == 1):
+        waits = "run freely" if free else "wait for each other"
+        raise OptionError(
+            "streams let stages in lockstep overlap on one GPU, and there are "
+            f"{here} in this process, which {waits}, on device {str(setup.device)!r}; leave "
+            "streams out"
+        )
+    if setup.cuda_graphs and (free or not isinstance(parts.world, SoloWorld)):
+        raise OptionError(
+            "cuda_graphs capture stages of one process in lockstep, and "
+            + (f"those of {setup.method.name!r} run freely" if free else "there are several")
+            + "; leave cuda_graphs out"
+        )
+
+    # Build the engine of the stages here.
     if isinstance(parts.world, SoloWorld):
         return build_async_simulation(parts) if free else build_serial(parts)
     build = build_async_process if free else build_distributed
@@ -257,8 +272,11 @@ def build_serial(parts: EngineParts) -> SerialEngine:
     to_next: list[ToNext] = [*(edge.to_next() for edge in edges), NoNextStage()]
 
     # On a GPU stages may compute at the same time, each on its stream.
-    streams = StageStreams(setup.device, count) if setup.streams else None
-    if streams is not None:
+    # Graphs are captured on a stream that all of them share.
+    streams = None
+    if setup.device.type == "cuda" and (setup.streams or setup.cuda_graphs):
+        streams = StageStreams(setup.device, count, shared=setup.cuda_graphs)
+    if setup.streams:
         to_previous, to_next = on_streams(to_previous, to_next)
     stages = [
         build_stage(setup, parts.of_stage(k, to_previous[k], to_next[k])) for k in range(count)

@@ -71,10 +71,7 @@ class DistributedEngine(LockstepEngine):
         return self._announce.predict(self.stages[0], batches)
 
     def start_at(self, ticks: int, batches: int, updates: int) -> None:
-        """Continue a training that other stages began.
-
-        See the base.
-        """
+        """See the protocol."""
         super().start_at(ticks, batches, updates)
         self._lookahead.tick = ticks - 1
 

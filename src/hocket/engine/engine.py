@@ -160,10 +160,7 @@ class LockstepEngine(Engine):
         return self.program.tick_count
 
     def step(self, inputs: Tree, targets: Tree, epoch: int) -> list[Event]:
-        """Do the tick in which a batch enters.
-
-        See the base.
-        """
+        """See the protocol."""
         self._send(inputs, targets, epoch)
         events = []
         for tick in enter(self.program):

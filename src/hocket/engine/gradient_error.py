@@ -20,9 +20,9 @@ from hocket.methods.method import Method
 from hocket.options.require import require_functions
 from hocket.program.action import Action, Tick
 from hocket.stage.passes.edges import backward_roots
-from hocket.stage.passes.forward_only import forward_again
 from hocket.stage.stage import Stage
-from hocket.tree import Tree, map_tensors
+from hocket.stage.weight_copies.forward_state import forward_without_buffer_updates
+from hocket.tree import Tree, copy_tensors, map_tensors
 
 
 @dataclass(frozen=True)
@@ -110,9 +110,17 @@ class GradientErrorMeter:
             stages = [self.stages[a.stage] for a in due if a.batch == batch]
             if flushed:  # the last stage, which is first to update, has not yet
                 stages = list(self.stages)
-            gradients = _gradients(self._loss_again(number, batch), stages)
-            indices = [stage.index for stage in stages]
-            self._true[batch] = dict(zip(indices, gradients, strict=True))
+            loss = self._loss_again(number, batch)
+
+            # Weights that are frozen now have no gradient.
+            trained = {stage.index: _trained(stage) for stage in stages}
+            weights = [w for group in trained.values() for w in group if w.requires_grad]
+            flat = torch.autograd.grad(loss, weights, allow_unused=True) if weights else ()
+            found = dict(zip(weights, flat, strict=True))
+            self._true[batch] = {
+                index: _flat([found.get(weight) for weight in group], group)
+                for index, group in trained.items()
+            }
 
     def __call__(self, event: Event, stage: Stage) -> None:
         """Compare a gradient as soon as its backward is done."""
@@ -142,23 +150,15 @@ class GradientErrorMeter:
         try:
             for stage in self.stages:
                 action = Action("F", stage.index, batch)
-                value = forward_again(stage.core, batch, value)
+                with stage.core.contexts.computing(batch, "forward"):
+                    copies = copy_tensors(value)
+                    value = forward_without_buffer_updates(stage.module, copies)
             # With the random numbers and in the precision of the backward of the last stage.
             action = Action("B", stage.index, batch)
             return backward_roots(stage.core, batch, value, targets, ()).roots[0]
         except Exception as error:
             add_place(error, action, number)
             raise
-
-
-def _gradients(loss: Tensor, stages: Sequence[Stage]) -> list[Tensor]:
-    """Return the gradient of a loss at each of some stages, a vector (D,) in float64."""
-    trained = [_trained(stage) for stage in stages]
-    # Weights that are frozen now have no gradient.
-    weights = [weight for group in trained for weight in group if weight.requires_grad]
-    flat = torch.autograd.grad(loss, weights, allow_unused=True) if weights else ()
-    found = dict(zip(weights, flat, strict=True))
-    return [_flat([found.get(weight) for weight in group], group) for group in trained]
 
 
 def _trained(stage: Stage) -> list[nn.Parameter]:

@@ -21,11 +21,13 @@ class StageStreams:
     Args:
         device: The GPU.
         count: Number of stages.
+        shared: Use one stream for all of them.
     """
 
-    def __init__(self, device: torch.device, count: int) -> None:
+    def __init__(self, device: torch.device, count: int, *, shared: bool = False) -> None:
         self._device = device
-        self._streams = [torch.cuda.Stream(device) for _ in range(count)]
+        streams = [torch.cuda.Stream(device) for _ in range(1 if shared else count)]
+        self._streams = streams * count if shared else streams
 
     @contextmanager
     def tick(self) -> Iterator[None]:

@@ -370,12 +370,14 @@ class StageTrainer:
             OptionError: The data have no length, and the arguments no number of steps.
         """
         args, length = self.args, length_of(self._train_loader)
-        if args.max_steps > 0 or self._train_loader is None:
-            return 1 if args.max_steps <= 0 else int(args.max_steps)
+        steps: int = args.max_steps
+        if steps > 0:
+            return steps
+        if self._train_loader is None:
+            return 1
         if length is None:
             raise OptionError("train_dataset has no length; give max_steps")
-        steps: int = ceil(args.num_train_epochs * ceil(length / self._accumulate))
-        return steps
+        return ceil(args.num_train_epochs * ceil(length / self._accumulate))
 
     def _start_state(self, file: Path | None = None) -> transformers.TrainerState:
         """Return the state of a new training, or of the one that wrote a file."""

@@ -77,6 +77,9 @@ class CommonOptions:
     streams: bool = False
     """Let the stages of one process compute on separate streams of a GPU, so that small stages
     overlap."""
+    cuda_graphs: bool = False
+    """Capture what the stages of one process compute in CUDA graphs, and replay these: faster
+    where steps are short. Tried with a recorder on CPUs, and not yet on a GPU."""
     stage_timing: StageTiming = "regular"
     """Intervals between the turns of asynchronous stages (dgl-async): regular or random."""
     checksum: bool = True
@@ -135,6 +138,7 @@ class CommonOptions:
                 "batchnorm is 'shared', whose sums over the replicas cannot be compiled; leave "
                 "compile out, or batchnorm at 'local'"
             )
+        problems += self._find_uncapturable()
         every = self.check_every or 1
         if every > 1 and self.on_nan == "skip":
             problems.append(
@@ -149,3 +153,20 @@ class CommonOptions:
                 "loss scale"
             )
         return problems
+
+    def _find_uncapturable(self) -> list[str]:
+        """Return one problem for each option that CUDA graphs cannot have."""
+        wrong = {
+            "streams": self.streams,
+            "compile": bool(self.compile),
+            "precision": self.precision == "fp16",
+            "on_nan": self.on_nan == "skip",
+            "check_every": self.check_every == 1,
+            "replicas": self.replicas > 1,
+        }
+        return [
+            f"{name} is {getattr(self, name)!r}, which CUDA graphs cannot capture; leave "
+            "cuda_graphs or it out"
+            for name, is_wrong in wrong.items()
+            if is_wrong and self.cuda_graphs
+        ]

@@ -70,8 +70,13 @@ class OwnFunction:
         import torch  # a command line that only reads names does without it
 
         try:
+            file = Path(self.module)
+            self._let_import()
             with torch.random.fork_rng(devices=[]):
-                module = self._import_module()
+                if file.suffix == ".py":
+                    module = _run_file(file.resolve(), file.read_bytes())
+                else:
+                    module = importlib.import_module(self.module)
         except Exception as error:
             raise OptionError(
                 format_problems(
@@ -120,13 +125,6 @@ class OwnFunction:
         folder = str(file.parent.resolve() if file.suffix == ".py" else Path.cwd())
         if folder not in sys.path:
             sys.path.insert(0, folder)
-
-    def _import_module(self) -> ModuleType:
-        file = Path(self.module)
-        self._let_import()
-        if file.suffix != ".py":
-            return importlib.import_module(self.module)
-        return _run_file(file.resolve(), file.read_bytes())
 
 
 @functools.cache

@@ -267,31 +267,21 @@ class _GraphBuilder:
                     return position, dimension
         return None
 
-    def _shows_single(
-        self, usual: Sequence[Value], single: Sequence[Value], calls: Candidate
-    ) -> bool:
-        """Return True if the values that are sent for a single input show the batch size.
-
-        Args:
-            usual: Values sent for the whole batch.
-            single: Values sent for a single input.
-            calls: Calls of the cut point.
-        """
-        batch = self._find_batch_dimension(calls)
-        if batch is None or len(usual) != len(single):
-            return False
-        position, dimension = batch
-        shape, usual_shape = list(single[position].shape), list(usual[position].shape)
-        count = batch_size(self.sample)
-        shape[dimension : dimension + 1] = [size * count for size in shape[dimension:][:1]]
-        return shape == usual_shape
-
     def _build_cut_point(self, calls: Candidate) -> CutPoint:
         sent = _sent_values(self.recordings[TRAINING], calls[TRAINING])
+        batch = self._find_batch_dimension(calls)
         keys = {}
         for mode, call in calls.items():
             values = _sent_values(self.recordings[mode], call)
-            if not mode.single or self._shows_single(sent, values, calls):
+            is_known = not mode.single
+            if mode.single and batch is not None and len(sent) == len(values):
+                # The values that are sent for a single input may show the batch size.
+                position, dimension = batch
+                shape = list(values[position].shape)
+                count = batch_size(self.sample)
+                shape[dimension : dimension + 1] = [n * count for n in shape[dimension:][:1]]
+                is_known = shape == list(sent[position].shape)
+            if is_known:
                 value_keys = (_find_key(value, call) for value in values)
                 keys[mode] = tuple(key for key in value_keys if key is not None)
         crossing = (find_crossing_weights(self.recordings[m], c) for m, c in calls.items())
@@ -305,7 +295,7 @@ class _GraphBuilder:
             + sum(self.weights[name].numel() for name in weights),
             needs_sizes=self._needs_sizes(calls),
             shapes=tuple(value.shape for value in sent),
-            batch=self._find_batch_dimension(calls),
+            batch=batch,
         )
 
     def _find_weight_layers(self, accepted: Sequence[Candidate]) -> dict[str, int]:
@@ -323,8 +313,8 @@ class _GraphBuilder:
                 if owner_calls:
                     last = bisect_right(starts, owner_calls[0])
             layers[name] = last
-        for name, alias in self.shared_weights.aliases():
-            layers[alias] = layers[name]
+        for name, aliases in self.shared_weights.aliases.items():
+            layers |= dict.fromkeys(aliases, layers[name])
         return layers
 
     def _find_weightless_layers(

@@ -19,6 +19,9 @@ class SharedWeights:
 
     Args:
         network: The network.
+
+    Attributes:
+        aliases: All names of each of its parameters and buffers, by the first one.
     """
 
     def __init__(self, network: nn.Module) -> None:
@@ -27,17 +30,12 @@ class SharedWeights:
         for entries in (network.named_parameters, network.named_buffers):
             for name, tensor in entries(remove_duplicate=False):
                 by_id.setdefault(id(tensor), []).append(name)
-        self._aliases = {names[0]: names for names in by_id.values()}
+        self.aliases = {names[0]: names for names in by_id.values()}
         self._scripted = {
             name
             for name, module in network.named_modules()
             if isinstance(module, torch.jit.ScriptModule)
         }
-
-    def aliases(self) -> Iterator[tuple[str, str]]:
-        """Yield the first name of each tensor with each of its other names."""
-        for first, names in self._aliases.items():
-            yield from ((first, other) for other in names[1:])
 
     def find_problem(self, name: str, recording: Recording) -> str | None:
         """Return the reason why a weight cannot be used on both sides of a cut, if any.
@@ -48,7 +46,7 @@ class SharedWeights:
         """
         if name not in self._parameters:
             return f"buffer {name!r} is used on both sides; keep its uses in one stage"
-        owners = {alias.rpartition(".")[0] for alias in self._aliases[name]}
+        owners = {alias.rpartition(".")[0] for alias in self.aliases[name]}
         # A block has more than weights, such as a mode, and is in one stage as a whole.
         calls = [call for call in recording.calls if call.name in owners]
         blocks = {block for call in calls for block in call.callers}

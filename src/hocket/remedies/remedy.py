@@ -190,11 +190,13 @@ class StageRemedies(StageRemedy):
 
     def shift_for_forward(self, due: int) -> list[Tensor | None] | None:
         """Return the shift of the one remedy that moves the weights of forwards."""
-        return _only(remedy.shift_for_forward(due) for remedy in self._remedies)
+        shifts = (remedy.shift_for_forward(due) for remedy in self._remedies)
+        return next((shift for shift in shifts if shift is not None), None)
 
     def shift_for_backward(self, staleness: int) -> list[Tensor | None] | None:
         """Return the shift of the one remedy that moves the weights of backwards."""
-        return _only(remedy.shift_for_backward(staleness) for remedy in self._remedies)
+        shifts = (remedy.shift_for_backward(staleness) for remedy in self._remedies)
+        return next((shift for shift in shifts if shift is not None), None)
 
     def correct_gradient(self, forward_weights: Sequence[Tensor] | None) -> None:
         """Let each remedy correct ``grad`` of the weights."""
@@ -240,13 +242,6 @@ class StageRemedies(StageRemedy):
             remedy.load_state_dict(remembered)
 
 
-def _only(
-    answers: Iterable[list[Tensor | None] | None],
-) -> list[Tensor | None] | None:
-    """Return the answer that is not None, if any."""
-    return next((answer for answer in answers if answer is not None), None)
-
-
 def dense_gradient(weight: nn.Parameter, stage: int) -> Tensor:
     """Return the gradient of a weight, of its shape.
 
@@ -267,22 +262,6 @@ def dense_gradient(weight: nn.Parameter, stage: int) -> Tensor:
             "remedy out, or use other layers"
         )
     return gradient
-
-
-def attach_remedies(
-    remedies: Sequence[Remedy], stage: StageInfo, weights: Weights
-) -> StageRemedies:
-    """Attach remedies to a stage; none where no gradient is late.
-
-    Args:
-        remedies: Remedies of the method.
-        stage: The stage.
-        weights: Its weights.
-    """
-    if not stage.staleness:
-        return StageRemedies([])
-    attached = [remedy.attach(stage, weights) for remedy in remedies]
-    return StageRemedies(attached, count_flushed_updates(remedies))
 
 
 def count_flushed_updates(remedies: Iterable[Remedy]) -> int:

@@ -159,10 +159,10 @@ OF_A_MACHINE = ("data_dir", "device", "run_dir", "threads")
 """Choices that may differ between the processes of a run."""
 MAY_CHANGE = frozenset([
     "stages", "plan", "replicas", "epochs", "updates", "evaluate_every", "early_stopping",
-    "data_dir", "workers", "device", "streams", "threads", "timeout_s", "slow_timeout_s",
-    "checksum", "run_dir", "log_every", "gradient_error_every", "record_timeline",
-    "tensorboard", "log_to", "weights_format", "checkpoint_every", "checkpoint_keep",
-    "on_checkpoint_error", "on_nan", "check_every",
+    "data_dir", "workers", "device", "streams", "cuda_graphs", "threads", "timeout_s",
+    "slow_timeout_s", "checksum", "run_dir", "log_every", "gradient_error_every",
+    "record_timeline", "tensorboard", "log_to", "weights_format", "checkpoint_every",
+    "checkpoint_keep", "on_checkpoint_error", "on_nan", "check_every",
 ])  # fmt: skip
 """Choices that may differ in a resumed run."""
 

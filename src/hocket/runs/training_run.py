@@ -4,9 +4,8 @@ import dataclasses
 import signal
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
+from collections.abc import Callable, Iterator, Sequence, Sized
 from contextlib import suppress
-from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -100,10 +99,20 @@ class TrainingRun:
         except Exception as error:
             self._fail(error)
             raise
-        # Evaluate averaged weights, and write the end.
+        # Evaluate averaged weights, unless a signal asks one of the processes to stop.
         with Interrupt(heard(stop_signals())) as interrupt:  # that all processes end alike
-            last = partial(_evaluate_until_asked, self._trainer, data.test, interrupt)
-            return self._end("finished", evaluate=last)
+
+            def served() -> Iterator[Any]:
+                iterator = iter(data.test)
+                yield from islice(iterator, 1)  # an evaluation of no batch is an error
+                yield from interrupt.until_asked(iterator)
+
+            def evaluate() -> tuple[EvaluationResult | None, int]:
+                result = self._trainer.evaluate(served())
+                asked = max(self._trainer.gather(interrupt.asked))
+                return (None if asked else result), asked
+
+            return self._end("finished", evaluate=evaluate)
 
     def _stopped(self) -> str:
         """Describe how far an interrupted training has come."""
@@ -301,30 +310,6 @@ class TrainingRun:
                 message = cannot_write(self._run_dir / SUMMARY, error)
                 warn(message)
         return summary
-
-
-def _evaluate_until_asked(
-    trainer: Trainer, batches: Iterable[Any], interrupt: Interrupt
-) -> tuple[EvaluationResult | None, int]:
-    """Evaluate the network, unless a signal asks one of the processes to stop.
-
-    Args:
-        trainer: The trainer.
-        batches: Batches of the evaluation.
-        interrupt: Interrupt of this process, with the number of its signal.
-
-    Returns:
-        The result, or None; and the number of the signal, or 0.
-    """
-
-    def served() -> Iterator[Any]:
-        iterator = iter(batches)
-        yield from islice(iterator, 1)  # an evaluation of no batch is an error
-        yield from interrupt.until_asked(iterator)
-
-    result = trainer.evaluate(served())
-    asked = max(trainer.gather(interrupt.asked))
-    return (None if asked else result), asked
 
 
 def _fractions(totals: Totals, trained_s: float) -> dict[str, float | None]:

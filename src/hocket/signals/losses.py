@@ -43,7 +43,9 @@ def cross_entropy(output: Tree, targets: Tree, *, label_smoothing: float = 0.0) 
     """
     if isinstance(own := getattr(output, "loss", None), Tensor) and not label_smoothing:
         return own
-    if _are_probabilities(output, targets):
+    both = isinstance(output, Tensor) and isinstance(targets, Tensor)
+    alike = both and targets.is_floating_point() and output.shape == targets.shape
+    if alike and output.dim() >= 2:  # the targets are probabilities of the classes
         dtype = torch.promote_types(output.dtype, targets.dtype)
         if output.dim() == 3:
             output, targets = output.flatten(0, 1), targets.flatten(0, 1)
@@ -52,11 +54,19 @@ def cross_entropy(output: Tree, targets: Tree, *, label_smoothing: float = 0.0) 
         )
     dimension = class_dimension(output, targets)
     if dimension is None:
+        advice = "for others give a loss of your own, a function of output and targets"
+        if hasattr(output, "loss"):  # labels of causal models are shifted by one
+            advice = (
+                "the network computes its loss by itself if its inputs have 'labels': give "
+                "loss=lambda output, _: output.loss and these, or for one class for each "
+                "sample loss=lambda output, targets: hocket.cross_entropy(output.logits, "
+                "targets)"
+            )
         raise DataError(
             f"cross_entropy got an output {describe(output)} and targets {describe(targets)}; "
             "it takes one tensor of class scores, (B, C), (B, T, C) or (B, C, H, W), and whole "
             "numbers (B,), (B, T) or (B, H, W), or probabilities of the scores' shape; "
-            f"{_advise(output)}"
+            f"{advice}"
         )
     if dimension == output.dim() - 1:
         output, targets = output.flatten(0, -2), targets.flatten()
@@ -75,28 +85,6 @@ def cross_entropy(output: Tree, targets: Tree, *, label_smoothing: float = 0.0) 
         ignore_index=IGNORED,
         reduction=reduction,
         label_smoothing=label_smoothing,
-    )
-
-
-def _advise(output: Tree) -> str:
-    """Return what to do with an output that is no tensor of scores."""
-    if hasattr(output, "loss"):  # labels of causal models are shifted by one
-        return (
-            "the network computes its loss by itself if its inputs have 'labels': give "
-            "loss=lambda output, _: output.loss and these, or for one class for each sample "
-            "loss=lambda output, targets: hocket.cross_entropy(output.logits, targets)"
-        )
-    return "for others give a loss of your own, a function of output and targets"
-
-
-def _are_probabilities(output: Tree, targets: Tree) -> bool:
-    """Return True if targets may be probabilities of the classes of a tensor of scores."""
-    return (
-        isinstance(output, Tensor)
-        and isinstance(targets, Tensor)
-        and targets.is_floating_point()
-        and output.shape == targets.shape
-        and output.dim() >= 2
     )
 
 

@@ -7,21 +7,31 @@ from torch import Tensor, nn
 
 from hocket.optim.factory import NamedParameters, build_optimizer, build_scheduler
 from hocket.options.common_options import Reduce
-from hocket.remedies.remedy import Remedy, StageInfo, Weights, attach_remedies
+from hocket.remedies.remedy import (
+    Remedy,
+    StageInfo,
+    StageRemedies,
+    Weights,
+    count_flushed_updates,
+)
 from hocket.stage.contexts import PassContexts
 from hocket.stage.finite.nonfinite import LateCheck, NonFiniteCheck
+from hocket.stage.graphs.recorder import GraphRecorder, build_recorder
+from hocket.stage.graphs.runner import Runner, build_runner
+from hocket.stage.graphs.step import ReplayedStep
 from hocket.stage.in_flight import DeferredTarget, InFlight
 from hocket.stage.late_gradients.build import build_linearizer
 from hocket.stage.late_gradients.compiled import CompiledLayers
 from hocket.stage.late_gradients.linearizer import Linearizer, StageLayers
 from hocket.stage.layers.compatibility import ForbidForward
 from hocket.stage.layers.known_layers import KnownLayers
-from hocket.stage.layers.module_tensors import GradientFlow, ModuleTensors
+from hocket.stage.layers.module_tensors import ModuleTensors
 from hocket.stage.parts import StageParts
 from hocket.stage.setup import Setup
+from hocket.stage.update.bare_step import do_step
 from hocket.stage.update.clipping import as_clipping
 from hocket.stage.update.loss_scale import LossScale
-from hocket.stage.update.untrained import ForeignWeights, UntrainedWeights
+from hocket.stage.update.untrained import UntrainedWeights
 from hocket.stage.update.updater import Updater
 from hocket.stage.weights.forward_check import ForwardCheck
 from hocket.stage.weights.stage_weights import NewestWeights, build_weights
@@ -37,7 +47,8 @@ class StageChecks:
         late: The same once in several ticks, if the search is postponed.
         forward: Check that forwards leave alone what they have to.
         inner_forward: Context manager for a backward that must forward nothing; None if it may.
-        foreign_weights: Weights of other stages, which the loss must not use.
+        foreign_weights: Weights of other stages by name, which the loss must not use; empty
+            once the first backward from a loss has used none.
     """
 
     layers: NonFiniteCheck
@@ -45,7 +56,7 @@ class StageChecks:
     late: LateCheck
     forward: ForwardCheck
     inner_forward: ForbidForward | None
-    foreign_weights: ForeignWeights
+    foreign_weights: list[tuple[str, nn.Parameter]]
 
 
 @dataclass(kw_only=True)
@@ -58,7 +69,6 @@ class StageCore:
         layers: Known facts about the layers.
         signal_layers: Known facts about the network of the signal.
         tensors: Weights and buffers of the layers.
-        flow: Knowledge of the outputs that a gradient flows through.
         contexts: Random numbers and precision of the passes.
         updater: Updater of the layers.
         signal_updater: Updater of a network that learns from targets.
@@ -68,6 +78,7 @@ class StageCore:
         weights: Weights that each action meets.
         loss_scale: Factor on the backward.
         checks: Checks of what the stage computes.
+        runner: Runs what the actions compute.
         in_flight: Batches between their forward and their backward.
         deferred_targets: Batches whose targets have not come back yet.
         epochs: Epoch of each batch whose update is to come.
@@ -79,7 +90,6 @@ class StageCore:
     layers: KnownLayers
     signal_layers: KnownLayers
     tensors: ModuleTensors
-    flow: GradientFlow
     contexts: PassContexts
     updater: Updater
     signal_updater: Updater
@@ -89,6 +99,7 @@ class StageCore:
     weights: NewestWeights
     loss_scale: LossScale
     checks: StageChecks
+    runner: Runner
     in_flight: InFlight
     deferred_targets: dict[int, DeferredTarget] = field(default_factory=dict)
     epochs: dict[int, int] = field(default_factory=dict)
@@ -106,7 +117,8 @@ def build_core(setup: Setup, parts: StageParts) -> StageCore:
         OptionError: The layers, the optimizer or the scheduler are not ones for a stage.
     """
     method, layers = setup.method, KnownLayers(parts.module)
-    updater, signal_updater, untrained = build_updaters(setup, parts)
+    recorder = build_recorder(setup.device) if setup.cuda_graphs else None
+    updater, signal_updater, untrained = build_updaters(setup, parts, recorder)
 
     # Graphs, and the weights that forwards and backwards meet.
     linearizer = build_linearizer(
@@ -128,6 +140,7 @@ def build_core(setup: Setup, parts: StageParts) -> StageCore:
 
     # Checks of layers and signal.
     modules, updaters = (parts.module, parts.signal_network), (updater, signal_updater)
+    own = {weight for module in modules for weight in module.parameters()}
     late = LateCheck(setup.ticks_per_check, modules, updaters, parts.names)
     of_layers, of_signal = (
         NonFiniteCheck(module, its_updater, setup.on_nan, late, parts.names)
@@ -139,42 +152,43 @@ def build_core(setup: Setup, parts: StageParts) -> StageCore:
         late=late,
         forward=ForwardCheck(setup, parts, layers, weights.stand_in),
         inner_forward=ForbidForward(parts.index) if linearizer.forbids_inner_forward else None,
-        foreign_weights=ForeignWeights(parts.names.parameters, *modules),
+        foreign_weights=[(n, p) for p, n in parts.names.parameters.items() if p not in own],
     )
 
     # Gradients of an earlier backward come from no batch of this training.
     for each in updaters:
         each.zero_grad()
 
-    tensors = ModuleTensors(parts.module)
+    trained = (*updater.parameters, *signal_updater.parameters)
     return StageCore(
         setup=setup,
         parts=parts,
         layers=layers,
         signal_layers=KnownLayers(parts.signal_network),
-        tensors=tensors,
-        flow=GradientFlow(tensors),
+        tensors=ModuleTensors(parts.module),
         contexts=PassContexts(setup, parts),
         updater=updater,
         signal_updater=signal_updater,
-        trained=(*updater.parameters, *signal_updater.parameters),
+        trained=trained,
         untrained=untrained,
         linearizer=linearizer,
         weights=weights,
         loss_scale=setup.build_loss_scale(),
         checks=checks,
+        runner=build_runner(setup, parts, trained, late, linearizer, recorder),
         in_flight=in_flight,
     )
 
 
 def build_updaters(
-    setup: Setup, parts: StageParts
+    setup: Setup, parts: StageParts, recorder: GraphRecorder | None
 ) -> tuple[Updater, Updater, UntrainedWeights]:
     """Build the updaters of the layers and of a network that learns from targets.
 
     Args:
         setup: Options that all stages share.
         parts: Parts of the stage.
+        recorder: Recorder of steps; None to compute each.
 
     Returns:
         Both updaters, and the weights that they leave out.
@@ -209,7 +223,10 @@ def build_updaters(
             optimizer = build_optimizer(setup.optimizer, parameters, parts.index, parts.count)
             staleness = method.staleness(parts.index, parts.count)
             stage = StageInfo(parts.index, parts.count, staleness)
-            attached = attach_remedies(remedies, stage, Weights(trained, optimizer))
+            if staleness:  # remedies act where gradients are late
+                weights = Weights(trained, optimizer)
+                each = [remedy.attach(stage, weights) for remedy in remedies]
+                attached = StageRemedies(each, count_flushed_updates(remedies))
             if setup.scheduler is not None:
                 by_epochs = setup.scheduler_unit == "epoch" and not method.free_running
                 scheduler = build_scheduler(
@@ -229,6 +246,7 @@ def build_updaters(
             lr_factor=lambda update: min(1.0, (update + 1) / first_updates) * lr_factor,
             build_reduction=parts.reduction,
             clip=as_clipping(setup.clip),
+            step=do_step if recorder is None else ReplayedStep(recorder),
             remedies=attached,
         )
 

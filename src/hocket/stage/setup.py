@@ -10,7 +10,7 @@ import torch
 from hocket.codecs.codec import Codec
 from hocket.codecs.registry import as_codec
 from hocket.codecs.stateless import Exact
-from hocket.errors import OptionError, Problems
+from hocket.errors import Problems
 from hocket.methods.method import Method
 from hocket.methods.simulated.stage_speeds import StageSpeeds
 from hocket.optim.factory import OptimizerFactory, wrong_factories
@@ -67,7 +67,22 @@ class Setup(TrainingOptions):
         problems += self.find_problems()
         problems += wrong_functions(loss=self.loss, evaluation_loss=self.evaluation_loss)
         problems += wrong_factories(self.optimizer, self.scheduler)
-        problems += self._find_impossible_skips()
+        if self.skip_batches and isinstance(self.skip_batches, frozenset):
+            problems += [
+                f"skip_batches has {batch!r}; batches are numbered from 0"
+                for batch in self.skip_batches
+                if isinstance(batch, int) and batch < 0
+            ]
+            if self.replicas > 1:
+                problems.append(
+                    f"{self.replicas} replicas share each batch, and do not agree on which to "
+                    "skip; leave skip_batches out, or use one replica"
+                )
+            if self.method.free_running:
+                problems.append(
+                    f"the stages of method {self.method.name!r} run freely, and each numbers "
+                    "its batches for itself; leave skip_batches out"
+                )
         if self.precision == "fp16" and self.method.signal.learns_from_gradient:
             problems.append(
                 f"precision is 'fp16', and method {self.method.name!r} predicts gradients, "
@@ -77,45 +92,6 @@ class Setup(TrainingOptions):
 
     def _bring_into(self, name: str, form: Callable[[Any], object]) -> None:
         object.__setattr__(self, name, form(getattr(self, name)))
-
-    def _find_impossible_skips(self) -> list[str]:
-        """Return one problem for each reason not to skip the batches of ``skip_batches``."""
-        if not self.skip_batches or not isinstance(self.skip_batches, frozenset):
-            return []
-        problems = [
-            f"skip_batches has {batch!r}; batches are numbered from 0"
-            for batch in self.skip_batches
-            if isinstance(batch, int) and batch < 0
-        ]
-        if self.replicas > 1:
-            problems.append(
-                f"{self.replicas} replicas share each batch, and do not agree on which to "
-                "skip; leave skip_batches out, or use one replica"
-            )
-        if self.method.free_running:
-            problems.append(
-                f"the stages of method {self.method.name!r} run freely, and each numbers its "
-                "batches for itself; leave skip_batches out"
-            )
-        return problems
-
-    def check_streams(self, stages: int) -> None:
-        """Check that streams let stages of one process overlap.
-
-        Args:
-            stages: Number of stages in this process.
-
-        Raises:
-            OptionError: They would not.
-        """
-        kind, method = self.device.type, self.method
-        if self.streams and (kind != "cuda" or method.free_running or stages == 1):
-            free = "run freely" if method.free_running else "wait for each other"
-            raise OptionError(
-                "streams let stages in lockstep overlap on one GPU, and there are "
-                f"{stages} in this process, which {free}, on device {str(self.device)!r}; "
-                "leave streams out"
-            )
 
     @property
     def ticks_per_check(self) -> int:
@@ -127,7 +103,7 @@ class Setup(TrainingOptions):
         if self.check_every is not None:
             return self.check_every
         skips = self.on_nan == "skip" or self.precision == "fp16"
-        return 1 if skips or self.device.type == "cpu" else 50
+        return 1 if skips or (self.device.type == "cpu" and not self.cuda_graphs) else 50
 
     def autocast(self) -> torch.autocast:
         """Return the context manager of the precision to compute in."""

@@ -12,7 +12,6 @@ from hocket.data.loader_state import (
     remaining_batches,
     restore_loader,
 )
-from hocket.errors import DataError, warn
 from hocket.training.callback import CallbackList
 from hocket.training.results.meters import TrainingMeter
 from hocket.training.results.metrics import EpochResult, EvaluationResult
@@ -124,23 +123,6 @@ class FitState:
         if not reads and not isinstance(train, EpochLoader):  # which counts its epochs
             return iter(())
         return remaining_batches(train, self.batches, count, self.samples)
-
-    def require_same_length(self, length: int | None) -> None:
-        """Refuse data of another length within an epoch, and warn of them between two.
-
-        Args:
-            length: Batches in an epoch now; None if unknown.
-
-        Raises:
-            DataError: The current epoch was begun with another number of batches.
-        """
-        before, self.length = self.length, length
-        if None in (before, length) or before == length:
-            return
-        change = f"an epoch had {before} batches before the checkpoint, and has {length}"
-        if self.batches:
-            raise DataError(f"{change}; give the data that the training began with")
-        warn(f"{change} from now on")
 
     def enter(self, accumulate: int, samples: int) -> None:
         """Count a batch that enters.

@@ -339,8 +339,14 @@ class Trainer:
 
     def finish(self) -> list[Event]:
         """Complete every batch in flight and apply every gradient."""
-        self._warn_of_missing_epochs()
-        self._fit_state.drain()
+        setup, state = self._session.setup, self._fit_state
+        counts_epochs = setup.scheduler is not None and setup.scheduler_unit == "epoch"
+        if counts_epochs and state.epoch == 0 and state.batches:
+            self._warn_once(
+                "the scheduler counts epochs, and none has ended, so the learning rate has not "
+                "changed; call end_epoch after each epoch, or give scheduler_unit='update'"
+            )
+        state.drain()
         with ctrl_c_held_back():
             return self._session.ticks.finish()
 
@@ -590,15 +596,6 @@ class Trainer:
         self.collect()
         state: dict[str, Any] = self.network.state_dict()
         return state
-
-    def _warn_of_missing_epochs(self) -> None:
-        setup, state = self._session.setup, self._fit_state
-        counts_epochs = setup.scheduler is not None and setup.scheduler_unit == "epoch"
-        if counts_epochs and state.epoch == 0 and state.batches:
-            self._warn_once(
-                "the scheduler counts epochs, and none has ended, so the learning rate has not "
-                "changed; call end_epoch after each epoch, or give scheduler_unit='update'"
-            )
 
     def _warn_of_autocast(self) -> None:
         setup = self._session.setup

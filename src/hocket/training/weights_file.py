@@ -3,7 +3,6 @@
 from io import BytesIO
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -38,8 +37,16 @@ def save_weights(network: nn.Module, file: Path) -> None:
     state = network.state_dict()
     # A layer may keep other things than tensors (get_extra_state).
     weights = {n: v.cpu() if isinstance(v, Tensor) else v for n, v in state.items()}
+    # In memory first, as writers of both formats hide why a disk refuses the bytes.
+    stream = BytesIO()
+    if file.suffix == ".safetensors":
+        tensors = {n: v for n, v in weights.items() if isinstance(v, Tensor)}
+        copies = {name: value.contiguous().clone() for name, value in tensors.items()}
+        stream.write(import_safetensors().save(copies))
+    else:
+        torch.save(weights, stream)
     with replace_atomically(file) as unfinished:
-        unfinished.write_bytes(_serialize(weights, file.suffix))
+        unfinished.write_bytes(stream.getbuffer())
 
 
 def remove_other_formats(file: Path) -> None:
@@ -47,14 +54,3 @@ def remove_other_formats(file: Path) -> None:
     for suffix in SUFFIXES:
         if suffix != file.suffix and file.exists():
             file.with_suffix(suffix).unlink(missing_ok=True)
-
-
-def _serialize(weights: dict[str, Any], suffix: str) -> bytes | memoryview:
-    """Return the bytes of a file, as writers of both formats hide why a disk refuses them."""
-    if suffix == ".safetensors":
-        tensors = {n: v for n, v in weights.items() if isinstance(v, Tensor)}
-        copies = {name: value.contiguous().clone() for name, value in tensors.items()}
-        return bytes(import_safetensors().save(copies))
-    stream = BytesIO()
-    torch.save(weights, stream)
-    return stream.getbuffer()

@@ -94,7 +94,9 @@ class EncodedPort(Generic[Sent, Received]):
 
         # Send the codes instead of the values.
         # An empty tensor keeps the position of one that is encoded.
-        structure = map_tensors(_placeholder, packet.values)
+        structure = map_tensors(
+            lambda t: t.new_empty(0) if t.is_floating_point() else t, packet.values
+        )
         content: Any = (structure, encoded)
         self._port.send(packet.with_values(content))
 
@@ -180,10 +182,6 @@ def _encode(encoder: Encoder, tensor: Tensor) -> Tree:
 
 def _decode(decoder: Decoder, encoded: Tree) -> Tensor:
     return encoded if isinstance(encoded, Tensor) else decoder.decode(encoded)
-
-
-def _placeholder(tensor: Tensor) -> Tensor:
-    return tensor.new_empty(0) if tensor.is_floating_point() else tensor
 
 
 def _norm(parts: list[Tensor]) -> float:

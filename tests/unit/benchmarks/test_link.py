@@ -27,7 +27,7 @@ def measure(out, **options):
     return Record.read(out)
 
 
-@pytest.mark.usefixtures("possible")
+@pytest.mark.usefixtures("possible", "row_server")
 def test_the_record_has_every_row_at_every_rate(tmp_path, capsys):
     rows = ["bp", "ddp", "fdg:extra_delay=1"]
     record = measure(tmp_path, rows=rows, mbit_s=(1000, 100))
@@ -39,7 +39,8 @@ def test_the_record_has_every_row_at_every_rate(tmp_path, capsys):
     assert (alone["processes"], shared["processes"], decoupled["processes"]) == (1, 2, 2)
     assert decoupled["choices"]["delay"] == 4
     assert all(row["ms_min"] <= row["ms_per_sample"] <= row["ms_max"] for row in record.rows)
-    assert alone["sent_mib"] == [0]
+    # Less than an activation: the kernel greets its neighbours on a link that is new.
+    assert alone["sent_mib"] == pytest.approx([0], abs=1e-3)
     # All gradients of data parallelism cross the link, and one activation of a method.
     weights_mib = record.settings["parameters"] * 4 / 2**20
     assert max(shared["sent_mib"]) > weights_mib

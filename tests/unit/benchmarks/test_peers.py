@@ -19,6 +19,7 @@ from hocket.errors import CutError, OptionError
 from hocket.methods import METHODS, parse_method
 from unit.benchmarks.small_workloads import exact, vectors, weights
 
+pytestmark = pytest.mark.usefixtures("row_server")
 STEPS = 2
 
 

@@ -16,6 +16,7 @@ from hocket.runs.config import RunConfig
 from hocket.runs.train import train
 from hocket.signals.losses import cross_entropy
 
+pytestmark = pytest.mark.usefixtures("row_server")
 UPDATES = 30  # of which the first pass has 23, and the last of them a shorter batch
 CONFIG = partial(
     RunConfig,

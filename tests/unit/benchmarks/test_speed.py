@@ -18,6 +18,7 @@ from benchmarks.harness.repetition import (
 from benchmarks.peers import PreparedTraining
 from benchmarks.speed import SpeedSettings, count_parameters, measure_speed
 
+pytestmark = pytest.mark.usefixtures("row_server")
 QUIET = NoisePolicy(foreign=0.04, retries=2, patience_s=0)
 
 

@@ -11,8 +11,9 @@ from benchmarks.study_times import StudyTimesSettings, measure_study_times
 from hocket.errors import OptionError
 from hocket_lab.studies.study import Study
 from hocket_lab.studies.sweep import sweep
-from unit.lab.studies.in_process import pretend_runs, run_here
+from unit.lab.studies.in_process import pretend_runs
 
+pytestmark = pytest.mark.usefixtures("row_server", "studies_here")
 BP = {"method": "bp", "stages": 1}
 ADL = {"method": "adl:accumulate=2", "stages": 2, "plan": "hidden1", "batch_size": 32}
 STUDY = partial(
@@ -34,13 +35,6 @@ STUDY = partial(
     jobs=1,
 )
 SETTINGS = partial(StudyTimesSettings, repetitions=2, seconds=0.02)
-
-
-@pytest.fixture(autouse=True)
-def here(monkeypatch):
-    """Run the trainings of studies in this process, and draw nothing of them."""
-    run_here(monkeypatch)
-    monkeypatch.setattr("hocket_lab.studies.sweep.draw_curves", lambda _, file: file.touch())
 
 
 def test_updates_of_a_study_are_multiplied_by_seconds_in_processes(tmp_path, monkeypatch):

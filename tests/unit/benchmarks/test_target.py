@@ -17,8 +17,9 @@ from benchmarks.report.render import render
 from benchmarks.target import TargetMeasurement, TargetSettings, measure_target
 from hocket.errors import OptionError
 from unit.benchmarks.small_workloads import exact
-from unit.lab.studies.in_process import HereProcess, run_here
+from unit.lab.studies.in_process import HereProcess
 
+pytestmark = pytest.mark.usefixtures("row_server", "studies_here")
 ROWS = ("bp-all", "local-sgd:steps=2", "diloco:steps=4", "paci:accumulate=2,codec=bf16+predict")
 SETTINGS = partial(
     TargetSettings,
@@ -37,13 +38,6 @@ SETTINGS = partial(
     repetitions=2,
     seconds=0.02,
 )
-
-
-@pytest.fixture(autouse=True)
-def here(monkeypatch):
-    """Run the trainings of methods in this process, and draw nothing of a sweep."""
-    run_here(monkeypatch)
-    monkeypatch.setattr("hocket_lab.studies.sweep.draw_curves", lambda _, file: file.touch())
 
 
 def pretend_times(_, rows, **__):

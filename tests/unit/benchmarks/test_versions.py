@@ -34,7 +34,9 @@ def test_outcomes_are_counted_failures_named_and_other_versions_kept(
     assert row["python"] == ".".join(map(str, sys.version_info[:3]))
     assert "1 passed, 1 failed, 1 skipped" in capsys.readouterr().err
     found = {name: row[name] for name in ("passed", "failed", "skipped", "wall_s", "failures")}
+    versions = {name: row[name] for name in ("python", "torch", "numpy")}
     monkeypatch.setattr(module, "run_tests", lambda *_: found)
+    monkeypatch.setattr(module, "ask_versions", lambda _: (sys.executable, versions))
     older = row | {"torch": "2.9.1", "failures": []}
     Record.read(tmp_path).with_rows([row, older]).write(tmp_path)
     measure_versions(settings)

@@ -13,6 +13,7 @@ from benchmarks.peers import build_baseline
 from hocket.errors import HocketError
 from unit.benchmarks.small_workloads import Fails, exact, processor_s, stumble
 
+pytestmark = pytest.mark.usefixtures("row_server")
 WORK = exact()
 
 

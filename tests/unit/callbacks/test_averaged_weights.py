@@ -73,13 +73,17 @@ def test_weights_without_an_average_and_statistics_are_the_present_ones():
     assert same == {name for name, _ in trainer.network.named_buffers()}
 
 
-def test_a_new_fit_averages_anew():
+def test_a_new_fit_averages_anew_and_a_stage_without_weights_has_no_averages():
     averaged = AveragedWeights(0.0)
     fit(trainer_of(), averaged)
     other = trainer_of()
     averaged.on_start(other, None)
     other.prepare(BATCHES[0][0])
     assert bits(averages(other, averaged)) == bits(other.state_dict())
+    network = nn.Sequential(nn.Flatten(), *mlp(1))
+    trainer = fit(trainer_of(network, stages=Plan(("1",))), averaged)
+    assert averaged.stage_tensors(trainer.stages[0]) == {}
+    assert averaged.stage_tensors(trainer.stages[1])
 
 
 def saved_in_the_middle(folder, modules):
@@ -108,14 +112,6 @@ def test_a_checkpoint_keeps_averages_of_a_training_that_goes_on_without_them(tmp
         trainer.resume(tmp_path)
         fit(trainer, None, epochs, callbacks=callbacks, checkpoints=Checkpoints(tmp_path))
     assert bits(averages(trainer, after)) == bits(wanted)
-
-
-def test_a_stage_without_weights_has_no_averages():
-    network = nn.Sequential(nn.Flatten(), *mlp(1))
-    averaged = AveragedWeights(DECAY)
-    trainer = fit(trainer_of(network, stages=Plan(("1",))), averaged)
-    assert averaged.stage_tensors(trainer.stages[0]) == {}
-    assert averaged.stage_tensors(trainer.stages[1])
 
 
 def test_tensors_that_no_other_cut_would_find_are_refused(tmp_path):

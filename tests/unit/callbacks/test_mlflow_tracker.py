@@ -85,9 +85,6 @@ def test_processes_have_runs_of_their_own_in_an_experiment_that_may_be_there(
     MLflow("mine", "stage1").close(failed=True)
     assert package.client.run == ("found old", {"hocket.training": "mine"}, "mine.stage1")
     assert package.client.ended == [("r", "FAILED")]
-
-
-def test_a_run_that_does_not_begin_is_refused(package):
     package.refuses = True
     with pytest.raises(OptionError, match="cannot start a run: no server"):
         MLflow("mine")

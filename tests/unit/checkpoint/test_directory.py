@@ -71,9 +71,7 @@ def test_a_checkpoint_is_read_as_it_was_written(tmp_path):
         assert state["weights"].stride() == STATE["weights"].stride()
         assert state["numbers"] == STATE["numbers"]
     assert not list(tmp_path.glob(".*"))
-
-
-def test_tensors_that_share_memory_still_do(tmp_path):
+    # Tensors that share memory still do.
     value = torch.zeros(3)
     data = pack({"a": value, "b": [value[1:]]}, "it")
     value += 1  # the packed state does not change

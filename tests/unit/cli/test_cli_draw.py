@@ -84,8 +84,6 @@ def test_a_timeline_is_drawn_below_its_program(draw, options, title, absent):
         ("--timeline t.json --out t.gif", "cannot draw to 't.gif'"),
         ("--first 3", "first is 3, but there is no timeline"),
         ("--staleness 2,1", "staleness is [2, 1]; write numbers of updates that fall to 0"),
-        ("--staleness much", "staleness is 'much'; write a number for each stage: 6,4,2,0"),
-        ("--staleness 2,0 --stages 3", "between 2 stages, and there are 3"),
         ("--staleness 2,0 --timeline t.json", "a timeline has one already; drop --staleness"),
     ],
 )
@@ -93,15 +91,12 @@ def test_invalid_options_are_refused_and_nothing_is_drawn(refused, arguments, me
     assert message in refused("draw", *arguments.split())
 
 
-def test_an_empty_timeline_has_an_empty_table_and_no_picture(draw):
+def test_an_empty_timeline_and_actions_that_take_no_time_have_no_picture(draw, refused):
     Timeline(()).write(Path("t.json"))
     code, out, _ = draw("--timeline t.json")
     assert code == 0
     assert "busy" in out
     assert "the timeline has no batches" in draw("--timeline t.json --out t.svg")[2]
-
-
-def test_actions_that_take_no_time_have_no_picture(draw, refused):
     Timeline((Span(0, "F", 0, 0, 1.5, 1.5), Span(0, "F", 1, 1, 2.0, 3.0))).write(Path("t.json"))
     assert draw("--timeline t.json --out t.svg")[0] == 0
     said = refused("draw", "--timeline", "t.json", "--batches", 1, "--out", "zero.svg")

@@ -121,15 +121,13 @@ def words_in(text):
 
 
 @WIDTHS
-def test_no_value_of_the_methods_is_cut(capsys, monkeypatch, width):
+def test_no_value_of_the_methods_is_cut_and_prose_breaks_between_words(
+    capsys, monkeypatch, width
+):
     text = printed(capsys, monkeypatch, width, method_table(4))
     for row in method_rows(4):  # all but the paper, which is prose
         assert words_in(" ".join(row[:-1])) <= words_in(text)
     assert {name for name in METHOD_COLUMNS if name in text} == set(METHOD_COLUMNS)
-
-
-@WIDTHS
-def test_prose_breaks_between_words(capsys, monkeypatch, width):
     printed(capsys, monkeypatch, width, option_table(), data_table())
 
 

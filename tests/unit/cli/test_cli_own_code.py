@@ -65,7 +65,7 @@ def mine(tmp_path, monkeypatch):
     sys.modules.pop("mine", None)
 
 
-def test_a_function_builds_a_method_and_a_class_a_remedy():
+def test_a_function_builds_a_method_or_loads_data_and_a_class_is_a_remedy():
     method = parse_method(METHOD)
     assert method == parse_method(METHOD)  # its file has run once
     assert (method.backward_delay, method.name) == (2, parse_method("mine.py:late").name)
@@ -73,9 +73,6 @@ def test_a_function_builds_a_method_and_a_class_a_remedy():
     assert parse_method("ddg:linearize=live+mine.py:Half").remedies[0].share == 0.5
     assert normalize_method("mine.py:late:extra=1+mine.py:Half(share=25e-2)") == METHOD
     assert "order=forward-first" in forwards_first(METHOD)
-
-
-def test_a_function_loads_data():
     data = load_data(RunConfig(data="mine.py:toy:size=32", batch_size=8))
     assert (data.shape, len(data.train)) == ((8,), 4)
 
@@ -96,7 +93,7 @@ def test_what_goes_wrong_is_told(build, message):
         build()
 
 
-def test_a_run_is_trained_and_resumed_by_name_only(call):
+def test_a_run_is_trained_and_resumed_by_name_only_and_a_report_runs_no_code(call):
     words = ("--method", METHOD, *TRAIN, "--checkpoint-every", "2", "--run-dir", "run")
     assert call("train", *words, "--epochs", "1")[0] == 0
     code, _, told = call("train", "--resume", "run", "--epochs", "2")
@@ -106,24 +103,9 @@ def test_a_run_is_trained_and_resumed_by_name_only(call):
     again = ("--method", METHOD, "--data", TRAIN[1], "--epochs", "2")
     assert call("train", "--resume", "run", *again)[0] == 0
     assert json.loads(Path("run/run.json").read_text())["method"] == METHOD
-
-
-def test_a_report_runs_no_code_that_a_run_folder_names(call):
-    words = ("--method", METHOD, *TRAIN, "--epochs", "1", "--run-dir", "run")
-    assert call("train", *words)[0] == 0
     Path("mine.py").write_text("raise SystemExit('it ran')")
     assert call("report", "run", "--out", "report.html")[0] == 0
     assert "mine.py:late" in Path("report.html").read_text()
-
-
-def test_draw_and_plan_take_them(call):
-    assert "B0 U0" in call("draw", "--method", "mine.py:late:extra=1")[1]
-    words = ("--methods", METHOD, "--data", TRAIN[1], "--network", TRAIN[3], "--stages", "2")
-    code, printed, _ = call("plan", *words)
-    assert code == 0
-    # The plan may choose the order of forward and backward, by the times that it measures.
-    method = re.escape(METHOD).replace("extra=1", "extra=1[^+]*")
-    assert re.search(f"--method '{method}'", printed)
 
 
 def test_a_study_names_them_with_a_word_of_the_user(call, monkeypatch):
@@ -152,7 +134,14 @@ def test_the_files_of_a_run_are_part_of_its_identity():
     assert named_code(vars(RunConfig())) == {}
 
 
-def test_the_same_method_of_a_file_trains_as_that_of_hocket(call):
+def test_draw_and_plan_take_them_and_a_method_of_a_file_trains_as_that_of_hocket(call):
+    assert "B0 U0" in call("draw", "--method", "mine.py:late:extra=1")[1]
+    words = ("--methods", METHOD, "--data", TRAIN[1], "--network", TRAIN[3], "--stages", "2")
+    code, printed, _ = call("plan", *words)
+    assert code == 0
+    # The plan may choose the order of forward and backward, by the times that it measures.
+    method = re.escape(METHOD).replace("extra=1", "extra=1[^+]*")
+    assert re.search(f"--method '{method}'", printed)
     for method in ("mine.py:late", "ddg:linearize=live,order=backward-first"):
         folder = Path(method.partition(":")[0]).stem
         words = ("--method", method, *TRAIN, "--epochs", "1", "--run-dir", folder)

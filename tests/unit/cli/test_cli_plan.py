@@ -47,12 +47,17 @@ def test_a_plan_is_printed_written_drawn_and_trained(tmp_path, capsys):
     assert "the plan is for another network: its signature is" in capsys.readouterr().err
 
 
-def test_methods_and_stages_that_are_given_twice_are_forecast_once(tmp_path):
+def test_methods_and_stages_that_are_given_twice_are_forecast_once(
+    tmp_path, monkeypatch, capsys
+):
+    """A speed-up that is impossible is told."""
+    monkeypatch.setattr("hocket_lab.commands.plan.CREDIBLE_SPEED_UP", 0.0)
     file, methods = tmp_path / "plan.json", "bp,dgl,bp,dgl:depth=3"
     arguments = [*SMALL, "--stages", "2,02,2", "--methods", methods, "--plan-out", str(file)]
     assert main(arguments) == 0
     forecasts = json.loads(file.read_text())["forecasts"]
     assert [one["method"] for one in forecasts] == ["bp", "dgl"]
+    assert "plan again when nothing else runs on it" in capsys.readouterr().out
 
 
 def test_what_needs_more_memory_than_the_limit_is_named_and_not_recommended(capsys):
@@ -105,10 +110,7 @@ def test_a_slow_link_is_hidden_by_an_extra_delay(tmp_path, capsys):
         (["--threads", "0"], "threads is 0; use a number in [1, 1025)"),
         (["--methods", "fdg,dglasync"], "unknown method 'dglasync' (did"),
         (["--plan-out", "plan.txt"], "file is 'plan.txt'"),
-        (["--stages", "9"], "cannot cut this network into 9 stages"),
         (["--link", "soon"], "the link is 'soon'"),
-        (["--link", "0Gbit"], "bytes_per_s is 0.0"),
-        (["--memory-limit-mib", "nan"], "memory_limit_mib is nan"),
         (["--memory-limit-mib", "0.0001"], "the smallest limit that one fits into is"),
     ],
 )
@@ -124,9 +126,3 @@ def test_a_method_that_cannot_have_that_number_of_stages_is_refused_before_measu
     assert main([*SMALL, "--stages", "2,4", "--methods", "fdg,pipedream-2bw:accumulate=2"]) == 2
     text = "method 'pipedream-2bw' on 4 stages: with hold='double' and accumulate=2 stage 0"
     assert text in capsys.readouterr().err
-
-
-def test_an_impossible_speed_up_is_reported(monkeypatch, capsys):
-    monkeypatch.setattr("hocket_lab.commands.plan.CREDIBLE_SPEED_UP", 0.0)
-    assert main([*SMALL, "--stages", "2", "--methods", "bp"]) == 0
-    assert "plan again when nothing else runs on it" in capsys.readouterr().out

@@ -154,10 +154,14 @@ def test_the_bar_of_a_resumed_run_begins_where_it_stopped(call, monkeypatch, len
     assert " 0/46" not in told
 
 
-def test_a_timeline_goes_on_with_every_action_once(call, monkeypatch):
+@pytest.mark.filterwarnings("default")
+def test_a_timeline_goes_on_with_every_action_once_and_a_damaged_one_begins_again(
+    call, monkeypatch
+):
     words = (*QUICK, "--record-timeline", "--run-dir", "stopped")
     stop_at(monkeypatch, 17, signal.SIGINT)
     assert call("train", *words)[0] == 130
+    shutil.copytree("stopped", "damaged")
     before = Timeline.read(Path("stopped/timeline.json"))
     assert call("train", "--resume", "stopped")[0] == 0
     whole = Timeline.read(Path("stopped/timeline.json"))
@@ -167,39 +171,28 @@ def test_a_timeline_goes_on_with_every_action_once(call, monkeypatch):
         (stage, kind, batch) for stage in (0, 1) for kind in "FBU" for batch in range(2 * 23)
     )
     assert [s.start_s for s in whole.spans] == sorted(s.start_s for s in whole.spans)
-
-
-@pytest.mark.filterwarnings("default")
-def test_a_timeline_that_is_damaged_begins_again(call, monkeypatch):
-    stop_at(monkeypatch, 17, signal.SIGINT)
-    assert call("train", *QUICK, "--record-timeline", "--run-dir", "stopped")[0] == 130
-    Path("stopped/timeline.json").write_text("{")
-    code, _, told = call("train", "--resume", "stopped")
+    Path("damaged/timeline.json").write_text("{")
+    code, _, told = call("train", "--resume", "damaged")
     assert code == 0
     assert "it is not JSON" in told
     assert "; the timeline begins here" in told
-    assert Timeline.read(Path("stopped/timeline.json")).spans[0].tick == 18
+    assert Timeline.read(Path("damaged/timeline.json")).spans[0].tick == 18
 
 
-def test_a_run_cannot_be_given_fewer_epochs_than_it_has_done(call, whole):
+def test_a_resumed_run_has_its_own_choices_and_no_fewer_epochs_than_it_has_done(refused, whole):
     before = (whole / "run.json").read_text(), (whole / "summary.json").read_text()
-    code, _, told = call("train", "--resume", "whole", "--epochs", "1")
-    assert code == 2
+    told = refused("train", "--resume", "whole", "--epochs", "1")
     assert "the training has done 2 epochs, and is to have 1" in told
     assert ((whole / "run.json").read_text(), (whole / "summary.json").read_text()) == before
+    for given in ("--config", "--run-dir", "--recipe"):
+        value = whole / "run.json" if given == "--config" else "fdg-cifar"
+        told = refused("train", "--resume", whole, given, value)
+        assert f"a resumed run has its own folder and choices; drop {given}" in told
 
 
-def test_the_shares_of_time_are_those_since_a_resume(call, whole, monkeypatch):
-    monkeypatch.setattr(Recorder, "totals", Totals(busy_s=1.0, communication_s=0, waiting_s=0))
-    assert call("train", "--resume", whole, "--epochs", 3)[0] == 0
-    summary = read_summary(whole)
-    trained_s = [1 / stage["busy"] for stage in summary["stages"]]
-    assert trained_s == pytest.approx([summary["epochs"][-1]["seconds"]] * 2)
-    assert call("train", "--resume", whole)[0] == 0  # nothing is left to do
-    assert {stage["busy"] for stage in read_summary(whole)["stages"]} == {None}
-
-
-def test_a_resumed_run_is_unfinished_until_it_has_ended(call, whole, monkeypatch):
+def test_a_resumed_run_is_unfinished_until_it_has_ended_and_has_its_own_shares_of_time(
+    call, whole, monkeypatch
+):
     seen = set()
     log_event = MetricsLog.log_event
 
@@ -208,12 +201,18 @@ def test_a_resumed_run_is_unfinished_until_it_has_ended(call, whole, monkeypatch
         seen.add(read_run(whole).state)
 
     monkeypatch.setattr(MetricsLog, "log_event", look)
+    monkeypatch.setattr(Recorder, "totals", Totals(busy_s=1.0, communication_s=0, waiting_s=0))
     assert call("train", "--resume", whole, "--epochs", 3)[0] == 0
     assert seen == {"unfinished"}
     assert read_run(whole).state == "finished"
     rows = [row["number"] for row in read_results(whole)[1] if row["kind"] == "epoch"]
     assert rows == [0, 1, 2]
     assert json.loads((whole / "run.json").read_text())["epochs"] == 3
+    summary = read_summary(whole)
+    trained_s = [1 / stage["busy"] for stage in summary["stages"]]
+    assert trained_s == pytest.approx([summary["epochs"][-1]["seconds"]] * 2)
+    assert call("train", "--resume", whole)[0] == 0  # nothing is left to do
+    assert {stage["busy"] for stage in read_summary(whole)["stages"]} == {None}
 
 
 @pytest.mark.filterwarnings("default")
@@ -255,13 +254,6 @@ def test_ctrl_c_in_the_last_evaluation_leaves_a_summary(call, monkeypatch):
     summary = read_summary(Path("run"))
     assert (summary["averaged"], len(summary["epochs"])) == (None, 2)
     assert Path("run/network-averaged.pt").exists()
-
-
-@pytest.mark.parametrize("given", ["--config", "--run-dir", "--recipe"])
-def test_a_resumed_run_has_its_own_choices(refused, whole, given):
-    value = whole / "run.json" if given == "--config" else "fdg-cifar"
-    told = refused("train", "--resume", whole, given, value)
-    assert f"a resumed run has its own folder and choices; drop {given}" in told
 
 
 class Launched:

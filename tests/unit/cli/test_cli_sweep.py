@@ -37,7 +37,7 @@ def processes(here, monkeypatch):
     return run_here(monkeypatch)
 
 
-def test_a_sweep_prints_its_table_and_its_progress(call, tmp_path):
+def test_a_sweep_prints_its_table_and_its_progress_and_what_had_ended_before(call, tmp_path):
     code, table, told = call("sweep", "study.toml")
     assert code == 0
     assert "| row | stale | versions | test_loss | test_error | train_loss | reached |" in table
@@ -48,11 +48,7 @@ def test_a_sweep_prints_its_table_and_its_progress(call, tmp_path):
     assert "[2/2] fdg, seed 0: test_loss " in told
     assert "the record is in sweeps/study" in told
     assert (tmp_path / "sweeps/study/record.json").exists()
-
-
-def test_a_second_call_says_what_had_ended(call):
-    call("sweep", "study.toml", "--out", "here")
-    code, _, told = call("sweep", "study.toml", "--out", "here", "--jobs", "1")
+    code, _, told = call("sweep", "study.toml", "--jobs", "1")
     assert code == 0
     assert "2 of 2 runs have ended before" in told
 

@@ -36,12 +36,18 @@ def same(one, other) -> bool:
 
 @pytest.mark.parametrize("shuffle", [False, True])
 def test_every_example_is_served_once_with_its_own_target(shuffle):
-    batches = Batches(numbered(), 4, shuffle=shuffle)
+    """In tensors of its own."""
+    examples = numbered()
+    batches = Batches(examples, 4, shuffle=shuffle)
     served = list(batches)
     targets = torch.cat([targets for _, targets in served])
     assert sorted(targets.tolist()) == list(range(10))
     assert torch.equal(torch.cat([inputs for inputs, _ in served])[:, 0], targets.float())
     assert (targets.tolist() == list(range(10))) is not shuffle
+    for tensor in (each for pair in batches for each in pair):
+        tensor.fill_(-1)
+    assert torch.equal(examples.targets, torch.arange(10))
+    assert torch.equal(examples.inputs[:, 0], torch.arange(10).float())
 
 
 @pytest.mark.parametrize(
@@ -137,16 +143,6 @@ def test_the_global_generator_neither_matters_nor_moves():
     assert torch.equal(torch.get_rng_state(), before)
     torch.manual_seed(1)
     assert same(list(batches.serve(0)), first)
-
-
-def test_batches_are_fresh_tensors():
-    examples = numbered()
-    batches = Batches(examples, 4)
-    for inputs, targets in batches:
-        inputs.fill_(-1)
-        targets.fill_(-1)
-    assert torch.equal(examples.targets, torch.arange(10))
-    assert torch.equal(examples.inputs[:, 0], torch.arange(10).float())
 
 
 @pytest.mark.parametrize(

@@ -107,31 +107,33 @@ def test_a_failure_that_is_recorded_a_little_late_is_waited_for(detectors):
     timer.join()
 
 
-def test_a_failure_ends_every_wait_soon(detectors):
+def test_a_failure_ends_every_wait_soon_also_one_at_a_barrier(detectors):
+    waiting = [wait_in_thread(detectors[0]), wait_in_thread(detectors[2])]
     detectors[1].record.report(build_error("mine"))
     for detector in detectors:
         while detector.record.known is None:
             time.sleep(0.01)
         with pytest.raises(PeerFailedError, match="stage 1 failed: ValueError: mine"):
             detector.raise_if_failed()
+    for thread, outcome in waiting:
+        thread.join()
+        assert type(outcome[0]) is PeerFailedError
+        assert str(outcome[0]) == "stage 1 failed: ValueError: mine"
 
 
 # Lost processes.
 
 
-def test_a_process_that_dies_silently_is_named_with_the_current_activity(detectors):
+@pytest.mark.parametrize(("rank", "gone"), [(1, "stage 1"), (None, "another process")])
+def test_a_process_that_dies_silently_is_named_with_the_current_activity(detectors, rank, gone):
+    """A collective does not tell which one is gone."""
     with detectors[0].waiting_for("waiting for gradient 3 from stage 1", [1], "it"):
-        error = detectors[0].peer_lost(1, "reset by peer")
+        error = detectors[0].peer_lost(rank, "reset by peer")
     assert type(error) is PeerLostError
-    assert str(error).startswith("the connection to stage 1 is gone, and it did not say why")
+    assert str(error).startswith(f"the connection to {gone} is gone, and it did not say why")
     assert str(error).endswith("(stage 0 was waiting for gradient 3 from stage 1)")
     assert error.__notes__ == ["(the connection said: reset by peer)"]
     assert str(detectors[2].peer_lost(1, "reset by peer")) == str(error)
-
-
-def test_a_collective_does_not_tell_which_process_is_gone(detectors):
-    error = detectors[0].peer_lost(None, "x")
-    assert str(error).startswith("the connection to another process is")
 
 
 @pytest.mark.parametrize("rank", [1, None])
@@ -351,15 +353,6 @@ def wait_in_thread(detector):
     thread = threading.Thread(target=wait)
     thread.start()
     return thread, outcome
-
-
-def test_a_failure_before_the_barrier_ends_the_wait_of_all(detectors):
-    waiting = [wait_in_thread(detectors[0]), wait_in_thread(detectors[2])]
-    detectors[1].record.report(build_error("early"))
-    for thread, outcome in waiting:
-        thread.join()
-        assert type(outcome[0]) is PeerFailedError
-        assert str(outcome[0]) == "stage 1 failed: ValueError: early"
 
 
 # Without a store.

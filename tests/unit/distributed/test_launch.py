@@ -83,7 +83,8 @@ def reports(folder, **options):
     return [json.loads((folder / f"{rank}.json").read_text()) for rank in (0, 1)]
 
 
-def test_each_process_knows_its_rank(folder, monkeypatch):
+@PROC
+def test_each_process_knows_its_rank_and_its_threads_do_not_spin(folder, monkeypatch):
     # The server that forks the processes has the variables of the first launch.
     launch(launched.return_code, 0, processes=1)
     monkeypatch.setenv("SET_AFTER_AN_EARLIER_LAUNCH", "yes")
@@ -93,38 +94,28 @@ def test_each_process_knows_its_rank(folder, monkeypatch):
         assert variables["WORLD_SIZE"] == variables["LOCAL_WORLD_SIZE"] == "2"
         assert variables["GLOO_SOCKET_IFNAME"] in ("lo", "lo0")
         assert variables["SET_AFTER_AN_EARLIER_LAUNCH"] == "yes"
+        assert variables["OMP_WAIT_POLICY"] == "passive"
+        # OpenMP reads it when it is loaded, which is in the server.
+        environment = Path(f"/proc/{settings['server']}/environ").read_bytes().split(b"\0")
+        assert b"OMP_WAIT_POLICY=passive" in environment
         assert settings["leads a session"]
         assert settings["ignores Ctrl-C"] == (rank != 0)
         assert settings["blocked"] == []
         assert settings["modes"] == ["0o700"]
     assert "RANK" not in os.environ
-
-
-def test_the_cores_are_divided_evenly(folder, monkeypatch):
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(6)), raising=False)
-    assert [each["threads"] for each in reports(folder, processes=2)] == [3, 3]
-    monkeypatch.delattr(os, "sched_getaffinity")
-    monkeypatch.setattr(os, "cpu_count", lambda: 1)
-    assert [each["threads"] for each in reports(folder, processes=2)] == [1, 1]
-
-
-def test_more_threads_than_cores_are_warned_of(folder, monkeypatch):
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1, 2, 3}, raising=False)
-    assert [each["threads"] for each in reports(folder, processes=2, threads=2)] == [2, 2]
-    with pytest.warns(UserWarning, match="2 processes of 3 threads want 6 cores and 4 can be"):
-        assert [each["threads"] for each in reports(folder, processes=2, threads=3)] == [3, 3]
-
-
-@PROC
-def test_threads_that_wait_do_not_spin(folder, monkeypatch):
-    settings, _ = reports(folder, processes=2)
-    assert settings["environment"]["OMP_WAIT_POLICY"] == "passive"
-    # OpenMP reads it when it is loaded, which is in the server.
-    environment = Path(f"/proc/{settings['server']}/environ").read_bytes().split(b"\0")
-    assert b"OMP_WAIT_POLICY=passive" in environment
     monkeypatch.setenv("OMP_WAIT_POLICY", "active")
     settings, _ = reports(folder, processes=2)
     assert settings["environment"]["OMP_WAIT_POLICY"] == "active"
+
+
+def test_the_cores_are_divided_evenly_and_more_threads_are_warned_of(folder, monkeypatch):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(6)), raising=False)
+    assert [each["threads"] for each in reports(folder, processes=2)] == [3, 3]
+    with pytest.warns(UserWarning, match="2 processes of 4 threads want 8 cores and 6 can be"):
+        assert [each["threads"] for each in reports(folder, processes=2, threads=4)] == [4, 4]
+    monkeypatch.delattr(os, "sched_getaffinity")
+    monkeypatch.setattr(os, "cpu_count", lambda: 1)
+    assert [each["threads"] for each in reports(folder, processes=2)] == [1, 1]
 
 
 def test_processes_print_to_the_streams_of_the_launcher(capfd):
@@ -421,17 +412,26 @@ def test_a_process_that_is_stopped_at_birth_is_named_and_all_are_killed(
     assert capfd.readouterr().err == f"hocket: process 0 {message}\n"
 
 
-def test_a_process_that_is_killed_at_birth_is_the_only_thing_told(capfd, at_birth):
-    at_birth(lambda process: process.send(signal.SIGKILL))
-    assert launch(launched.add, processes=2, grace_s=1000) == 137
-    (message,) = capfd.readouterr().err.splitlines()
-    assert message.startswith("hocket: process 0 was ended by SIGKILL, perhaps")
-
-
-def test_ctrl_c_at_the_start_ends_all_without_a_word(capfd, at_birth):
-    at_birth(lambda _: os.kill(os.getpid(), signal.SIGINT))
-    assert launch(launched.add, processes=2, grace_s=1000) == 130
-    assert capfd.readouterr().err == ""
+@pytest.mark.parametrize(
+    ("happen", "code", "told"),
+    [
+        (
+            lambda process: process.send(signal.SIGKILL),
+            137,
+            "hocket: process 0 was ended by SIGKILL, perhaps",
+        ),
+        (lambda _: os.kill(os.getpid(), signal.SIGINT), 130, ""),
+    ],
+    ids=["killed", "Ctrl-C"],
+)
+def test_a_process_that_is_killed_at_birth_is_the_only_thing_told_and_ctrl_c_is_not(
+    capfd, at_birth, happen, code, told
+):
+    at_birth(happen)
+    assert launch(launched.add, processes=2, grace_s=1000) == code
+    err = capfd.readouterr().err
+    assert err.startswith(told)
+    assert len(err.splitlines()) == bool(told)
 
 
 def test_processes_that_cannot_connect_say_why(capfd, monkeypatch):

@@ -162,7 +162,7 @@ def world():
     joined.close()
 
 
-def test_its_collectives_are_its_own_until_it_reunites(world):
+def test_until_it_reunites_its_collectives_are_its_own_and_it_begins_nothing_anew(world):
     assert world.rejoined
     assert world.gather("mine") == ["mine"]
     assert world.broadcast("mine") == "mine"
@@ -171,13 +171,7 @@ def test_its_collectives_are_its_own_until_it_reunites(world):
     before = layer.weight.clone()
     world.copy_weights(layer, source=0)
     assert torch.equal(layer.weight, before)
-
-
-def test_it_has_no_process_groups(world):
     with pytest.raises(WorldError, match=r"stage 1 has no process groups .* started again"):
         _ = world.groups
-
-
-def test_it_does_not_begin_a_training_anew(world):
     with pytest.raises(WorldError, match=r"stage 1 was started again alone.*call resume"):
         world.membership.detach(again=False)

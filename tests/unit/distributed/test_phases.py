@@ -32,35 +32,29 @@ def end_of_chain(statuses, status=WAITING):
     return verdict.rank, verdict.status, verdict.left_s
 
 
-def test_an_action_hangs_once_it_has_taken_the_timeout():
-    assert end_of_chain({1: executing(61)}) == (1, executing(61), -1)
-    assert end_of_chain({1: executing(1)}) == (1, executing(1), 59)
+CHAINS = {
+    "an action that took too long": ({1: executing(61)}, (1, executing(61), -1)),
+    "an action": ({1: executing(1)}, (1, executing(1), 59)),
+    "a chain": ({1: waiting(2, seconds=1), 2: executing(70)}, (2, executing(70), -10)),
+    "no answer": ({1: waiting(2)}, (2, None, 0)),
+    "a chain that comes back": ({1: waiting(2), 2: waiting(0)}, (2, waiting(0), 0)),
+    "a loop among others": ({1: waiting(2), 2: waiting(1)}, (2, waiting(1), 0)),
+    "a loop with progress": (
+        {1: waiting(2), 2: waiting(0, seconds=5)},
+        (2, waiting(0, seconds=5), 55),
+    ),
+}
+
+
+@pytest.mark.parametrize(("statuses", "end"), CHAINS.values(), ids=CHAINS)
+def test_a_chain_of_waits_is_followed_to_its_end(statuses, end):
+    assert end_of_chain(statuses) == end
 
 
 @pytest.mark.parametrize("phase", Phase)
 def test_every_other_phase_has_the_slow_limit(phase):
     slow = Status(phase, limit="slow_timeout_s", seconds=600)
     assert end_of_chain({1: slow}) == (1, slow, 1200)
-
-
-def test_the_chain_of_waits_is_followed_to_its_end():
-    assert end_of_chain({1: waiting(2, seconds=1), 2: executing(70)})[0] == 2
-
-
-def test_a_process_that_does_not_answer_has_no_time_left():
-    assert end_of_chain({1: waiting(2)}) == (2, None, 0)
-
-
-def test_a_chain_that_comes_back_ends_at_the_process_before():
-    assert end_of_chain({1: waiting(2), 2: waiting(0)}) == (2, waiting(0), 0)
-
-
-def test_a_loop_of_waits_among_others_ends():
-    assert end_of_chain({1: waiting(2), 2: waiting(1)}) == (2, waiting(1), 0)
-
-
-def test_processes_that_wait_for_each_other_hang_only_if_none_has_made_progress():
-    assert end_of_chain({1: waiting(2), 2: waiting(0, seconds=5)})[2] == 55
 
 
 def test_the_process_that_takes_no_part_in_a_collective_is_named():
@@ -70,16 +64,13 @@ def test_the_process_that_takes_no_part_in_a_collective_is_named():
     assert end_of_chain({1: part}, own) == (2, None, 0)
     other = waiting(0, 1, activity=ALL)
     assert end_of_chain({1: part, 2: other}, own) == (1, part, 0)
-
-
-def test_a_replica_waits_for_the_replicas_of_its_stage_only():
-    own = waiting(1, activity="summing gradients")
+    # A replica waits for the replicas of its stage only.
     statuses = {
         1: waiting(2, seconds=1, activity="waiting for activation 7"),
         2: executing(3),
         3: waiting(2, activity="something else"),
     }
-    assert end_of_chain(statuses, own)[0] == 2
+    assert end_of_chain(statuses, waiting(1, activity="summing gradients"))[0] == 2
 
 
 def test_the_clock_stands_still_while_the_process_is_suspended(monkeypatch):

@@ -21,19 +21,19 @@ from hocket.distributed.folder.process_state import (
 PR_SET_NAME = 15
 
 
-def work_until(end):
-    """Be a busy thread of gloo, and then one that is asleep for a moment."""
+def work_until(end, left):
+    """Be a busy thread of gloo, and then one that is asleep until the test has ended."""
     ctypes.CDLL(None).prctl(PR_SET_NAME, f"{GLOO_THREADS}_test".encode(), 0, 0, 0)
     while not end.is_set():
         pass
-    time.sleep(1)
+    left.wait()
 
 
 @pytest.fixture
 def end():
     """The end of the work of a thread of gloo, which has begun."""
-    end = threading.Event()
-    thread = threading.Thread(target=work_until, args=[end])
+    end, left = threading.Event(), threading.Event()
+    thread = threading.Thread(target=work_until, args=[end, left])
     thread.start()
     while not any(
         comm.read_text().startswith(f"{GLOO_THREADS}_test")
@@ -42,6 +42,7 @@ def end():
         time.sleep(0.01)
     yield end
     end.set()
+    left.set()
     thread.join()
 
 

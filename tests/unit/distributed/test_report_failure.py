@@ -67,19 +67,26 @@ def next_failure(store):
     return joined_worlds._next_store(SimpleNamespace(store=store)).get(FAILURE_KEY).decode()
 
 
-def test_the_second_to_fail_does_not_keep_the_first_from_telling(monkeypatch, store):
-    """Also if it comes to the store of the next world before the first one does."""
-    world = {"first": 0}  # has told its own world, and not the next one yet
-    assert not Process(monkeypatch, 1, store, world).fails()
-    assert Process(monkeypatch, 0, store, world).fails()
-    assert "ValueError: of rank 0" in next_failure(store)
-
-
-def test_a_failure_that_was_caught_decides_nothing_before_the_next_world(monkeypatch, store):
-    caught = {"first": 0}
-    assert Process(monkeypatch, 1, store, caught, caught=[1]).fails()
-    assert "ValueError: of rank 1" in next_failure(store)
-    assert not Process(monkeypatch, 0, store, caught, caught=[1]).fails()
+# The first one has told its own world, and not the next one yet; a failure that was caught
+# decides nothing before the next world.
+@pytest.mark.parametrize(
+    ("worlds", "caught", "first", "tell"),
+    [
+        ([{"first": 0}], (), 0, [False, True]),
+        ([{"first": 0}], [1], 1, [True, False]),
+        ([], (), 1, [True, False]),
+    ],
+    ids=["the second fails", "caught", "no world"],
+)
+def test_of_two_that_fail_one_tells_the_next_world(
+    monkeypatch, store, worlds, caught, first, tell
+):
+    """Also if the second comes to the store of the next world before the first one does."""
+    told = [
+        Process(monkeypatch, rank, store, *worlds, caught=caught).fails() for rank in (1, 0)
+    ]
+    assert told == tell
+    assert f"ValueError: of rank {first}" in next_failure(store)
 
 
 def test_what_follows_from_the_failure_of_another_process_is_no_first_one(monkeypatch, store):
@@ -126,9 +133,3 @@ def test_a_failure_to_join_is_told_in_the_world_that_others_join(
         joined_worlds.join_world(2, 1, 60.0, 1800.0)
     assert process.fails(error) == first
     assert entered.check([FAILURE_KEY]) == isinstance(error, WorldError)
-
-
-def test_a_process_without_a_world_tells_those_that_wait_for_it(monkeypatch, store):
-    assert Process(monkeypatch, 1, store).fails()
-    assert "ValueError: of rank 1" in next_failure(store)
-    assert not Process(monkeypatch, 0, store).fails()

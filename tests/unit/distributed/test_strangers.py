@@ -127,13 +127,10 @@ def test_a_stranger_who_sends_numbers_of_pairs_is_told_to_all(form_two):
     assert not [each for each in at_port if each.connected and each.remote not in ours]
 
 
-def test_strangers_who_send_nothing_are_disconnected_and_the_group_works(form_two):
-    _, groups = form_two(lambda port: stranger(port, "connects"))
-    assert sum_of_ones(groups) == [2.0, 2.0]
-
-
-def test_a_formed_group_takes_no_further_connection(form_two):
-    port, groups = form_two()
+def test_strangers_who_send_nothing_are_disconnected_and_later_ones_find_no_connection(
+    form_two,
+):
+    port, groups = form_two(lambda port: stranger(port, "connects"))
     with socket.socket() as late:
         late.settimeout(0.5)
         with pytest.raises(TimeoutError):

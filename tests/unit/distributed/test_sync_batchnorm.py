@@ -152,11 +152,18 @@ def test_forwards_that_compute_what_batchnorm_computes_are_taken(layer):
 
 
 def test_a_training_renews_a_forward_that_an_earlier_one_has_left(monkeypatch):
+    """Afterwards a layer gets its own forward back."""
     monkeypatch.setattr(sync_batchnorm, "_all_reduce", lambda tensor, world: 2 * tensor)
     layer, x = shared_before(), torch.tensor([[1.0, 2.0], [3.0, 5.0]])
-    share_statistics(layer, SimpleNamespace(left=False))
+    earlier, later = SimpleNamespace(left=False), SimpleNamespace(left=False)
+    share_statistics(layer, earlier)
     layer(x)
     torch.testing.assert_close(layer.running_var, 0.9 + 0.1 * torch.cat([x, x]).var(0))
+    share_statistics(layer, later)
+    unshare_statistics(layer, earlier)  # closed after the later training has begun
+    assert "forward" in vars(layer)
+    unshare_statistics(layer, later)
+    assert "forward" not in vars(layer)
 
 
 def test_all_processes_refuse_a_layer_of_any_stage():
@@ -174,15 +181,4 @@ def test_all_processes_refuse_a_layer_of_any_stage():
         parts = EngineParts(setup, modules, torch.randn(4, 2), [], world, names=names)
         with pytest.raises(OptionError, match=r"have of their own: '2\.1'; use"):
             build_distributed(parts, world)
-    assert "forward" not in vars(network[1])
-
-
-def test_a_layer_gets_its_own_forward_back():
-    network = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))
-    earlier, later = SimpleNamespace(left=False), SimpleNamespace(left=False)
-    share_statistics(network, earlier)
-    share_statistics(network, later)
-    unshare_statistics(network, earlier)  # closed after the later training has begun
-    assert "forward" in vars(network[1])
-    unshare_statistics(network, later)
     assert "forward" not in vars(network[1])

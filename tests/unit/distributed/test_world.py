@@ -129,12 +129,6 @@ def broadcast(world):
     return [values.tolist(), list(values.stride()), others["names"], shape]
 
 
-def broadcast_in_place(world):
-    tensors = [torch.full((2,), float(world.rank)), torch.zeros(0), torch.tensor(world.rank)]
-    world.broadcast_(tensors, source=2)
-    return [tensor.tolist() for tensor in tensors]
-
-
 def sync_weights(world):
     """Sync weights and statistics, some of them with gaps, and return their values."""
     network = nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2))
@@ -191,25 +185,16 @@ def test_a_world_that_does_not_fit_is_refused_by_all(name, message):
         assert text.startswith(message)
 
 
-def test_processes_that_do_different_things_get_no_values_of_each_other():
-    doing = "rank 0 is training, rank 1 is evaluating, rank 2 is training, rank 3 is training"
-    for said in by_rank("different"):
-        assert f"do different things at the same time: {doing}; call evaluate, predict" in said
-
-
-def test_gather_gives_all_values_to_all():
+def test_collectives_give_the_same_values_to_all_and_none_to_those_that_do_something_else():
     values = [{"rank": rank, "text": "é" * 1000 * rank, "none": None} for rank in range(4)]
     assert by_rank("gather") == [values] * 4
-
-
-def test_broadcast_gives_the_value_of_the_first_to_all():
     values = [[[[0.0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10, 11]]]]
     values[0].append([[v + 12 for v in row] for row in values[0][0]])
     assert by_rank("broadcast") == [[values, [24, 1, 8, 2], ["a", None], [0, 3]]] * 4
-
-
-def test_replicas_have_the_weights_of_the_first_of_their_stage():
-    assert by_rank("synced") == [[0.0], [0.0], [2.0], [2.0]]
+    assert by_rank("synced") == [[0.0], [0.0], [2.0], [2.0]]  # the first of each stage
+    doing = "rank 0 is training, rank 1 is evaluating, rank 2 is training, rank 3 is training"
+    for said in by_rank("different"):
+        assert f"do different things at the same time: {doing}; call evaluate, predict" in said
 
 
 def test_on_one_machine_all_clocks_are_nearly_the_same():
@@ -218,11 +203,9 @@ def test_on_one_machine_all_clocks_are_nearly_the_same():
     assert max(map(abs, others)) < 0.5  # half of the quickest exchange, on a busy machine
 
 
-def test_a_world_closes_its_connections_once():
+def test_a_world_closes_its_connections_once_and_its_threads_end_with_the_next_one():
+    """If it was left in good order."""
     assert by_rank("link") == [["begin", "finish"]] * 4
-
-
-def test_threads_of_a_world_that_was_left_in_good_order_end_with_the_next_one():
     for rank, counts in enumerate(by_rank("threads")):
         assert counts["good order"] == counts["good order again"]
         assert (counts["missed packet"] > counts["good order"]) == (rank == 3)

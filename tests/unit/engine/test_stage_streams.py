@@ -8,6 +8,7 @@ from torch import nn
 
 from contract.small import data, different, mlp, sgd
 from hocket import Trainer, cross_entropy
+from hocket.distributed.world.solo_world import SoloWorld
 from hocket.engine import build
 from hocket.engine.stage_streams import StageStreams, StreamPort, on_streams
 from hocket.errors import OptionError
@@ -146,8 +147,9 @@ def test_stages_on_streams_have_the_same_program_and_bits(monkeypatch):
 def test_streams_are_refused_where_nothing_overlaps(stages, options, said):
     device = torch.device(options.pop("device"))
     given = {"method": FDG(), "loss": cross_entropy, "optimizer": sgd, **options}
+    setup = Setup(device=device, streams=True, **given)
     with pytest.raises(OptionError, match=said):
-        Setup(device=device, streams=True, **given).check_streams(stages)
+        build.build_engine(build.EngineParts(setup, [mlp(2)] * stages, None, [], SoloWorld()))
 
 
 def test_a_trainer_refuses_them_too():

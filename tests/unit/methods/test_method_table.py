@@ -159,7 +159,6 @@ def test_what_is_no_method_is_refused(given, message):
     [
         ("mine.py", "the method 'mine.py' is a file; name its function"),
         ("fdg+mine.py", "the remedy 'mine.py' is a file; name its function"),
-        ("fdg+predict,t1", "cannot read the remedy 'predict,t1'; write each one after a plus"),
     ],
 )
 def test_texts_that_name_nothing_say_what_does(text, message):

@@ -110,9 +110,15 @@ def test_a_stage_may_have_only_one_of_the_two():
         MuonAdamW([], [vector], rate=1)
 
 
-@pytest.mark.parametrize("name", ["Muon", "RotatedAdam"])
-def test_a_network_without_hidden_matrices_is_refused(name):
+@pytest.mark.parametrize(("name", "build"), [("Muon", muon), ("RotatedAdam", rotated_adam)])
+def test_shrink_under_it_is_warned_of_and_a_network_without_hidden_matrices_is_refused(
+    name, build
+):
     """It would be AdamW under another name, whose options have no effect."""
+    network = gpt()
+    trainer = Trainer(network, method=FDG(shrink=0.5), optimizer=build(network))
+    with pytest.warns(UserWarning, match=f"cancels under {name}"):
+        trainer.prepare(texts(1)[0][0])
     with pytest.raises(OptionError, match=f"{name} is for hidden weights of two .* has none"):
         build_optimizer_factory(RunConfig(optimizer=name), zoo.resnet8())
 
@@ -133,11 +139,3 @@ def test_by_name_it_decays_what_it_is_told(optimizer, decays, option, values):
     assert [group.get(option) for group in groups] == values
     assert [len(group["params"]) for group in groups[:2]] == [8, 3]
     assert all(p.dim() == 2 for p in groups[1]["params"])
-
-
-@pytest.mark.parametrize("build", [muon, rotated_adam])
-def test_shrink_under_it_is_warned_of(build):
-    network = gpt()
-    trainer = Trainer(network, method=FDG(shrink=0.5), optimizer=build(network))
-    with pytest.warns(UserWarning, match="cancels under (MuonAdamW|RotatedAdam)"):
-        trainer.prepare(texts(1)[0][0])

@@ -40,13 +40,10 @@ def test_the_plan_of_another_network_is_refused_by_its_signature():
         Trainer(chain, stages=Plan(("1",), "0"), optimizer=lambda w: torch.optim.SGD(w, lr=1.0))
 
 
-def test_the_names_of_a_plan_come_in_one_tuple():
+def test_the_names_of_a_plan_come_in_one_tuple_and_one_that_cannot_be_written_is_told(tmp_path):
     assert Plan("b") == Plan(["b"]) == Plan(("b",))
     with pytest.raises(OptionError, match=r"as one tuple; write Plan\(\('b', 'c'\)\)"):
         Plan("b", "c")
-
-
-def test_a_plan_that_cannot_be_written_is_reported(tmp_path):
     with pytest.raises(OptionError, match=r"cannot write the plan to .*; name another file"):
         Plan(()).write(tmp_path / "no" / "plan.json")
 

@@ -20,10 +20,15 @@ from hocket.training.weights_file import save_weights
 
 
 def test_runs_that_begin_in_the_same_second_have_folders_of_their_own(tmp_path, monkeypatch):
+    """Where none can be made there is an error and no endless search."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(time, "strftime", lambda form: "now")
     names = [create_run_dir(RunConfig()).name for _ in range(3)]
     assert names == [f"fdg2-mlp-digits-now{end}" for end in ("", "-1", "-2")]
+    (tmp_path / "runs").rename(tmp_path / "before")
+    (tmp_path / "runs").symlink_to("nowhere")
+    with pytest.raises(RunFolderError, match="cannot make the run folder 'runs/fdg2-"):
+        create_run_dir(RunConfig())
 
 
 def test_an_empty_folder_is_as_good_as_a_new_one(tmp_path):
@@ -36,32 +41,20 @@ def test_an_empty_folder_is_as_good_as_a_new_one(tmp_path):
             create_run_dir(RunConfig(run_dir=taken))
 
 
-def test_where_no_folder_can_be_made_there_is_an_error_and_no_endless_search(
-    tmp_path, monkeypatch
+def test_a_folder_is_locked_by_one_training_and_the_lock_of_a_stranger_is_not_followed(
+    tmp_path,
 ):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "runs").symlink_to("nowhere")
-    with pytest.raises(RunFolderError, match="cannot make the run folder 'runs/fdg2-"):
-        create_run_dir(RunConfig())
-
-
-def test_a_folder_is_locked_by_one_training_that_a_refusal_names(tmp_path):
-    def lock_again():
-        with lock_run_dir(tmp_path):
+    def lock_again(words):
+        with pytest.raises(RunFolderError, match=words), lock_run_dir(tmp_path):
             raise AssertionError
 
     for _ in range(2):
         with lock_run_dir(tmp_path):
-            words = rf"is in use by process {os.getpid()} on \S+; wait until it has ended"
-            with pytest.raises(RunFolderError, match=words):
-                lock_again()
-
-
-def test_the_lock_of_a_stranger_is_not_followed(tmp_path):
+            lock_again(rf"is in use by process {os.getpid()} on \S+; wait until it has ended")
+    (tmp_path / LOCK).unlink()
     (tmp_path / "victim").write_text("mine")
     (tmp_path / LOCK).symlink_to("victim")
-    with pytest.raises(RunFolderError, match=r"cannot write .*\.lock"), lock_run_dir(tmp_path):
-        raise AssertionError
+    lock_again(r"cannot write .*\.lock")
     assert (tmp_path / "victim").read_text() == "mine"
 
 

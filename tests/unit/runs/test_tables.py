@@ -149,16 +149,13 @@ def test_networks_with_heads_have_a_table_of_exits():
     assert len(tables_of(epochs=(without,))) == len(others)
 
 
-def test_stages_with_a_codec_have_a_table_of_its_compression():
+def test_stages_with_a_codec_or_a_replay_buffer_have_a_table_of_it():
     first = replace(STAGE, compression=31.4, lost=0.123, perplexity=97.6)
     second = replace(STAGE, compression=3.99, lost=0.004)
     *_, codes = tables_of(first, second, STAGE)
     rows = [row[1:] for row in words_of(codes)]
     assert ["31.4", "times", "12.3%", "98"] in rows
     assert ["4.0", "times", "0.4%", "-"] in rows
-
-
-def test_stages_with_a_replay_buffer_have_a_table_of_packets():
     counts = {"arrived": 1200, "drawn": 1100, "reused": 30, "dropped": 90, "lost": 4}
     stats = ReceiveStats(**counts, refused=7, buffer_bytes=3 * 2**20)
     *_, draws = tables_of(replace(STAGE, unsent=12), replace(STAGE, receive_stats=stats))

@@ -8,7 +8,7 @@ import torch
 from torch import nn, optim
 from torch.optim import optimizer as torch_optimizer
 
-from hocket.stage.update.updater import bare_step
+from hocket.stage.update.bare_step import bare_step
 
 
 @pytest.fixture

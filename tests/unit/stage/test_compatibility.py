@@ -96,7 +96,7 @@ def test_compiled_layers_are_refused(linearize, build):
     check(build(), "recompute", 1, 0, "fp32")
 
 
-def test_a_trainer_checks_stages_with_delay_before_it_trains():
+def test_a_trainer_checks_stages_with_delay_and_generators_before_it_trains():
     (x, _), *_ = data(mlp, 1)
     first, last = mlp(2)
     recurrent = Cell(nn.LSTM).double()
@@ -104,6 +104,9 @@ def test_a_trainer_checks_stages_with_delay_before_it_trains():
     with pytest.raises(OptionError, match="stage 0 is not compatible with linearize='live'"):
         Trainer([recurrent, last], method=method, optimizer=sgd).prepare(x)
     Trainer([first, nn.Sequential(recurrent, last)], method=method, optimizer=sgd).prepare(x)
+    modules = [nn.Sequential(Drawing(random.Random(0), lambda: 1.0), *mlp(1))]
+    with pytest.raises(OptionError, match="from a generator of its own"):
+        Trainer(modules, optimizer=sgd, resumable=True).prepare(x)
 
 
 class Drawing(nn.Module):
@@ -137,13 +140,6 @@ def test_a_generator_of_a_layers_own_is_refused_where_forwards_are_repeated(buil
         check(module, "stash", 0, 0, "fp32", resumable=True)
     check(module, "recompute", 0, 0, "fp32")
     check(module, "stash", 1, 0, "fp32")
-
-
-def test_a_trainer_that_is_resumable_checks_generators():
-    modules = [nn.Sequential(Drawing(random.Random(0), lambda: 1.0), *mlp(1))]
-    trainer = Trainer(modules, optimizer=sgd, resumable=True)
-    with pytest.raises(OptionError, match="from a generator of its own"):
-        trainer.prepare(data(mlp, 1)[0][0])
 
 
 GLOBAL = {

@@ -33,15 +33,9 @@ def storages(state):
     return {value.untyped_storage().data_ptr() for value in state.weights.values()}
 
 
-def test_nothing_is_kept_unless_it_is_asked_for():
-    assert SavedTensorHooks(StageLayers(), stash=True).forward_state(build_module()) is None
-
-
 def test_stash_shares_what_is_kept_with_what_it_copies():
-    module, linearizer = (
-        build_module(),
-        hooks(stash=True),
-    )
+    module, linearizer = build_module(), hooks(stash=True)
+    assert SavedTensorHooks(StageLayers(), stash=True).forward_state(module) is None
     state = linearizer.forward_state(module)
     stashed = storages(state)
     linearizer.forward(module, X)

@@ -175,11 +175,15 @@ def test_a_plain_layer_draws_nothing_and_leaves_its_input(build_layer, build_inp
     assert torch.equal(torch.get_rng_state(), state)
 
 
-def test_containers_that_are_never_called_are_plain():
-    module = Doubled()
+def test_containers_are_plain_and_a_part_around_which_the_network_has_hooks_is_not():
+    module = Doubled()  # never calls its containers
     module.more = nn.ModuleList([nn.Linear(6, 6)])
     module.named = nn.ModuleDict({"one": nn.Linear(6, 6)})
     assert KnownLayers(module).plain
+    network = Between()
+    stages = cut(network, stages=Plan(("second",)), sample=torch.ones(2, 6))
+    network.register_forward_hook(lambda module, inputs, output: None)
+    assert not any(KnownLayers(stage).plain for stage in stages)
 
 
 class Between(nn.Module):
@@ -223,13 +227,6 @@ class Tied(Between):
 def test_parts_are_plain_where_the_forward_is_and_no_weight_is_sent(network, plan, plain):
     stages = cut(network(), stages=Plan(plan), sample=torch.ones(2, 6))
     assert [KnownLayers(stage).plain for stage in stages] == [plain] * len(stages)
-
-
-def test_a_part_around_which_the_network_has_hooks_is_not_plain():
-    network = Between()
-    stages = cut(network, stages=Plan(("second",)), sample=torch.ones(2, 6))
-    network.register_forward_hook(lambda module, inputs, output: None)
-    assert not any(KnownLayers(stage).plain for stage in stages)
 
 
 @pytest.mark.parametrize("method", ["fdg", "ddg:linearize=live", "fr"])

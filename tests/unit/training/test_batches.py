@@ -210,22 +210,11 @@ def test_a_network_that_does_not_take_two_samples_in_training_is_cut_by_the_batc
     assert trainer.step(torch.ones(4, 5), torch.zeros(4).long()) > 0
 
 
-class Skip(nn.Module):
-    """A network whose own forward is cut."""
-
-    def __init__(self):
-        super().__init__()
-        self.first, self.second = nn.Linear(5, 5), nn.Linear(5, 3)
-
-    def forward(self, values):
-        return self.second(values + self.first(values).relu())
-
-
 @pytest.mark.parametrize("method", ["bp", "dgl"])
 def test_batches_that_are_computed_with_a_graph_are_data(method):
     """Of `dgl`, two stages go backward from the same targets."""
     encoder, teacher = nn.Linear(5, 5), nn.Linear(5, 3)
-    trainer = Trainer(Skip(), optimizer=sgd, method=method)
+    trainer = Trainer([nn.Linear(5, 5), nn.Linear(5, 3)], optimizer=sgd, method=method)
     inputs = torch.randn(4, 5)
     with pytest.warns(UserWarning, match="graph of autograd") as warned:
         trainer.step(encoder(inputs), teacher(inputs).softmax(1))
@@ -274,12 +263,9 @@ def test_a_data_set_where_a_loader_belongs_is_refused():
 CPU = torch.device("cpu")
 
 
-def test_a_batch_that_is_in_place_is_not_copied():
+def test_images_get_the_memory_format_and_a_batch_that_is_in_place_is_not_copied():
     values = torch.ones(2, 3, 4, 4)
     assert Upload(CPU, channels_last=False)(values) is values
-
-
-def test_images_get_the_memory_format():
-    images, targets = Upload(CPU, channels_last=True)((torch.ones(2, 3, 4, 4), torch.ones(2)))
+    images, targets = Upload(CPU, channels_last=True)((values, torch.ones(2)))
     assert images.is_contiguous(memory_format=torch.channels_last)
     assert targets.is_contiguous()

@@ -32,19 +32,6 @@ def updates_of(events, stage):
     return kinds.count(("U", stage, False))
 
 
-def test_an_end_that_a_resumed_training_has_passed_is_refused(tmp_path):
-    trainer = Trainer(mlp(2), optimizer=sgd, resumable=True)
-    trainer.fit(BATCHES, epochs=2, progress=False, checkpoints=Checkpoints(tmp_path, every=100))
-    for length, told in (
-        ({"epochs": 1}, "has done 2 epochs, and is to have 1"),
-        ({"updates": 9}, "has done 10 updates, and is to have 9"),
-    ):
-        resumed = Trainer(mlp(2), optimizer=sgd, resumable=True)
-        assert resumed.resume(tmp_path).updates == 10
-        with pytest.raises(OptionError, match=told):
-            resumed.fit(BATCHES, progress=False, **length)
-
-
 DRAINED = [(name, {"epoch_end": "drain"}) for name in ("fdg", "adl", "ddg")]
 
 
@@ -176,18 +163,28 @@ def test_resumed_after_any_tick_it_is_one_that_never_stopped(case, tmp_path):
     assert (counts[0], counts[-1]) == (0, len(whole.evaluations))
 
 
-def test_a_resumed_training_may_go_on_for_longer(tmp_path):
+def test_a_resumed_training_may_go_on_for_longer_and_not_end_before_it_began(tmp_path):
     def build():
         return Trainer(mlp(2), method=FDG(), optimizer=sgd, resumable=True)
 
     first = build()
     first.fit(BATCHES, updates=3, progress=False)
-    first.save(tmp_path)
+    first.save(tmp_path / "3")
     resumed = build()
-    resumed.resume(tmp_path)
+    resumed.resume(tmp_path / "3")
     history = resumed.fit(BATCHES, updates=8, progress=False)
     assert [epoch.updates for epoch in history] == [3, 8]
     assert {stage.updater.version for stage in resumed.stages} == {8}
+    trainer, checkpoints = build(), Checkpoints(tmp_path / "10", every=100)
+    trainer.fit(BATCHES, epochs=2, progress=False, checkpoints=checkpoints)
+    for length, told in (
+        ({"epochs": 1}, "has done 2 epochs, and is to have 1"),
+        ({"updates": 9}, "has done 10 updates, and is to have 9"),
+    ):
+        resumed = build()
+        assert resumed.resume(tmp_path / "10").updates == 10
+        with pytest.raises(OptionError, match=told):
+            resumed.fit(BATCHES, progress=False, **length)
 
 
 @pytest.mark.parametrize(

@@ -69,18 +69,13 @@ def test_callbacks_see_every_step_and_epoch_with_its_result():
     assert all(count for kind, count in diary.calls if kind == "step")
 
 
-def test_a_stop_comes_at_the_end_of_its_epoch():
-    diary = Diary(stop_in=1)
-    history = fit(trainer_of(), diary, epochs=5)
+def test_a_stop_comes_at_the_end_of_its_epoch_and_a_new_fit_goes_on_behind_it():
+    diary, trainer = Diary(stop_in=1), trainer_of()
+    history = fit(trainer, diary, epochs=5)
     assert [epoch.number for epoch in history] == [0, 1]
     assert history[1].evaluation is not None
     assert [kind for kind, _ in diary.calls].count("step") == 2 * len(BATCHES)
-
-
-def test_a_new_fit_goes_on_behind_a_stop():
-    trainer = trainer_of()
-    fit(trainer, Diary(stop_in=0), epochs=5)
-    assert [epoch.number for epoch in fit(trainer, epochs=2)] == [1, 2]
+    assert [epoch.number for epoch in fit(trainer, epochs=2)] == [2, 3]
 
 
 def test_checkpoints_keep_the_states_of_all_callbacks(tmp_path):
@@ -152,14 +147,21 @@ def pass_an_hour(monkeypatch):
 def test_the_seconds_of_an_epoch_after_a_resume_are_those_of_its_batches(
     tmp_path, pass_an_hour
 ):
-    """A callback that acts before the checkpoint of an epoch is not part of the next one."""
+    """Neither a callback before the checkpoint nor an evaluation that was stopped counts."""
     slow = Callback()
     slow.on_epoch = lambda trainer, result: pass_an_hour()
-    fit(trainer_of(resumable=True), slow, epochs=1, checkpoints=Checkpoints(tmp_path))
+    fit(trainer_of(resumable=True), slow, epochs=1, checkpoints=Checkpoints(tmp_path / "a"))
     resumed = trainer_of(resumable=True)
-    resumed.resume(tmp_path)
+    resumed.resume(tmp_path / "a")
     epochs = fit(resumed, epochs=2)
     assert 0 < resumed.trained_s == epochs[-1].seconds < 3600
+    options = {"checkpoints": Checkpoints(tmp_path / "b"), "progress": False}
+    stopped = trainer_of(resumable=True)
+    with pytest.raises(KeyboardInterrupt):
+        stopped.fit(BATCHES, StopsEvaluation(pass_an_hour), epochs=1, **options)
+    resumed = trainer_of(resumable=True)
+    resumed.resume(tmp_path / "b")
+    assert 0 < fit(resumed, epochs=1)[0].seconds < 3600
 
 
 class StopsEvaluation:
@@ -172,16 +174,6 @@ class StopsEvaluation:
         os.kill(os.getpid(), signal.SIGINT)
         self.pass_an_hour()
         yield BATCHES[0]
-
-
-def test_an_evaluation_that_was_stopped_is_not_training_time(tmp_path, pass_an_hour):
-    options = {"checkpoints": Checkpoints(tmp_path), "progress": False}
-    stopped = trainer_of(resumable=True)
-    with pytest.raises(KeyboardInterrupt):
-        stopped.fit(BATCHES, StopsEvaluation(pass_an_hour), epochs=1, **options)
-    resumed = trainer_of(resumable=True)
-    resumed.resume(tmp_path)
-    assert 0 < fit(resumed, epochs=1)[0].seconds < 3600
 
 
 def told(diary):
@@ -203,25 +195,27 @@ def test_a_checkpoint_is_told_once_it_is_complete_and_before_the_next_one(tmp_pa
     assert begun == [0, 1, 2, 3, 4, 5]  # the states of callbacks know of those before
 
 
-def test_the_checkpoint_of_a_stopped_training_is_told_too(tmp_path):
+def test_the_checkpoint_of_a_stopped_training_is_told_and_one_that_cannot_be_written_is_not(
+    tmp_path, monkeypatch
+):
     class Stop(Callback):
         def on_step(self, trainer, events):
             os.kill(os.getpid(), signal.SIGINT)
 
     diary = Diary()
     with pytest.raises(KeyboardInterrupt):
-        fit(trainer_of(resumable=True), diary, Stop(), checkpoints=Checkpoints(tmp_path))
+        fit(trainer_of(resumable=True), diary, Stop(), checkpoints=Checkpoints(tmp_path / "a"))
     assert told(diary) == [1]
 
-
-def test_a_checkpoint_that_cannot_be_written_is_not_told(tmp_path, monkeypatch):
     def refuse(*_):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(writer, "finish_checkpoint", refuse)
     diary = Diary()
     with pytest.warns(UserWarning, match="No space left"):
-        fit(trainer_of(resumable=True), diary, epochs=1, checkpoints=Checkpoints(tmp_path))
+        fit(
+            trainer_of(resumable=True), diary, epochs=1, checkpoints=Checkpoints(tmp_path / "b")
+        )
     assert told(diary) == []
 
 

@@ -90,15 +90,11 @@ CHANGED = {
 
 
 @pytest.mark.parametrize("name", CHANGED)
-def test_a_change_is_told(saved, name):
+def test_a_change_is_told_and_the_rate_of_the_checkpoint_is_used(saved, name):
     options, told = CHANGED[name]
-    found = resumed(saved, **options)[1]
+    after, found = resumed(saved, **options)
     assert told in found
     assert bool(told) == bool(found)
-
-
-def test_the_rate_of_the_checkpoint_is_used(saved):
-    after, _ = resumed(saved, optimizer=partial(adam, lr=0.1))
     rates = [stage.updater.optimizer.param_groups[0]["initial_lr"] for stage in after.stages]
     assert rates == [0.01, 0.01]
 
@@ -127,17 +123,14 @@ def test_other_data_within_an_epoch_are_refused(saved, data, told):
         after.fit(data, epochs=2, progress=False)
 
 
-def test_other_data_between_two_epochs_are_told(saved):
+def test_an_epoch_that_has_begun_counts_and_other_data_between_two_epochs_are_told(saved):
+    after, _ = resumed(saved)
+    with pytest.raises(OptionError, match="has done 1 epochs and begun another one, and is to"):
+        after.fit(loader(), epochs=1, progress=False)
     after = trainer(scheduler=schedule)
     after.resume(saved.with_name(checkpoint_name(6, 1)))
     with pytest.warns(UserWarning, match="had 6 batches .* and has 5 from now on"):
         after.fit(loader(count=20), epochs=2, progress=False)
-
-
-def test_an_epoch_that_has_begun_counts(saved):
-    after, _ = resumed(saved)
-    with pytest.raises(OptionError, match="has done 1 epochs and begun another one, and is to"):
-        after.fit(loader(), epochs=1, progress=False)
 
 
 def halve(optimizer):

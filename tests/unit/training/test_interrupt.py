@@ -29,6 +29,7 @@ def heard():
 
 @pytest.mark.parametrize("first", [signal.SIGINT, signal.SIGTERM])
 def test_the_first_signal_only_asks_and_the_second_one_raises(heard, first):
+    """Afterwards the handler from before hears again."""
     before = signal.getsignal(signal.SIGTERM)
     with Interrupt((signal.SIGINT, signal.SIGTERM)) as interrupt:
         assert not interrupt.asked
@@ -39,11 +40,6 @@ def test_the_first_signal_only_asks_and_the_second_one_raises(heard, first):
     assert ended.value.args == (signal.SIGINT,)
     assert heard == []
     assert signal.getsignal(signal.SIGTERM) is before
-
-
-def test_afterwards_the_handler_from_before_hears(heard):
-    with Interrupt():
-        pass
     signal.raise_signal(signal.SIGINT)
     assert heard == [signal.SIGINT]
 
@@ -224,27 +220,33 @@ def test_among_several_processes_a_second_signal_does_nothing(heard, monkeypatch
     assert heard == []
 
 
-def test_the_end_of_a_worker_of_a_loader_is_no_error_after_a_signal(heard):
+@pytest.fixture
+def _failing_workers():
+    """Let the end of a worker of a loader be an error, as it is in PyTorch."""
+
+    def fail(number, frame):
+        raise RuntimeError("a worker has ended")
+
+    before = signal.signal(signal.SIGCHLD, fail)
+    yield
+    signal.signal(signal.SIGCHLD, before)
+
+
+@pytest.mark.usefixtures("_failing_workers")
+def test_the_end_of_a_worker_of_a_loader_is_no_error_after_a_signal():
     """As one that ends all processes of a job."""
-    before = signal.signal(signal.SIGCHLD, fail_as_pytorch)
-    try:
-        with Interrupt() as interrupt:
-            signal.raise_signal(signal.SIGINT)
-            signal.raise_signal(signal.SIGCHLD)
-        assert interrupt.asked
-        with pytest.raises(RuntimeError, match="worker"):
-            signal.raise_signal(signal.SIGCHLD)
-    finally:
-        signal.signal(signal.SIGCHLD, before)
+    with Interrupt() as interrupt:
+        signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(signal.SIGCHLD)
+    assert interrupt.asked
+    with pytest.raises(RuntimeError, match="worker"):
+        signal.raise_signal(signal.SIGCHLD)
 
 
-def fail_as_pytorch(number, frame):
-    raise RuntimeError("a worker has ended")
-
-
+@pytest.mark.usefixtures("_failing_workers")
 @pytest.mark.parametrize("reading", [False, True])
 @pytest.mark.parametrize("stops", [False, True])
-def test_the_end_of_a_worker_waits_for_the_end_of_a_tick(heard, stops, reading):
+def test_the_end_of_a_worker_waits_for_the_end_of_a_tick(stops, reading):
     """It stops the batches quietly if a signal to the whole job has ended the worker."""
 
     def loader():
@@ -258,35 +260,29 @@ def test_the_end_of_a_worker_waits_for_the_end_of_a_tick(heard, stops, reading):
             threading.Timer(0.2, signal.raise_signal, [signal.SIGINT]).start()
         signal.raise_signal(signal.SIGCHLD)
 
-    before, seen = signal.signal(signal.SIGCHLD, fail_as_pytorch), []
+    seen = []
     outcome = nullcontext() if stops else pytest.raises(RuntimeError, match="worker")
-    try:
-        with Interrupt() as interrupt, outcome:
-            for batch in interrupt.until_asked(loader()):
-                seen.append(batch)
-                if not reading:
-                    end_worker()
-    finally:
-        signal.signal(signal.SIGCHLD, before)
+    with Interrupt() as interrupt, outcome:
+        for batch in interrupt.until_asked(loader()):
+            seen.append(batch)
+            if not reading:
+                end_worker()
     assert seen == [0]
     assert bool(interrupt.asked) == stops
 
 
+@pytest.mark.usefixtures("_failing_workers")
 @pytest.mark.parametrize("first", [signal.SIGINT, signal.SIGCHLD])
-def test_replicas_read_on_without_a_worker_only_after_a_signal(heard, first):
+def test_replicas_read_on_without_a_worker_only_after_a_signal(first):
     """One that left the others alone would let them wait for its gradients."""
-    before, seen = signal.signal(signal.SIGCHLD, fail_as_pytorch), []
-    asked_first = first == signal.SIGINT
+    seen, asked_first = [], first == signal.SIGINT
     outcome = nullcontext() if asked_first else pytest.raises(RuntimeError, match="worker")
-    try:
-        with Interrupt() as interrupt, outcome:
-            for batch in interrupt.until_asked(range(100), HashStore()):
-                seen.append(batch)
-                if batch == 0:
-                    signal.raise_signal(first)
-                    signal.raise_signal(signal.SIGCHLD)
-    finally:
-        signal.signal(signal.SIGCHLD, before)
+    with Interrupt() as interrupt, outcome:
+        for batch in interrupt.until_asked(range(100), HashStore()):
+            seen.append(batch)
+            if batch == 0:
+                signal.raise_signal(first)
+                signal.raise_signal(signal.SIGCHLD)
     assert len(seen) == (AHEAD + 1 if asked_first else 1)
 
 

@@ -52,13 +52,10 @@ def test_an_epoch_has_the_mean_over_the_targets_of_its_batches_at_the_last_stage
     assert metered(*EVENTS[:4]).newest_loss(None) == 2.0
 
 
-def test_losses_of_a_stage_before_the_last_one_are_local():
+def test_what_is_shown_is_the_newest_rate_of_the_first_stage_and_whose_the_loss_is():
     assert metered(*EVENTS).owner(None, last=1) == ""
     assert metered(*EVENTS).owner(0, last=2) == " of stage 1"
     assert metered().owner(None, last=1) == ""
-
-
-def test_the_learning_rate_shown_is_the_newest_of_the_first_stage_even_if_it_is_zero():
     assert metered().newest_lr is None
     rates = [(1, 0.3), (0, 0.2), (2, 0.5), (0, 0.0), (1, 0.4)]
     assert metered(*(event("U", stage, lr=lr) for stage, lr in rates)).newest_lr == 0.0

@@ -40,6 +40,7 @@ def wrong(output, targets):
 
 @pytest.mark.parametrize("stages", [1, 3])
 def test_functions_and_objects_agree_with_the_error(stages):
+    """Also in the history."""
     metrics = {"wrong": wrong, "gathered": (gathered := Gathered())}
     trainer = Trainer(mlp(stages), optimizer=sgd, metrics=metrics)
     for _ in range(2):
@@ -47,6 +48,11 @@ def test_functions_and_objects_agree_with_the_error(stages):
         assert result.metrics == pytest.approx(dict.fromkeys(metrics, result.error))
         assert len(gathered.kept) == len(BATCHES)
     assert gathered.distributed_available_fn is gathered.asked
+    history = trainer.fit(BATCHES, BATCHES, epochs=2, progress=False)
+    assert [epoch.evaluation.metrics["wrong"] for epoch in history] == pytest.approx(
+        [epoch.evaluation.error for epoch in history]
+    )
+    assert Trainer(mlp(2), optimizer=sgd).evaluate(BATCHES).metrics == {}
 
 
 def micro():
@@ -64,15 +70,6 @@ def micro():
 def test_metrics_and_collections_of_torchmetrics_are_taken(name, metrics):
     result = Trainer(mlp(2), optimizer=sgd, metrics=metrics).evaluate(BATCHES)
     assert result.metrics[name] == pytest.approx(1 - result.error)
-
-
-def test_they_are_part_of_the_history():
-    trainer = Trainer(mlp(2), optimizer=sgd, metrics={"wrong": wrong})
-    history = trainer.fit(BATCHES, BATCHES, epochs=2, progress=False)
-    assert [epoch.evaluation.metrics["wrong"] for epoch in history] == pytest.approx(
-        [epoch.evaluation.error for epoch in history]
-    )
-    assert Trainer(mlp(2), optimizer=sgd).evaluate(BATCHES).metrics == {}
 
 
 def test_what_is_no_metric_or_has_a_taken_name_is_refused():

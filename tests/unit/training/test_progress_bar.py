@@ -19,12 +19,13 @@ def shown(capsys, *, wanted):
     return captured.err
 
 
-def test_a_log_gets_a_line_per_epoch(capsys):
+def test_a_log_gets_a_line_per_epoch_unless_silence_was_asked_for(capsys):
     assert shown(capsys, wanted=True).splitlines() == [
         "update 3: test loss 1.5000, test error 25.00%",
         "epoch 1/2: training loss 1.2500, test error 12.50%",
         "epoch 2/2: training loss 1.0000",
     ]
+    assert shown(capsys, wanted=False) == ""
 
 
 def test_an_epoch_tells_its_test_loss_its_skipped_batches_and_the_stage_of_a_local_loss(capsys):
@@ -37,10 +38,6 @@ def test_an_epoch_tells_its_test_loss_its_skipped_batches_and_the_stage_of_a_loc
         "epoch 2/3: training loss 1.0000, test loss 1.2500, 2 batches skipped",
         "epoch 3/3: training loss 1.2500 of stage 0",
     ]
-
-
-def test_silence_on_request(capsys):
-    assert shown(capsys, wanted=False) == ""
 
 
 def test_a_terminal_gets_a_bar_with_the_epochs_above_it(capsys, monkeypatch):

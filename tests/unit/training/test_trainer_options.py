@@ -21,19 +21,6 @@ from hocket.stage.training_options import TrainingOptions
 from hocket.training.session.no_effect import SCALE_FREE
 
 
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        ({"precison": "bf16"}, "'precison' .did you mean 'precision'"),
-        ({"options": {"clip": 1.0}}, r"options is .*hocket\.TrainingOptions"),
-        ({"stages": 2}, "leave the option stages out"),
-    ],
-)
-def test_an_option_that_cannot_be_is_refused(options, said):
-    with pytest.raises(OptionError, match=said):
-        Trainer(mlp(1), optimizer=sgd, **options)
-
-
 def test_all_wrong_options_are_told_at_once():
     with pytest.raises(OptionError) as caught:
         Trainer(
@@ -79,21 +66,14 @@ def test_help_has_the_six_main_arguments_first_and_a_text_for_each_option():
     assert set(names) | {"changes"} <= set(documented)
 
 
-def test_before_the_first_batch_there_are_no_stages():
-    with pytest.raises(HocketError, match="built at the first batch; call prepare or step"):
-        _ = Trainer(mlp(2), optimizer=sgd).stages
-
-
-def test_no_batches_are_an_error_of_the_data():
+def test_no_batches_are_an_error_of_the_data_and_before_them_there_are_no_stages():
     trainer = Trainer(mlp(2), optimizer=sgd)
+    with pytest.raises(HocketError, match="built at the first batch; call prepare or step"):
+        _ = trainer.stages
     with pytest.raises(DataError, match="epoch 0: the training data have no batches"):
         trainer.fit([], epochs=1, progress=False)
     with pytest.raises(DataError, match="no batches to evaluate on"):
         trainer.evaluate([])
-
-
-def test_an_iterator_that_has_run_out_is_noticed_in_its_epoch():
-    trainer = Trainer(mlp(2), optimizer=sgd)
     with pytest.raises(DataError, match=r"epoch 1: .*an iterator can be used once"):
         trainer.fit(iter(data(mlp, 3)), epochs=2, progress=False)
 
@@ -223,14 +203,6 @@ def test_a_history_tells_losses_samples_and_staleness():
     exact = [sum(FDG().staleness(k, 3, b) for b in range(9)) / 9 for k in range(3)]
     assert history[0].staleness == pytest.approx(exact, rel=1e-12)
     assert history[1].evaluation == trainer.evaluate(data(mlp, 2))
-
-
-def test_preparing_twice_does_nothing():
-    trainer = Trainer(mlp(2), method=FDG(), optimizer=sgd)
-    trainer.prepare(data(mlp, 1)[0][0])
-    stages = trainer.stages
-    trainer.prepare(data(mlp, 1)[0][0])
-    assert trainer.stages is stages
 
 
 @pytest.mark.parametrize(

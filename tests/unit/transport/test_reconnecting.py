@@ -7,12 +7,18 @@ from unittest.mock import Mock
 from hocket.transport.processes.reconnecting import ReconnectingLink
 
 
-def build_link(kind=ReconnectingLink, connection=None):
-    """Build a link of a stage that is not detached, and has a connection."""
+def build_link(kind=ReconnectingLink, connection=None, connect=None):
+    """Build a link with a connection, or one that waits for its neighbour, which is back."""
     world = SimpleNamespace(
         names=["stage 0", "stage 1"],
-        membership=SimpleNamespace(detached=False, may_rejoin=True),
+        rank=0,
+        failures=SimpleNamespace(running_s=0.0),
+        membership=SimpleNamespace(
+            detached=connect is not None, may_rejoin=True, pair_group=lambda rank: Mock()
+        ),
     )
+    if connect is not None:
+        return kind(world, 1, connect, None)
     return kind(world, 1, lambda lost_error, backend: connection or Mock(), Mock())
 
 
@@ -29,13 +35,9 @@ class CutLink(ReconnectingLink):
         self._present = connection
 
 
-def test_a_connection_that_is_cut_while_it_is_taken_is_one():
+def test_a_connection_that_is_cut_while_it_is_taken_is_one_and_is_closed_with_the_link():
     connection = Mock()
     assert build_link(CutLink, connection).wait_connected() is connection
-
-
-def test_a_connection_that_is_cut_while_the_link_is_closed_is_closed():
-    connection = Mock()
     build_link(CutLink, connection).begin_close()
     connection.begin_close.assert_called_once_with()
 
@@ -55,19 +57,6 @@ def test_a_link_that_is_closed_just_when_it_begins_to_reconnect_is_closed(monkey
     assert link.finish_close(1.0)
 
 
-def build_detached_link(connect):
-    """Build a link of a stage that waits for its neighbour, which is back."""
-    world = SimpleNamespace(
-        names=["stage 0", "stage 1"],
-        rank=0,
-        failures=SimpleNamespace(running_s=0.0),
-        membership=SimpleNamespace(
-            detached=True, may_rejoin=True, pair_group=lambda rank: Mock()
-        ),
-    )
-    return ReconnectingLink(world, 1, connect, None)
-
-
 def test_a_link_that_is_closed_while_it_connects_closes_the_connection():
     """The neighbour, which has connected as well, would wait for the end."""
     made, connecting, closed = Mock(), threading.Event(), threading.Event()
@@ -78,7 +67,7 @@ def test_a_link_that_is_closed_while_it_connects_closes_the_connection():
         assert closed.wait(20.0)
         return made
 
-    link = build_detached_link(connect)
+    link = build_link(connect=connect)
     link.start_reconnecting()
     assert connecting.wait(20.0)
     link.begin_close()
@@ -92,7 +81,7 @@ def test_a_link_that_is_closed_while_it_connects_closes_the_connection():
 
 def test_a_connection_that_is_lost_while_the_link_is_closed_is_closed_once():
     connection = Mock()
-    link = build_detached_link(lambda lost_error, backend: connection)
+    link = build_link(connect=lambda lost_error, backend: connection)
 
     class Membership:
         """Membership of a process that closes the link when it learns of the loss."""

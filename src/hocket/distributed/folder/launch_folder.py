@@ -81,11 +81,6 @@ class LaunchFolder:
     def _file(self, note: Note, rank: int | None) -> Path:
         return self.path / (note if rank is None else f"{note}-{rank}")
 
-    @property
-    def can_recover(self) -> bool:
-        """True if a process may replace one that was killed."""
-        return self.path.exists() and not self.has(Note.UNRECOVERABLE)
-
     def all_detached(self, size: int) -> bool:
         """Return True while every process is detached, so that one may be replaced alone."""
         detached = all(self.has(Note.DETACHED, rank) for rank in range(size))

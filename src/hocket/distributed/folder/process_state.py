@@ -1,6 +1,7 @@
 """States of processes and of their threads, of which only Linux tells."""
 
 import time
+from contextlib import suppress
 from pathlib import Path
 
 GLOO_THREADS = "pt_gloo"
@@ -54,17 +55,9 @@ def leave_gloo(timeout_s: float) -> None:
     end_s, asleep = time.monotonic() + timeout_s, 0
     while asleep < 2 and time.monotonic() < end_s:
         time.sleep(_LOOK_S)  # without that lock
-        asleep = 0 if any(map(_works, Path("/proc/self/task").glob("*"))) else asleep + 1
-
-
-def _works(thread: Path) -> bool:
-    """Return True for a thread of gloo that is not asleep.
-
-    Args:
-        thread: Its folder below ``/proc``.
-    """
-    try:
-        is_gloo = (thread / "comm").read_text().startswith(GLOO_THREADS)
-    except OSError:  # it has just ended
-        return False
-    return is_gloo and process_state(thread) not in ("S", "")
+        asleep += 1
+        for thread in Path("/proc/self/task").glob("*"):
+            with suppress(OSError):  # it has just ended
+                is_gloo = (thread / "comm").read_text().startswith(GLOO_THREADS)
+                if is_gloo and process_state(thread) not in ("S", ""):
+                    asleep = 0

@@ -12,7 +12,6 @@ import json
 import time
 from collections.abc import Callable, Collection
 from datetime import timedelta
-from itertools import chain
 from typing import Any, TypeVar
 
 from torch import distributed
@@ -49,20 +48,34 @@ def form_without_strangers(
         PeerLostError: A stranger has sent data, and may have taken the place of a process.
         HangError: A process has not formed its groups in time.
     """
+
+    # Tell all processes some values, and return the values of all.
+    def exchange(values: list[Any], name: str) -> list[Any]:
+        store.set(f"{name}/{rank}", json.dumps(values))
+        keys = [f"{name}/{other}" for other in range(size)]
+        try:
+            store.wait(keys, timedelta(seconds=timeout_s))
+        except RuntimeError as error:
+            missing = [str(other) for other in range(size) if not store.check([keys[other]])]
+            raise HangError(
+                f"process {', '.join(missing)} of {size} did not connect to the others within "
+                f"{timeout_s:g} s"
+            ) from error
+        return [value for key in keys for value in json.loads(store.get(key))]
+
     # Form the groups, and tell all processes which connections are theirs.
     before = {each.inode for each in own_sockets()}
     groups = form()
     formed = _opened_since(before)
     ends = [(each.local, each.remote) for each in formed if each.connected]
-    everywhere = chain(*_exchange(ends, store, "connected", rank, size, timeout_s))
-    members = {(local, remote) for local, remote in everywhere}
+    members = {(local, remote) for local, remote in exchange(ends, "connected")}
 
     # Refuse further connections, and end strangers' connections.
     for each in formed:
         if each.listening:
             each.refuse_connections()
     suspects = _disconnect_strangers(before, members)
-    if told := list(chain(*_exchange(suspects, store, "strangers", rank, size, timeout_s))):
+    if told := exchange(suspects, "strangers"):
         raise PeerLostError(
             "while the processes of this training connected to each other, somebody else sent "
             f"data to their ports: {', '.join(told)}; the connections are closed; start the "
@@ -130,24 +143,3 @@ def _disconnect_strangers(
         if not (strangers or waiting) or time.monotonic() > end_s:
             return suspects
         time.sleep(POLL_S)  # only what gloo has accepted can be closed
-
-
-def _exchange(
-    value: list[Any], store: Store, name: str, rank: int, size: int, timeout_s: float
-) -> list[list[Any]]:
-    """Return the values of all processes.
-
-    Raises:
-        HangError: A process has not given its value in time.
-    """
-    store.set(f"{name}/{rank}", json.dumps(value))
-    keys = [f"{name}/{other}" for other in range(size)]
-    try:
-        store.wait(keys, timedelta(seconds=timeout_s))
-    except RuntimeError as error:
-        missing = [str(other) for other in range(size) if not store.check([keys[other]])]
-        raise HangError(
-            f"process {', '.join(missing)} of {size} did not connect to the others within "
-            f"{timeout_s:g} s"
-        ) from error
-    return [json.loads(store.get(key)) for key in keys]

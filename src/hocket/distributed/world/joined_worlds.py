@@ -161,17 +161,8 @@ def report_failure(error: BaseException) -> bool:
     for first, verdict in enumerate(_VERDICTS):
         if is_marked(error, verdict):
             return bool(first)
-    first = _tell_all(error)
-    mark(error, _VERDICTS[first])
-    return first
 
-
-def _tell_all(error: BaseException) -> bool:
-    """Tell those that train with this process, and those that wait for it.
-
-    Returns:
-        True if this process is the first that failed.
-    """
+    # Tell those that train with this process.
     worlds = [
         world
         for _, world in sorted(_joined.worlds.items())
@@ -181,14 +172,13 @@ def _tell_all(error: BaseException) -> bool:
         or not (world.left or world.failures.record.has_ended)
     ]
     firsts = [world.failures.record.report(error) for world in worlds]
-    # The newest world decides. Who was first there tells those that wait in the next one.
-    if firsts and not firsts[-1]:
-        return False
-    identity = current_identity()
-    if identity is None:
-        return True
-    # Others may wait for this process to join the next world.
-    return _is_first(_next_store(identity), identity, error)
+    # The newest world decides. Who was first there tells those that wait for this process to
+    # join the next one.
+    is_first, identity = not firsts or firsts[-1], current_identity()
+    if is_first and identity is not None:
+        is_first = _is_first(_next_store(identity), identity, error)
+    mark(error, _VERDICTS[is_first])
+    return is_first
 
 
 def report_symptom(error: BaseException, text: str) -> bool:

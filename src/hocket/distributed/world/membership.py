@@ -149,7 +149,9 @@ class Membership:
     def may_rejoin(self) -> bool:
         """True if a process that is gone may be replaced."""
         folder = self._identity.launch_folder
-        return self.detached and folder is not None and folder.can_recover
+        if not self.detached or folder is None or not folder.path.exists():
+            return False
+        return not folder.has(Note.UNRECOVERABLE)
 
     def incarnation(self, rank: int) -> int:
         """Return the number of the restart that began the process of a rank; 0 for none."""

@@ -28,6 +28,9 @@ class ForwardValues:
         mode: Mode of this forward.
 
     Attributes:
+        network: The network.
+        span: The part of its forward that is the stage.
+        mode: Mode of this forward.
         begun: Whether the stage has begun, and its own steps make values.
         device: Device of the received values; the CPU if there are none.
         received_weights: Weights that the previous stage has sent, by name.
@@ -45,10 +48,10 @@ class ForwardValues:
         self.device = torch.device("cpu")
         self.received_weights: dict[str, Tensor] = {}
         self.sent_keys = span.end.sent_keys(mode) if span.end is not None else ()
-        self._network = network
+        self.network = network
         self._modules = modules
-        self._span = span
-        self._mode = mode
+        self.span = span
+        self.mode = mode
         self._received: dict[ValueKey, Tensor] = {}
         self._met: set[ValueKey] = set()  # keys of received values that a step has made
         self._substitutes: dict[int, Tensor] = {}  # by the id of a placeholder
@@ -60,13 +63,13 @@ class ForwardValues:
 
     def receive(self, values: list[Tensor]) -> None:
         """Set the values that the previous stage sent."""
-        assert self._span.begin is not None
-        keys, weights = self._span.begin.sent_keys(self._mode), self._span.begin.weights
+        assert self.span.begin is not None
+        keys, weights = self.span.begin.sent_keys(self.mode), self.span.begin.weights
         self._received = dict(zip(keys, values[: len(keys)], strict=True))
         self.received_weights = dict(zip(weights, values[len(keys) :], strict=True))
         for name, value in self.received_weights.items():
             # Code of the network may have read the parameter before the stage begins.
-            self._substitutes[id(self._network.get_parameter(name))] = value
+            self._substitutes[id(self.network.get_parameter(name))] = value
             self._varying[value] = True
         self.device = values[0].device if values else self.device
 
@@ -182,10 +185,10 @@ class ForwardValues:
         if missing:
             raise self._path_error("did not compute what the next one needs", missing[0].frame)
         values = [self.substitute(self._computed[key]) for key in self.sent_keys]
-        for name in self._span.end.weights if self._span.end is not None else ():
+        for name in self.span.end.weights if self.span.end is not None else ():
             # The weights of this batch: those that were received, or our copy.
             received = self.received_weights.get(name)
-            own = self._network.get_parameter
+            own = self.network.get_parameter
             values.append(own(name).clone() if received is None else received)
         return values[0] if len(values) == 1 else tuple(values)
 
@@ -197,6 +200,6 @@ class ForwardValues:
             frame: Module in whose forward the steps are.
         """
         return CutError(
-            f"{self._span} {what}: the forward of {frame!r} took another path than on the "
+            f"{self.span} {what}: the forward of {frame!r} took another path than on the "
             "sample; cut with a sample like the batches, or cut elsewhere"
         )

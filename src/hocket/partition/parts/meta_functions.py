@@ -61,11 +61,11 @@ class MetaFunctions:
             signature = (function, torch.get_default_dtype(), spec, *described)
             known = self._known.get(signature)
         except TypeError:  # an argument is of another kind, or has no hash
-            return run_on_meta(function, args, kwargs, operands)
+            return _run_on_meta(function, args, kwargs, operands)
 
         # Run an unknown function, and remember the shapes of new tensors.
         if known is None:
-            output, mutated = run_on_meta(function, args, kwargs, operands)
+            output, mutated = _run_on_meta(function, args, kwargs, operands)
             results, output_spec = flatten(output)
             if not mutated and _are_new(results, operands):
                 forms = [(r.shape, r.stride(), r.dtype) for r in results]
@@ -81,19 +81,10 @@ class MetaFunctions:
         return unflatten(results, output_spec), []
 
 
-def run_on_meta(
+def _run_on_meta(
     function: Function, args: tuple[Any, ...], kwargs: dict[str, Any], operands: list[Tensor]
 ) -> tuple[Any, list[Tensor]]:
-    """Run a function on meta tensors in place of its operands.
-
-    Args:
-        function: The function.
-        args: Its positional arguments.
-        kwargs: Its keyword arguments.
-        operands: The tensors in them.
-
-    Returns:
-        The result on the meta device, and the operands that the function changes in place.
+    """Run a function on meta tensors as `MetaFunctions.run` does, whether it is known or not.
 
     Raises:
         RuntimeError: The function needs numbers.

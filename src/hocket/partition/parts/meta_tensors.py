@@ -130,7 +130,17 @@ def _infer_output(
         output, used = _run_on_numbers(module, leaves, spec, device)
     results, output_spec = flatten(output)
     positions = {id(t): n for n, t in enumerate(used) if isinstance(t, Tensor)}
-    builders = [_make_leaf_builder(result, positions.get(id(result))) for result in results]
+
+    def make_builder(result: Any) -> BuildLeaf:
+        position = positions.get(id(result))
+        if position is not None:  # an argument that is returned as it is
+            return lambda leaves: leaves[position]
+        if not isinstance(result, Tensor):
+            return lambda _: result
+        shape, stride, dtype = tuple(result.shape), result.stride(), result.dtype
+        return lambda _: torch.empty_strided(shape, stride, dtype=dtype, device=META)
+
+    builders = list(map(make_builder, results))
     constant = all(isinstance(result, Tensor) or result is None for result in results)
     return (builders, output_spec), constant
 
@@ -234,18 +244,3 @@ def _silence(logger: logging.Logger) -> Iterator[None]:
         yield
     finally:
         logger.disabled = disabled
-
-
-def _make_leaf_builder(result: Any, position: int | None) -> BuildLeaf:
-    """Return a builder of one leaf of an output.
-
-    Args:
-        result: The leaf, a fake tensor or another object.
-        position: Index of the argument that is returned as it is; None for a new object.
-    """
-    if position is not None:
-        return lambda leaves: leaves[position]
-    if not isinstance(result, Tensor):
-        return lambda _: result
-    shape, stride, dtype = tuple(result.shape), result.stride(), result.dtype
-    return lambda _: torch.empty_strided(shape, stride, dtype=dtype, device=META)

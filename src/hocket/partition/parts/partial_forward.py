@@ -15,12 +15,11 @@ import torch
 from torch import nn
 
 from hocket.errors import CutError
-from hocket.partition.cut_graph import StageSpan
 from hocket.partition.parts.forward_values import ForwardValues
 from hocket.partition.parts.meta_tensors import MetaModules
 from hocket.partition.recording.intercept import Function, call_intercepted, call_whole
 from hocket.partition.recording.recorder import user_line
-from hocket.partition.recording.recording import ForwardMode, Frame
+from hocket.partition.recording.recording import Frame
 from hocket.partition.recording.torch_functions import (
     RANDOM_FUNCTIONS,
     function_name,
@@ -40,10 +39,7 @@ class PartialForward:
     """Interceptor that executes the steps of one stage in a forward of the network.
 
     Args:
-        network: The network.
-        span: The part to execute.
-        mode: Mode of this forward.
-        values: Tensors of this forward.
+        values: Tensors of this forward, with the part of it that is to be executed.
         repeated: Modules in which each stage repeats what depends on discrete inputs only.
         meta_modules: Cached outputs of skipped modules.
         on_begin: Function to call when the stage begins, if any.
@@ -54,21 +50,15 @@ class PartialForward:
 
     def __init__(
         self,
-        network: nn.Module,
-        span: StageSpan,
-        mode: ForwardMode,
         values: ForwardValues,
         repeated: frozenset[str],
         meta_modules: MetaModules,
         on_begin: Callable[[], None] | None,
     ) -> None:
         self.cleanup = ExitStack()
-        self._network = network
-        self._span = span
-        self._mode = mode
         self._values = values
         self._repeated = repeated
-        self._stepwise_modules = span.split_modules | repeated
+        self._stepwise_modules = values.span.split_modules | repeated
         self._meta_modules = meta_modules
         self._on_begin = on_begin
         self._frames: list[Frame] = []
@@ -88,13 +78,13 @@ class PartialForward:
             return self._call_split(name, module, args, kwargs)
 
         # The stage begins and ends at calls of modules.
-        frame, values, span = self._frames[-1], self._values, self._span
+        frame, values, span = self._frames[-1], self._values, self._values.span
         if values.begun and span.end is not None and name == span.end.name:
             raise StopForward
         path = frame.step(name)
         if not values.begun and span.begin is not None and name == span.begin.name:
             values.begin()
-            weights = replace_weights(self._network, values.received_weights)
+            weights = replace_weights(values.network, values.received_weights)
             self.cleanup.enter_context(weights)
             if self._on_begin is not None:
                 self._on_begin()
@@ -131,7 +121,7 @@ class PartialForward:
         if operands and name in ("device", "is_cuda", "is_cpu", "is_meta"):
             asked = operands[0]
             # Weights of other stages may be on another device than this stage computes on.
-            foreign = self._span.begin is not None and isinstance(asked, nn.Parameter)
+            foreign = values.span.begin is not None and isinstance(asked, nn.Parameter)
             if asked.is_meta or foreign:
                 asked = torch.empty(0, device=values.device)
             return function(asked)
@@ -148,7 +138,7 @@ class PartialForward:
             except Exception as error:
                 reason = str(error).partition("\n")[0]
                 raise CutError(
-                    f"{self._span} cannot leave out what is before it: {name} ({user_line()}) "
+                    f"{values.span} cannot leave out what is before it: {name} ({user_line()}) "
                     f"needs numbers: {reason}; cut before it, or move it into a module"
                 ) from error
         else:
@@ -185,16 +175,16 @@ class PartialForward:
         try:
             if not values.begun:
                 return self._meta_modules.output(
-                    module, args, kwargs, values.device, name, self._mode
+                    module, args, kwargs, values.device, name, values.mode
                 )
             return call_whole(module, args, kwargs)
         except RuntimeError as error:
             if values.begun and any(tensor.is_meta for tensor in tensor_leaves(args, kwargs)):
                 raise CutError(
-                    f"{self._span} is given a tensor without numbers: the forward took another "
-                    "path than on the sample, or keeps a tensor in an attribute from batch to "
-                    "batch; cut with a sample like the batches, let a module of its own keep "
-                    "what is kept, or cut elsewhere"
+                    f"{values.span} is given a tensor without numbers: the forward took "
+                    "another path than on the sample, or keeps a tensor in an attribute from "
+                    "batch to batch; cut with a sample like the batches, let a module of its "
+                    "own keep what is kept, or cut elsewhere"
                 ) from error
             raise
         finally:

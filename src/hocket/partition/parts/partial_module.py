@@ -117,15 +117,7 @@ class PartialModule(nn.Module):
             values.receive(tensors(received))
             inputs = self._make_meta_inputs(self._span.begin, tensors(received), count)
         inputs = values.register_inputs(inputs, constant=bool(self._repeated))
-        run = PartialForward(
-            network,
-            self._span,
-            mode,
-            values,
-            self._repeated,
-            self._meta_modules,
-            self.on_begin,
-        )
+        run = PartialForward(values, self._repeated, self._meta_modules, self.on_begin)
 
         # Run the network's own forward up to the next stage.
         with (

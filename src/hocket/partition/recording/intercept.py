@@ -90,13 +90,7 @@ class _Interception(TorchFunctionMode):
     def call(
         self, call: "_InterceptedCall", args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
-        """Return the output of a call, from the handler if the module is one of these.
-
-        Args:
-            call: The call.
-            args: Positional arguments of the call.
-            kwargs: Keyword arguments of the call.
-        """
+        """Return the output of a call, from the handler if the module is one of these."""
         name = self._names.get(call.module)
         if name is None:
             return call.original(*args, **kwargs)
@@ -184,13 +178,7 @@ def _find_call(module: nn.Module) -> _InterceptedCall | None:
 
 
 def call_intercepted(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Call a module with its hooks; steps inside it are intercepted.
-
-    Args:
-        module: The module.
-        args: Positional arguments of the call.
-        kwargs: Keyword arguments of the call.
-    """
+    """Call a module with its hooks; steps inside it are intercepted. See the protocol."""
     suspended = _thread.suspended
     if suspended is None:
         return call_whole(module, args, kwargs)
@@ -205,12 +193,7 @@ def call_whole(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any])
     """Call a module with its hooks; steps inside it are intercepted only if they must be.
 
     They must be if the forward itself has entered a mode for functions around the call. A
-    handler that wants none of them has to let them pass.
-
-    Args:
-        module: The module.
-        args: Positional arguments of the call.
-        kwargs: Keyword arguments of the call.
+    handler that wants none of them has to let them pass. See the protocol for the arguments.
     """
     call = _find_call(module)
     return module(*args, **kwargs) if call is None else call.original(*args, **kwargs)

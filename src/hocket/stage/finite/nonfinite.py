@@ -11,10 +11,12 @@ were last read and all were finite.
 
 import cmath
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from itertools import count
+from typing import TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -43,6 +45,8 @@ from hocket.tree import Tree, copy_tensors, is_inexact
 
 Names = Callable[[], Sequence[str]]
 """Returns the names of some tensors, which only a message needs."""
+Unnamed: TypeAlias = tuple[Names, Sequence[Tensor]]
+"""Norms of some tensors, and what returns the names of these."""
 
 _ORDER = count()
 
@@ -123,6 +127,25 @@ class LateCheck:
         """
         self.unread.append(_Unread(next(_ORDER), self._action, self.tick, names, norms))
 
+    @contextmanager
+    def collecting(self) -> Iterator[list[Unnamed]]:
+        """Context manager in which norms are collected in a list, and not added."""
+        collected: list[Unnamed] = []
+        outside, self.unread = self.unread, []
+        try:
+            yield collected
+        finally:
+            collected += [(each.names, each.norms) for each in self.unread]
+            self.unread = outside
+
+    def add_copies(self, collected: Sequence[Unnamed]) -> None:
+        """Add copies of norms whose tensors are written again later."""
+        if not collected:
+            return
+        copies = iter(_stack([norm for _, norms in collected for norm in norms]))
+        for names, norms in collected:
+            self.add(names, [next(copies) for _ in norms])
+
     def find(self) -> tuple[_Unread, str] | None:
         """Read all norms, also of the weights.
 
@@ -134,15 +157,7 @@ class LateCheck:
             self.add(self._weight_names, largest_values([p.detach() for p in weights]))
         unread, self.unread = self.unread, []
         norms = [norm for each in unread for norm in each.norms]
-        if not norms:
-            return None
-
-        # As one tensor, on the GPU if one of them is there.
-        devices = {norm.device for norm in norms}
-        if len(devices) > 1:  # a stage may send tensors that stay on the host, such as lengths
-            place = next(device for device in devices if device.type != "cpu")
-            norms = [norm.to(place) for norm in norms]
-        if (stacked := torch.stack(norms)).isfinite().all():
+        if not norms or (stacked := _stack(norms)).isfinite().all():
             return None
 
         # Find the first that is not finite.
@@ -185,6 +200,15 @@ class LateCheck:
         states = [updater.state_dict() for updater in self._updaters]
         self._kept = copy_tensors((list(map(named_tensors, self._modules)), states))
         self.kept_when = when
+
+
+def _stack(norms: Sequence[Tensor]) -> Tensor:
+    """Return all norms as one tensor, on the GPU if one of them is there."""
+    devices = {norm.device for norm in norms}
+    if len(devices) > 1:  # a stage may send tensors that stay on the host, such as lengths
+        place = next(device for device in devices if device.type != "cpu")
+        norms = [norm.to(place) for norm in norms]
+    return torch.stack(list(norms))
 
 
 def check_pending(checks: Sequence[LateCheck]) -> None:

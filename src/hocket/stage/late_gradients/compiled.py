@@ -58,8 +58,10 @@ class CompiledLayers:
                 options["custom_partitioner_fn"] = _inductor_partitioner()
         elif not recomputes:
             backend = _aot_eager_without_recomputation()
+        # A copy of the function: the compiler keeps its graphs, and their limit, by code.
+        code = _call_layers.__code__.replace()
         self._compiled = torch.compile(
-            _with_own_cache(_call_layers),
+            FunctionType(code, globals(), _call_layers.__name__),
             fullgraph=True,
             dynamic=False,
             backend=backend,
@@ -148,12 +150,6 @@ def _call_layers(module: nn.Module, weights: dict[str, Tensor], inputs: Tree) ->
         inputs: Input of the module, with tensors of shape (B, ...).
     """
     return torch.func.functional_call(module, weights, (inputs,))
-
-
-def _with_own_cache(function: Callable[..., Tree]) -> Callable[..., Tree]:
-    """Return a copy of a function; the compiler keeps its graphs, and their limit, by code."""
-    assert isinstance(function, FunctionType)
-    return FunctionType(function.__code__.replace(), function.__globals__, function.__name__)
 
 
 def _divide_without_recomputation(

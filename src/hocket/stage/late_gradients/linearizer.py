@@ -4,6 +4,7 @@ Here are their base, and those that need no weights but the present ones: the pl
 no update comes between, and the forward that is repeated.
 """
 
+import operator
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -17,10 +18,10 @@ from hocket.stage.layers.module_tensors import NetworkNames
 from hocket.stage.weight_copies.copies import VersionCopies
 from hocket.stage.weight_copies.forward_state import (
     ForwardState,
+    RunLayers,
     forward_without_buffer_updates,
     present_state,
     replaced_buffers,
-    run_layers,
     set_tensors,
 )
 from hocket.tree import Tree, copy_tensors, tensors
@@ -68,10 +69,11 @@ class OutputOfCopies(KeptOutput):
         for weight, copy in zip(self._weights, self._copies, strict=True):
             if copy.grad is None or not weight.requires_grad:  # it may be frozen by now
                 continue
+            given, copy.grad = copy.grad, None  # a later backward would add to it
             if weight.grad is None and is_ordinary(weight):
-                weight.grad = copy.grad
+                weight.grad = given
             else:  # it has another gradient, or hooks that came after the forward
-                torch.autograd.backward([weight], [copy.grad])
+                torch.autograd.backward([weight], [given])
 
 
 def is_ordinary(weight: object) -> bool:
@@ -121,7 +123,7 @@ class Linearizer(ABC):
         self.copies = copies
         self._names = layers.names
         self._keep_states = layers.keep_states
-        self._run = layers.compiled or run_layers
+        self._run: RunLayers = layers.compiled or operator.call
         # Returns an input that the layers may edit, while the original stays as it is.
         self._editable = copy_tensors if layers.known is None else layers.known.editable
         self._trained = frozenset(layers.trained)

@@ -54,6 +54,7 @@ class SavedTensorHooks(Linearizer):
         super().__init__(layers, VersionCopies())
         self._stash = stash
         self._graph_checked = False
+        self._packed: set[int] = set()  # weights that autograd has saved
 
     def forward(self, module: nn.Module, leaves: Tree) -> tuple[Tree, KeptOutput]:
         """Forward with a graph whose saved tensors went through the hooks.
@@ -79,6 +80,7 @@ class SavedTensorHooks(Linearizer):
         trained = self._weights_of(module).values()
         weights = {p.untyped_storage().data_ptr(): p for p in trained}
         owned = {id(p): p for p in trained}
+        copies, stash = self.copies, self._stash
 
         def find(tensor: Tensor) -> nn.Parameter | None:
             """Return the weight whose memory a saved tensor shares; None if there is none."""
@@ -100,18 +102,10 @@ class SavedTensorHooks(Linearizer):
                 # and a graph without a backward, as of a skipped batch, would never be freed.
                 with DisableTorchFunction():  # a forward that is followed need not see that
                     return tensor.detach(), tensor._version
-            return self._pack_weight(tensor, weight)
+            self._packed.add(id(weight))
+            return copies.view(tensor, weight) if stash else live_view(tensor, weight)
 
         return saved_tensors_hooks(pack, _unpack)
-
-    def _pack_weight(self, tensor: Tensor, weight: nn.Parameter) -> object:
-        """Return what is kept instead of a tensor that shares memory with a weight.
-
-        Args:
-            tensor: The tensor (...), as autograd saves it.
-            weight: The weight.
-        """
-        return self.copies.view(tensor, weight) if self._stash else live_view(tensor, weight)
 
 
 def _unpack(packed: object) -> Tensor:
@@ -151,7 +145,6 @@ class CopiedWeights(SavedTensorHooks):
         assert layers.known is not None
         self._layers = layers.known
         self._saved: dict[Hashable, list[int]] = {}  # numbers of places by kind of forward
-        self._packed: set[int] = set()
 
     def forward(self, module: nn.Module, leaves: Tree) -> tuple[Tree, KeptOutput]:
         """Forward with a graph that ends in copies of the weights.
@@ -212,7 +205,3 @@ class CopiedWeights(SavedTensorHooks):
                 "forward, or set max_norm before the trainer is built"
             )
         return output, OutputOfCopies(lambda: output, weights, copies)
-
-    def _pack_weight(self, tensor: Tensor, weight: nn.Parameter) -> object:
-        self._packed.add(id(weight))
-        return super()._pack_weight(tensor, weight)

@@ -61,45 +61,29 @@ def check_compatible(
 
     # Graphs that are kept meet later weights.
     if delay > 0 and linearize != "recompute":
-        problems += _find_stale_layers(layers, linearize, precision)
+        stale = []
+        for owner, layer in layers:
+            if _is_compiled(layer):
+                stale.append(f"{owner} is compiled, which may recompute parts at other weights")
+            if linearize == "live" and _uses_derived_weights(layer):
+                stale.append(
+                    f"{owner} ({type(layer).__name__}) computes with copies of its weights, "
+                    "which stay those of the forward"
+                )
+        if linearize == "live" and precision != "fp32":  # autocast does so, too
+            stale.append(
+                f"precision {precision!r} computes with copies of the weights made in the "
+                "forward"
+            )
+        if stale:  # by which linearization would do instead
+            stash = " or 'stash'" if not any(_is_compiled(layer) for _, layer in layers) else ""
+            stale.append(f"use linearize='recompute'{stash if linearize == 'live' else ''}")
+        problems += stale
     if problems:
         wanted = f"linearize={linearize!r}" + (", resumable" if resumable else "")
         raise OptionError(
             format_problems(f"stage {stage} is not compatible with {wanted}", problems)
         )
-
-
-def _find_stale_layers(
-    layers: Sequence[tuple[str, nn.Module]], linearize: Linearize, precision: str
-) -> list[str]:
-    """Return one problem for each layer that would meet other weights in its backward.
-
-    Args:
-        layers: Layers of the stage, described.
-        linearize: Weights that a late gradient is applied at.
-        precision: Name of the precision.
-    """
-    problems = []
-    for owner, layer in layers:
-        if _is_compiled(layer):
-            problems.append(f"{owner} is compiled, which may recompute parts at other weights")
-        if linearize == "live" and _uses_derived_weights(layer):
-            problems.append(
-                f"{owner} ({type(layer).__name__}) computes with copies of its weights, "
-                "which stay those of the forward"
-            )
-
-    # Autocast computes with copies of the weights, too.
-    if linearize == "live" and precision != "fp32":
-        problems.append(
-            f"precision {precision!r} computes with copies of the weights made in the forward"
-        )
-
-    # Which linearization would do instead.
-    if problems:
-        stash = " or 'stash'" if not any(_is_compiled(layer) for _, layer in layers) else ""
-        problems.append(f"use linearize='recompute'{stash if linearize == 'live' else ''}")
-    return problems
 
 
 def _find_own_generators(layers: Sequence[tuple[str, nn.Module]]) -> list[str]:

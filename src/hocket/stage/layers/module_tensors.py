@@ -39,6 +39,8 @@ class ModuleTensors:
     def __init__(self, module: nn.Module) -> None:
         self.parameters = list(module.parameters())
         self._buffers: list[LayerBuffers] = [layer._buffers for layer in module.modules()]
+        self._through: list[bool] = []
+        self._known_for: Hashable = None  # everything that it depends on
 
     def all(self) -> list[Tensor]:
         """Return the parameters and the present buffers."""
@@ -58,23 +60,7 @@ class ModuleTensors:
             if buffer is not None
         ]
 
-
-class GradientFlow:
-    """Finds out once which tensors of an output a gradient flows through.
-
-    It does so again only if other inputs or weights need gradients, for some stages have to
-    forward once more for that.
-
-    Args:
-        tensors: Weights and buffers of the stage.
-    """
-
-    def __init__(self, tensors: ModuleTensors) -> None:
-        self._tensors = tensors
-        self._through: list[bool] = []
-        self._known_for: Hashable = None  # everything that it depends on
-
-    def through(
+    def flow_through(
         self,
         outputs: Sequence[Tensor],
         inputs: Sequence[Tensor],
@@ -82,12 +68,15 @@ class GradientFlow:
     ) -> list[bool]:
         """Return for each tensor of an output whether a gradient flows through it.
 
+        This is found out once, and again only if other inputs or weights need gradients, for
+        some stages have to forward once more for that.
+
         Args:
             outputs: Tensors of the output.
             inputs: Tensors of the input.
             find: Finds it out.
         """
-        sources = (*inputs, *self._tensors.parameters)
+        sources = (*inputs, *self.parameters)
         depends_on = (len(outputs), *[tensor.requires_grad for tensor in sources])
         if self._known_for != depends_on:
             self._known_for = depends_on

@@ -25,16 +25,19 @@ _GRAPH_LOG = logging.getLogger("torch.autograd.graph")
 """Log in which PyTorch tells of each node of a backward, at the level DEBUG."""
 
 
-def bare_backward(roots: Sequence[Tensor], gradients: Sequence[Tensor | None]) -> None:
+def bare_backward(
+    roots: Sequence[Tensor], gradients: Sequence[Tensor | None], *, keep_graph: bool = False
+) -> None:
     """Add the gradients of roots to ``grad`` of the leaves below them.
 
     Args:
         roots: Tensors of any shapes, each with a graph.
         gradients: A gradient for each, of its shape; None for 1, at a root of one number.
+        keep_graph: Keep the graph for another backward.
     """
     simple = all([_is_simple(*pair) for pair in zip(roots, gradients, strict=True)])
     if not simple or _ENGINE is None or _is_observed(roots):
-        torch.autograd.backward(roots, gradients)
+        torch.autograd.backward(roots, gradients, retain_graph=keep_graph)
         return
     given = tuple(
         [
@@ -44,7 +47,7 @@ def bare_backward(roots: Sequence[Tensor], gradients: Sequence[Tensor | None]) -
     )
     # Without a graph of the gradients, and into the leaves.
     _ENGINE.run_backward(
-        tuple(roots), given, False, False, (), allow_unreachable=True, accumulate_grad=True
+        tuple(roots), given, keep_graph, False, (), allow_unreachable=True, accumulate_grad=True
     )
 
 
@@ -72,7 +75,12 @@ def _is_observed(roots: Sequence[Tensor]) -> bool:
 
 
 def back_propagate(
-    roots: BackwardRoots, share: float, guard: ForbidForward | None, scale: float = 1.0
+    roots: BackwardRoots,
+    share: float,
+    guard: ForbidForward | None,
+    scale: float = 1.0,
+    *,
+    keep_graph: bool = False,
 ) -> None:
     """Add the gradients of the roots to ``grad`` of all weights and leaves below them.
 
@@ -82,6 +90,7 @@ def back_propagate(
             that was received is weighted already.
         guard: Context manager for the backward, if layers must not be forwarded in it.
         scale: Factor on all gradients.
+        keep_graph: Keep the graph for another backward.
     """
     # Roots with a graph, and what to begin with.
     live, given = [], []
@@ -102,11 +111,11 @@ def back_propagate(
 
     # The guard would be off in a call with tensors, so it gets edges of the graph.
     if guard is None:
-        bare_backward(live, given)
+        bare_backward(live, given, keep_graph=keep_graph)
         return
     edges = [get_gradient_edge(root) for root in live]
     with torch.no_grad(), guard:
-        torch.autograd.backward(edges, given)
+        torch.autograd.backward(edges, given, retain_graph=keep_graph)
 
 
 def load_backward() -> None:

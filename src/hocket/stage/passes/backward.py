@@ -1,18 +1,22 @@
 """The backward of a batch at one stage."""
 
+from dataclasses import replace
+from functools import partial
 from itertools import chain
 
-from torch import Tensor
+from torch import Tensor, nn
 
+from hocket.errors import OptionError, warn
 from hocket.signals.losses import count_averaged, ignored_index
 from hocket.signals.signal import BackwardRoots
 from hocket.stage.core import StageCore
+from hocket.stage.graphs.runner import Differentiated
 from hocket.stage.in_flight import DeferredTarget, ForwardedBatch
 from hocket.stage.passes.back_propagate import back_propagate, require_graph
 from hocket.stage.passes.edges import backward_roots, to_outgoing
 from hocket.stage.passes.skip import skip_backward
 from hocket.stage.report import ActionReport, Number
-from hocket.stage.update.untrained import drop_gradients
+from hocket.stage.update.untrained import describe_names
 from hocket.transport.packet import Gradient
 from hocket.tree import Tree, map_tensors, tensors
 
@@ -47,6 +51,7 @@ def backward(core: StageCore, batch: int) -> ActionReport:
     checks = core.checks
     checks.layers.save_buffers()
     checks.signal.save_buffers()
+    core.runner.resume(batch)
     output = _output_of(core, forwarded)
     seen = map_tensors(Tensor.detach, output) if signal.learns_from_gradient else None
     roots = backward_roots(core, batch, output, activation.targets, received)
@@ -58,24 +63,19 @@ def backward(core: StageCore, batch: int) -> ActionReport:
         targets = count_averaged(output, activation.targets, activation.values, ignored)
     del output  # the backward then frees what it has used
 
-    # Differentiate, and look for NaN and infinity before and after it.
-    fault = checks.layers.fault_in_loss(roots.loss) or checks.signal.fault_in_buffers()
-    overflowed = False
-    if fault is None:
-        _differentiate(core, roots, activation.share)
-        forwarded.output.after_backward()
-        sent = core.loss_scale.unscale(core.updater.parameters, leaves)
-        fault, norm = checks.layers.fault_in_gradients(sent)
-        overflowed = core.loss_scale.judge(finite=fault is None)
-    if fault is not None:
+    # Differentiate.
+    done = core.runner.differentiate(
+        batch, roots.gradients, partial(_differentiate, core, forwarded, roots)
+    )
+    if done.fault is not None:
         checks.layers.restore_buffers()
         checks.signal.restore_buffers()
-        return skip_backward(core, activation, fault, overflowed=overflowed)
+        return skip_backward(core, activation, done.fault, overflowed=done.overflowed)
 
     # Send the gradients of the inputs.
     if any([leaf.requires_grad for leaf in leaves]):
         # One may share its memory with the gradient of a weight, as both are views of one.
-        gradients = to_outgoing(sent, [weight.grad for weight in core.trained])
+        gradients = to_outgoing(done.sent, [weight.grad for weight in core.trained])
         core.parts.to_previous.send(Gradient(batch, gradients))
 
     # Accumulate the gradients of the weights until the update.
@@ -85,35 +85,82 @@ def backward(core: StageCore, batch: int) -> ActionReport:
     if roots.deferred is not None:
         core.deferred_targets[batch] = DeferredTarget(roots.deferred, activation, seen)
     core.epochs[batch] = activation.epoch
+    loss, targets = core.runner.lasting(batch, (roots.loss, targets))
+    core.runner.end(batch)
     return ActionReport(
         epoch=activation.epoch,
         version=core.updater.version,
         staleness=staleness,
-        loss=roots.loss,
+        loss=loss,
         targets=targets,
-        gradient_norm=checks.layers.norm_over_replicas(norm, core.gradients),
+        gradient_norm=checks.layers.norm_over_replicas(done.norm, core.gradients),
     )
 
 
 def _output_of(core: StageCore, forwarded: ForwardedBatch) -> Tree:
     """Return the output to differentiate, which may have to be computed."""
+    get, batch = forwarded.output.get, forwarded.activation.batch
     if not core.linearizer.recomputes:
-        return forwarded.output.get()
-    with core.contexts.computing(forwarded.activation.batch, "forward", core.layers.draws):
-        return forwarded.output.get()
+        return get()
+    with core.contexts.computing(batch, "forward", core.layers.draws):
+        return core.runner.run(batch, "output", (), lambda _: get())
 
 
-def _differentiate(core: StageCore, roots: BackwardRoots, share: float) -> None:
+def _differentiate(
+    core: StageCore,
+    forwarded: ForwardedBatch,
+    roots: BackwardRoots,
+    gradients: tuple[Tensor | None, ...],
+) -> Differentiated:
+    """Differentiate, and look for NaN and infinity before and after it.
+
+    Args:
+        core: The stage.
+        forwarded: The batch.
+        roots: Roots of the backward.
+        gradients: Gradient of each root, of its shape; None for 1.
+    """
+    # A loss that is not finite has no gradients worth a look.
+    checks = core.checks
+    fault = checks.layers.fault_in_loss(roots.loss) or checks.signal.fault_in_buffers()
+    if fault is not None:
+        return Differentiated(fault=fault)
+
+    # The gradients of the weights, and of the inputs.
+    if gradients is not roots.gradients:
+        roots = replace(roots, gradients=gradients)
+    _back_propagate(core, roots, forwarded.activation.share)
+    forwarded.output.after_backward()
+    sent = core.loss_scale.unscale(core.updater.parameters, tensors(forwarded.leaves))
+    fault, norm = checks.layers.fault_in_gradients(sent)
+    return Differentiated(
+        sent, norm, fault, overflowed=core.loss_scale.judge(finite=fault is None)
+    )
+
+
+def _back_propagate(core: StageCore, roots: BackwardRoots, share: float) -> None:
     """Back-propagate into the weights and inputs of the stage.
 
     Args:
         core: The stage.
         roots: Roots of the backward.
         share: Part of the batch that this process has.
+
+    Raises:
+        OptionError: The loss uses weights of other stages.
     """
-    checks, names = core.checks, core.parts.names.parameters
+    # Drop gradients that were left on weights between two batches.
+    checks = core.checks
     if any([weight.grad is not None for weight in core.trained]):
-        drop_gradients(core.trained, names)
+        left = [weight for weight in core.trained if weight.grad is not None]
+        for weight in left:
+            weight.grad = None
+        names = core.parts.names.parameters
+        shown = describe_names([names.get(weight, "of the signal") for weight in left])
+        warn(
+            f"{shown} had gradients that no batch of this training made, as after a backward "
+            "of your own; they are dropped, as by zero_grad before a backward",
+        )
 
     # The guard against inner forwards takes time, and plain layers need none.
     known = core.layers.plain and core.signal_layers.plain
@@ -121,12 +168,21 @@ def _differentiate(core: StageCore, roots: BackwardRoots, share: float) -> None:
     if known and checks.forward.backward_is_checked:
         guard = None
 
-    # The first backward from a loss shows whether it uses weights of other stages.
-    looks = roots.loss is not None and checks.foreign_weights
-    if looks:
-        checks.foreign_weights.note()
+    # The first backward from a loss shows whether it uses weights of other stages, whose
+    # gradients would be lost among processes.
+    foreign: list[tuple[str, nn.Parameter]] = []
+    if checks.foreign_weights and roots.loss is not None:
+        foreign = [(name, p) for name, p in checks.foreign_weights if p.grad is None]
     with core.contexts.differentiating():
-        back_propagate(roots, share, guard, core.loss_scale.factor)
+        back_propagate(
+            roots, share, guard, core.loss_scale.factor, keep_graph=core.runner.keeps_graphs
+        )
     checks.forward.backward_is_checked = True
-    if looks:
-        checks.foreign_weights.require_untouched(core.parts.index)
+    if foreign:
+        checks.foreign_weights.clear()
+    if used := [name for name, p in foreign if p.grad is not None]:
+        raise OptionError(
+            f"stage {core.parts.index}: the loss uses {describe_names(used)} of other stages, "
+            "whose gradients would be lost among processes; use the weight_decay of the "
+            "optimizer, or return the penalty from the forward of the network"
+        )

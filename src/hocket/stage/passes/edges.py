@@ -54,16 +54,22 @@ def backward_roots(
         received: Gradients that came back, one for each tensor of the output.
     """
     signal, network, loss = core.parts.signal, core.parts.signal_network, core.setup.loss
-    inputs = SignalInput(output, targets, received, loss)
 
     # What has come is only passed on.
     if signal.needs_gradient:
-        return signal.backward_roots(network, inputs)
+        return signal.backward_roots(network, SignalInput(output, targets, received, loss))
 
     # The signal computes, with random numbers of the batch.
     draws = "anything" if signal.may_draw(loss) else core.signal_layers.draws
     with core.contexts.computing(batch, "backward", draws):
-        return signal.backward_roots(network, inputs)
+        return core.runner.run(
+            batch,
+            "roots",
+            (targets, received),
+            lambda given: signal.backward_roots(
+                network, SignalInput(output, given[0], given[1], loss)
+            ),
+        )
 
 
 def send_output(
@@ -98,7 +104,7 @@ def send_output(
         Activation(
             activation.batch,
             activation.epoch,
-            to_outgoing(output, core.tensors.all()),
+            core.runner.lasting(activation.batch, to_outgoing(output, core.tensors.all())),
             differentiable,
             activation.targets,
             activation.share,

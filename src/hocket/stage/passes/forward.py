@@ -1,15 +1,19 @@
 """The forward of a batch at one stage."""
 
+from collections.abc import Sequence
 from functools import partial
+from typing import NamedTuple
 
 from hocket.signals.signal import expects_answer
 from hocket.stage.core import StageCore
 from hocket.stage.in_flight import ForwardedBatch
+from hocket.stage.late_gradients.linearizer import KeptOutput
 from hocket.stage.layers.module_tensors import find_tables
 from hocket.stage.passes.edges import graph_leaves, send_output
 from hocket.stage.passes.skip import skip_forward
 from hocket.stage.report import ActionReport
-from hocket.tree import is_inexact, tensors
+from hocket.stage.weight_copies.forward_state import ForwardState
+from hocket.tree import Tree, is_inexact, tensors
 
 
 def forward(core: StageCore, batch: int) -> ActionReport:
@@ -33,15 +37,65 @@ def forward(core: StageCore, batch: int) -> ActionReport:
     leaves = graph_leaves(activation)
 
     # Compute the output.
+    core.runner.begin(batch, leaves)
+    with core.contexts.computing(batch, "forward", core.layers.draws):
+        computed = core.runner.run(batch, "forward", leaves, partial(_compute, core, batch))
+    if computed.fault is not None:
+        core.checks.layers.restore_buffers()
+        return skip_forward(core, activation, computed.fault)
+
+    # Send it, with a note for which of its tensors a gradient is to come back.
+    expects = expects_answer(core.parts.signal)
+    differentiable = tuple([expects and flows for flows in computed.flows])
+    send_output(core, activation, computed.output, differentiable, computed.tables)
+
+    # Keep the batch for its backward.
+    version = core.weights.version
+    core.in_flight.add(
+        ForwardedBatch(
+            activation, computed.leaves, computed.kept, differentiable, version, computed.state
+        )
+    )
+    return ActionReport(activation.epoch, version)
+
+
+class _Computed(NamedTuple):
+    """Results of a forward.
+
+    Attributes:
+        leaves: Input of the stage, as leaves of the graph.
+        state: State to repeat the forward from; None if it is not kept.
+        output: Output of the stage, with tensors of shape (B, ...).
+        kept: Output to differentiate, when the gradient has come.
+        fault: The first value that is NaN or infinite, described; None if there is none.
+        flows: For each tensor of the output, True if a gradient may come back for it.
+        tables: For each of them, True if it is a table.
+    """
+
+    leaves: Tree
+    state: ForwardState | None
+    output: Tree
+    kept: KeptOutput
+    fault: str | None
+    flows: Sequence[bool]
+    tables: Sequence[bool]
+
+
+def _compute(core: StageCore, batch: int, leaves: Tree) -> _Computed:
+    """Compute the output of a batch, and look for NaN and infinity in it.
+
+    Args:
+        core: The stage.
+        batch: Number of the batch.
+        leaves: Input of the stage, as leaves of its graph.
+    """
+    # Forward the layers.
     linearizer, module, check = core.linearizer, core.parts.module, core.checks.layers
-    forward_state = linearizer.forward_state(module)
+    state = linearizer.forward_state(module)
     if core.checks.forward.edits_weights:
         linearizer.after_update()
     check.save_buffers()
-    with (
-        core.contexts.computing(batch, "forward", core.layers.draws),
-        core.checks.forward.checking(leaves),
-    ):
+    with core.checks.forward.checking(leaves):
         output, kept = linearizer.forward(module, leaves)
 
     # Look for NaN and infinity, but for masks, through which no gradient flows.
@@ -52,26 +106,11 @@ def forward(core: StageCore, batch: int) -> ActionReport:
         with core.contexts.computing(batch, "forward"):
             return linearizer.needs_gradient(module, leaves, output)
 
-    find_flow = partial(core.flow.through, outputs, tensors(leaves), find)
+    find_flow = partial(core.tensors.flow_through, outputs, tensors(leaves), find)
     fault, masks = check.fault_in_output(outputs, find_flow)
-    if fault is not None:
-        check.restore_buffers()
-        return skip_forward(core, activation, fault)
-
-    # Send the output, with a note for which of its tensors a gradient is to come back.
-    expects = expects_answer(core.parts.signal)
-    tables = find_tables(outputs, find_flow)
-    differentiable = tuple(
-        [
-            expects and is_inexact(tensor) and not (mask or table)
-            for tensor, mask, table in zip(outputs, masks, tables, strict=True)
-        ]
-    )
-    send_output(core, activation, output, differentiable, tables)
-
-    # Keep the batch for its backward.
-    version = core.weights.version
-    core.in_flight.add(
-        ForwardedBatch(activation, leaves, kept, differentiable, version, forward_state)
-    )
-    return ActionReport(activation.epoch, version)
+    tables = [] if fault else find_tables(outputs, find_flow)
+    flows = [
+        is_inexact(tensor) and not (mask or table)
+        for tensor, mask, table in zip(outputs, masks, tables, strict=False)
+    ]
+    return _Computed(leaves, state, output, kept, fault, flows, tables)

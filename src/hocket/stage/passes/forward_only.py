@@ -1,4 +1,4 @@
-"""Forwards that a stage does not train on: for evaluation, for others, and once more."""
+"""Forwards that a stage does not train on: for evaluation, and for others."""
 
 from dataclasses import dataclass
 from functools import partial
@@ -13,7 +13,6 @@ from hocket.stage.layers.module_tensors import find_tables
 from hocket.stage.passes.edges import graph_leaves, send_output, to_outgoing
 from hocket.stage.passes.skip import send_skipped
 from hocket.stage.report import ActionReport
-from hocket.stage.weight_copies.forward_state import forward_without_buffer_updates
 from hocket.tree import Tree, copy_tensors, count_batch, count_samples, tensors
 
 
@@ -107,19 +106,7 @@ def pass_on(core: StageCore, batch: int) -> ActionReport:
         return send_skipped(core, activation, fault)
     leaves = tensors(graph_leaves(activation))
     none = (False,) * len(outputs)  # nothing is known of a stage that has not trained
-    find_flow = partial(core.flow.through, outputs, leaves, lambda: list(none))
+    find_flow = partial(core.tensors.flow_through, outputs, leaves, lambda: list(none))
     tables = find_tables(outputs, find_flow)
     send_output(core, activation, output, none, tables)
     return ActionReport(activation.epoch, core.updater.version)
-
-
-def forward_again(core: StageCore, batch: int, values: Tree) -> Tree:
-    """Forward a batch once more, at the present weights, leaving no trace.
-
-    Args:
-        core: The stage.
-        batch: Number of the batch.
-        values: Output of the stage before, with tensors of shape (B, ...).
-    """
-    with core.contexts.computing(batch, "forward"):
-        return forward_without_buffer_updates(core.parts.module, copy_tensors(values))

@@ -1,21 +1,11 @@
-"""Optimizer and scheduler of one stage, which count that stage's own batches and updates.
-
-A step of the optimizer is done without the wrappers that PyTorch puts around it, if none is
-used: it names each step for its profiler, and calls hooks before and after it. If there are
-none, that still takes a third as long as the update of a small network. Only a profiler is
-looked for: another observer, such as an execution trace, misses the name.
-"""
+"""Optimizer and scheduler of one stage, which count that stage's own batches and updates."""
 
 from collections.abc import Callable, Sequence
-from functools import cache, partial
-from types import CodeType
 from typing import Any
 
-import torch
 from torch import Tensor, nn
-from torch.optim import SGD, Optimizer
-from torch.optim import optimizer as torch_optimizer
-from torch.optim.lr_scheduler import LambdaLR, LRScheduler, ReduceLROnPlateau
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from hocket.errors import OptionError
 from hocket.optim.factory import NEEDS_CLOSURE
@@ -23,45 +13,9 @@ from hocket.options.common_options import Reduce, SchedulerUnit
 from hocket.remedies.remedy import StageRemedies
 from hocket.stage.parts import BuildReduction
 from hocket.stage.update.accumulate import GradientAccumulator
+from hocket.stage.update.bare_step import do_step
 from hocket.stage.update.clipping import Clipping
 from hocket.stage.weight_copies.copies import repeated_views
-
-_HOOKS_OF_ALL = "_global_optimizer_pre_hooks", "_global_optimizer_post_hooks"
-_OWN_HOOKS = "_optimizer_step_pre_hooks", "_optimizer_step_post_hooks"
-"""Tables of hooks, which may fill at any time."""
-
-
-def bare_step(optimizer: Optimizer) -> Callable[[], object]:
-    """Return the step of an optimizer; the whole step if there are hooks or a profiler.
-
-    What others have wrapped around it stays. The wrapper of a scheduler only records that there
-    was a step, which an `Updater` has recorded in advance.
-    """
-    whole: Any = optimizer.step
-    outer = bare = getattr(whole, "__func__", whole)
-    while getattr(bare, "__code__", None) in _wrappers():
-        bare = bare.__wrapped__
-    return whole if bare is outer or _is_observed(optimizer) else partial(bare, optimizer)
-
-
-@cache
-def _wrappers() -> frozenset[CodeType]:
-    """Return the code of the wrappers: for profiler and hooks, and for a scheduler."""
-    wrap: Any = Optimizer.profile_hook_step
-    optimizer = SGD([torch.zeros(1)])
-    LambdaLR(optimizer, lambda epoch: 1.0)
-    return frozenset([wrap(len).__code__, optimizer.step.__code__])
-
-
-def _is_observed(optimizer: Optimizer) -> bool:
-    """Return True if hooks or a profiler see the steps; also if this PyTorch has other tables.
-
-    All these names are PyTorch's own, and no other release promises them.
-    """
-    hooks = [getattr(torch_optimizer, name, True) for name in _HOOKS_OF_ALL]
-    hooks += [getattr(optimizer, name, True) for name in _OWN_HOOKS]
-    profiling = getattr(torch._C._autograd, "_profiler_enabled", None)
-    return any(hooks) or profiling is None or profiling()
 
 
 class Updater:
@@ -83,6 +37,7 @@ class Updater:
         build_reduction: Builds the reduction over the stage's replicas; None without replicas.
         clip: Limit of the norm of the gradient.
         remedies: Remedies for late gradients; None for none.
+        step: Does a step of an optimizer whose weights have their gradients.
     """
 
     def __init__(
@@ -98,6 +53,7 @@ class Updater:
         build_reduction: BuildReduction | None = None,
         clip: Clipping = Clipping(),  # noqa: B008  # it is frozen
         remedies: StageRemedies | None = None,
+        step: Callable[[Optimizer], None] = do_step,
     ) -> None:
         self.parameters = parameters
         self.optimizer = optimizer
@@ -119,6 +75,7 @@ class Updater:
         self._scheduler_start = scheduler_start
         self._lr_factor = lr_factor
         self._clip = clip
+        self._do_step = step
         self._epoch = 0
         self._losses: dict[int, float] = {}  # on validation data, by epoch
 
@@ -211,13 +168,13 @@ class Updater:
         remedies = self.remedies
         factor = self._lr_factor(self.version)
         if not remedies:
-            return _step_scaled(optimizer, factor)[0]
+            return _step_scaled(optimizer, factor, self._do_step)[0]
         factor *= remedies.lr_factor(self.version)
 
         # Step, and let remedies add to it.
         told = self.parameters if remedies.needs_changes else []
         before = [weight.detach().clone() for weight in told]
-        lrs = _step_scaled(optimizer, factor)
+        lrs = _step_scaled(optimizer, factor, self._do_step)
         if remedies.act_on(self.version):
             remedies.after_step(lrs)
 
@@ -325,7 +282,9 @@ def _load(optimizer: Optimizer, state: dict[str, Any]) -> None:
                 now[name] = value.to("cpu" if on_host else loaded.device, copy=True)
 
 
-def _step_scaled(optimizer: Optimizer, factor: float) -> list[float]:
+def _step_scaled(
+    optimizer: Optimizer, factor: float, do: Callable[[Optimizer], None]
+) -> list[float]:
     """Do one step at scaled learning rates, and return them.
 
     They are put back afterwards: many schedulers compute the next rate from the last one.
@@ -333,6 +292,7 @@ def _step_scaled(optimizer: Optimizer, factor: float) -> list[float]:
     Args:
         optimizer: The optimizer.
         factor: Factor on the learning rates of all groups.
+        do: Does the step.
 
     Raises:
         OptionError: The optimizer asks for a closure.
@@ -347,7 +307,7 @@ def _step_scaled(optimizer: Optimizer, factor: float) -> list[float]:
 
     # Do the step.
     try:
-        bare_step(optimizer)()
+        do(optimizer)
     except Exception as error:
         if "closure" not in str(error):
             raise

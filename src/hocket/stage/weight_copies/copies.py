@@ -10,7 +10,7 @@ from typing import TypeAlias
 import torch
 from torch import Tensor
 
-from hocket.errors import LinearizeError, OptionError
+from hocket.errors import LinearizeError
 
 
 def view_like(tensor: Tensor) -> Callable[[torch.UntypedStorage], Tensor]:
@@ -163,28 +163,6 @@ class WeightMemory:
     def __init__(self, parameters: Sequence[Tensor]) -> None:
         self._parameters = parameters
         self.weights = list({w.untyped_storage().data_ptr(): w for w in parameters}.values())
-
-    def require_own(self, stage: int) -> None:
-        """Refuse memory that has other things in it, such as weights of other stages.
-
-        Args:
-            stage: Number of the stage, for the message.
-
-        Raises:
-            OptionError: There is such a memory.
-        """
-        used: dict[int, int] = {}
-        for weight in self._parameters:
-            place = weight.untyped_storage().data_ptr()
-            used[place] = used.get(place, 0) + weight.nbytes
-        for weight in self._parameters:
-            memory = weight.untyped_storage()
-            if used[memory.data_ptr()] < memory.nbytes():
-                raise OptionError(
-                    f"stage {stage}: a weight of shape {tuple(weight.shape)} is a part of a "
-                    "larger memory, into which this method would copy older weights; give each "
-                    "weight a memory of its own: weight.data = weight.data.clone()"
-                )
 
     def layouts(self) -> list[tuple[tuple[int, ...], int, int]]:
         """Return strides, offset and bytes of memory of each weight."""

@@ -4,6 +4,7 @@ A graph cannot be written to disk. To resume from a checkpoint, each batch in fl
 forwarded again, from the same input, random numbers, weights and statistics as before.
 """
 
+import operator
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,17 +17,6 @@ from hocket.tree import Tree
 
 RunLayers: TypeAlias = Callable[[nn.Module, Tree], Tree]
 """Returns the output of a module for an input, with tensors of shape (B, ...)."""
-
-
-def run_layers(module: nn.Module, inputs: Tree) -> Tree:
-    """Call a module.
-
-    Args:
-        module: The module.
-        inputs: Its input, with tensors of shape (B, ...).
-    """
-    output: Tree = module(inputs)
-    return output
 
 
 @dataclass(frozen=True)
@@ -84,7 +74,7 @@ def replaced_buffers(module: nn.Module, values: Mapping[str, Tensor]) -> Iterato
 def forward_without_buffer_updates(
     module: nn.Module,
     inputs: Tree,
-    run: RunLayers = run_layers,
+    run: RunLayers = operator.call,
     buffers: Mapping[str, Tensor] | None = None,
 ) -> Tree:
     """Return a module's output, and leave its buffers (BatchNorm's statistics) unchanged.

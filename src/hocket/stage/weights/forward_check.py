@@ -5,7 +5,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from hocket.errors import LinearizeError, list_names, warn
@@ -125,7 +125,13 @@ class ForwardCheck:
             with self._check_declared(inputs), edits:
                 yield
         else:
-            buffers = own_float_buffers(self._compiled)
+            buffers = {  # floating ones, of layers that are not PyTorch's
+                f"{path}.{name}".lstrip("."): buffer
+                for path, layer in self._compiled.named_modules()
+                if not type(layer).__module__.startswith("torch.nn.")
+                for name, buffer in layer.named_buffers(recurse=False)
+                if buffer.is_floating_point()
+            }
             if self._stand_in or buffers:
                 devices, changed = {tensor.device for tensor in inputs}, WeightEdits(buffers)
                 with preserve_rng(devices), restore_state(self._compiled), edits:
@@ -191,17 +197,6 @@ class ForwardCheck:
                 f"another thread, and plain_forward is declared by {names}; all precautions "
                 "are taken as without it, which takes longer"
             )
-
-
-def own_float_buffers(module: nn.Module) -> dict[str, Tensor]:
-    """Return the floating buffers of layers that are not PyTorch's, by name."""
-    return {
-        f"{path}.{name}".lstrip("."): buffer
-        for path, layer in module.named_modules()
-        if not type(layer).__module__.startswith("torch.nn.")
-        for name, buffer in layer.named_buffers(recurse=False)
-        if buffer.is_floating_point()
-    }
 
 
 def _random_states(gpus: set[torch.device]) -> object:

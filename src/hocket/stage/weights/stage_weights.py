@@ -4,13 +4,13 @@ Old or moved weights are copied into the memory of the parameters for the time o
 that parameters keep their identity for the optimizer, for hooks and for graphs.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 from torch import Tensor
 
-from hocket.errors import LinearizeError
+from hocket.errors import LinearizeError, OptionError
 from hocket.methods.method import Method
 from hocket.program.action import Action
 from hocket.stage.in_flight import InFlight
@@ -107,7 +107,19 @@ class HeldWeights(NewestWeights):
         stage: int,
     ) -> None:
         super().__init__(updater, linearizer, in_flight)
-        self._memory.require_own(stage)
+        # Refuse memory that has other things in it, such as weights of other stages.
+        used: dict[int, int] = {}
+        for weight in updater.parameters:
+            place = weight.untyped_storage().data_ptr()
+            used[place] = used.get(place, 0) + weight.nbytes
+        for weight in updater.parameters:
+            memory = weight.untyped_storage()
+            if used[memory.data_ptr()] < memory.nbytes():
+                raise OptionError(
+                    f"stage {stage}: a weight of shape {tuple(weight.shape)} is a part of a "
+                    "larger memory, into which this method would copy older weights; give each "
+                    "weight a memory of its own: weight.data = weight.data.clone()"
+                )
         self._held_back = held_back
         self.stand_in = "older ones (hold)" if held_back else ""
         self._layouts = self._memory.layouts()
@@ -203,21 +215,13 @@ class CorrectedWeights(NewestWeights):
         elif action.kind == "B":
             staleness = self.version - self._in_flight[action.batch].version
             changes = self._remedies.shift_for_backward(staleness) if staleness else None
-        return super().at(action) if changes is None else self._move(changes)
-
-    @contextmanager
-    def _move(self, changes: Sequence[Tensor | None]) -> Iterator[None]:
-        """Context manager in which the weights are moved, also those that graphs keep.
-
-        Args:
-            changes: What to add to each weight, of its shape; None for nothing.
-        """
+        if changes is None:
+            return super().at(action)
         moved = self._memory.copy()
         for view, change in zip(self._memory.views(moved), changes, strict=True):
             if change is not None:
                 view.add_(change)
-        with self._memory.replaced(moved, self._shared):
-            yield
+        return self._memory.replaced(moved, self._shared)
 
 
 class PastWeights(NewestWeights):

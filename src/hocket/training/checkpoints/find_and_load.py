@@ -142,19 +142,14 @@ def newest_common_checkpoint(
             return snapshot, problems
         problems += told
     # Say why there is none.
-    why = list(dict.fromkeys(problems)) or [_reason_for_none(folder)]
+    why = list(dict.fromkeys(problems))
+    if not why and (parts := [name for name in folder.glob("stage*") if newest_first(name)]):
+        why = [
+            f"each of {len(parts)} stages that ran freely, in a process of its own, has its "
+            f"own folder in it; give --processes {len(parts)}, or start as many processes"
+        ]
+    why = why or ["there is no folder of a checkpoint in it"]
     raise CheckpointError(format_problems(f"cannot resume from {str(folder)!r}", why))
-
-
-def _reason_for_none(folder: Path) -> str:
-    """Return the reason why a folder has no checkpoint of a training as a whole."""
-    parts = [name for name in folder.glob("stage*") if newest_first(name)]
-    if not parts:
-        return "there is no folder of a checkpoint in it"
-    return (
-        f"each of {len(parts)} stages that ran freely, in a process of its own, has its own "
-        f"folder in it; give --processes {len(parts)}, or start as many processes"
-    )
 
 
 def open_checkpoint(folder: Path, wanted: WantedFiles) -> Snapshot:

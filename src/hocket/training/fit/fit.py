@@ -330,36 +330,27 @@ class Fit(ABC):
             )
         batches = budget.batches(epochs, request.length, accumulate)
         if session.world.is_main and batches is not None:
-            self._warn_of_slow_rates(epochs, batches)
+            setup, stages = session.setup, session.engine.stages
+            # Warn of a warm-up without an end.
+            updates = batches // accumulate
+            end = stages[0].updater.version + updates
+            if 0 < end <= setup.warmup_updates:
+                warn(
+                    f"warmup_updates is {setup.warmup_updates}, and this fit ends after {end} "
+                    "updates, before the learning rate has risen; give fewer"
+                )
+            # Warn of epochs in a schedule of updates; many more steps are one cut short.
+            steps = max(_count_steps(stage.updater.scheduler) for stage in stages)
+            unsuited = 2 * epochs < updates <= steps <= updates + max(1, updates // 10)
+            if setup.scheduler_unit == "epoch" and unsuited:
+                warn(
+                    f"the scheduler counts epochs, of which there are {epochs}, and its "
+                    f"schedule has {steps} steps, so the learning rate hardly changes; give "
+                    "scheduler_unit='update', or a schedule of as many steps as epochs",
+                )
         # Leave a checkpoint for a process that is killed before the first one is due.
         if session.detached and not request.resumed:
             self.save(None)
-
-    def _warn_of_slow_rates(self, epochs: int, batches: int) -> None:
-        """Warn of a warm-up without an end, and of epochs counted by a schedule of updates.
-
-        Args:
-            epochs: Epochs that come.
-            batches: Batches in them.
-        """
-        setup, stages = self.session.setup, self.session.engine.stages
-        # Compare the warm-up with the updates that come.
-        updates = batches // setup.method.accumulate
-        end = stages[0].updater.version + updates
-        if 0 < end <= setup.warmup_updates:
-            warn(
-                f"warmup_updates is {setup.warmup_updates}, and this fit ends after {end} "
-                "updates, before the learning rate has risen; give fewer"
-            )
-        # Compare the schedule with them; many more steps are a training that is cut short.
-        steps = max(_count_steps(stage.updater.scheduler) for stage in stages)
-        unsuited = 2 * epochs < updates <= steps <= updates + max(1, updates // 10)
-        if setup.scheduler_unit == "epoch" and unsuited:
-            warn(
-                f"the scheduler counts epochs, of which there are {epochs}, and its schedule "
-                f"has {steps} steps, so the learning rate hardly changes; give "
-                "scheduler_unit='update', or a schedule of as many steps as epochs",
-            )
 
 
 class CommonEpochs(Fit):
@@ -515,7 +506,7 @@ def open_fit(
         for callback in state.callbacks:
             callback.on_update(trainer, stage)
 
-    # Open what the loop needs, start the callbacks, and let it run.
+    # Open what the loop needs.
     with (
         session.reporting_failures(),
         progress_bar(
@@ -524,7 +515,16 @@ def open_fit(
         Interrupt(signals if world.size > 1 else heard(signals)) as interrupt,
         saving(request.checkpoints, session, state, request.train, tell_of_checkpoint) as save,
     ):
-        state.require_same_length(length)
+        # Refuse data of another length within an epoch, and warn of them between two.
+        before, state.length = state.length, length
+        change = f"an epoch had {before} batches before the checkpoint, and has {length}"
+        differs = None not in (before, length) and before != length
+        if differs and state.batches:
+            raise DataError(f"{change}; give the data that the training began with")
+        if differs:
+            warn(f"{change} from now on")
+
+        # Start the callbacks, and give the fit to run.
         state.callbacks = state.callbacks.started(trainer, request.callbacks)
         kind = OwnEpochs if session.detached else CommonEpochs
         fit = kind(request, trainer, session, state, bar, interrupt, save)

@@ -41,7 +41,7 @@ SAME_WEIGHTS = (
 SAME_CUTS = (
     f"{SAME_SCRIPT}, or the same Plan (--plan, which takes plan.json of a run folder, too)"
 )
-_OF_A_MACHINE = {"device", "streams", "timeout_s", "slow_timeout_s"}
+_OF_A_MACHINE = {"device", "streams", "cuda_graphs", "timeout_s", "slow_timeout_s"}
 _COMPARED_OTHERWISE = {"method", "optimizer", "scheduler", "loss", "evaluation_loss"}
 _OF_SCHEDULES = (
     "T_max", "T_0", "T_mult", "eta_min", "gamma", "step_size", "milestones", "total_steps",

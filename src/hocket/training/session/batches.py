@@ -217,23 +217,3 @@ def length_of(batches: object) -> int | None:
         return len(batches)  # type: ignore[arg-type]
     except (TypeError, NotImplementedError):  # a DataLoader of an IterableDataset has no len
         return None
-
-
-def refuse_single_sample(error: BaseException) -> None:
-    """Refuse a batch of one sample if it is the cause of an error.
-
-    Args:
-        error: Error of a tick.
-
-    Raises:
-        DataError: A layer cannot train on a batch of one sample.
-    """
-    if "more than 1 value per channel" in str(error):  # said by PyTorch's BatchNorm
-        refusal = DataError(
-            f"a batch of one sample cannot pass BatchNorm in training ({error}); use another "
-            "batch size, so that the last batch has more, or leave it out: "
-            "DataLoader(drop_last=True)"
-        )
-        for note in getattr(error, "__notes__", ()):
-            refusal.add_note(note)
-        raise refusal from error

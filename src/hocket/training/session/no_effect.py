@@ -38,8 +38,15 @@ def warn_of_no_effect(
     """
     # Weights of the stages here and of the loss that no optimizer has.
     names = [name for stage in stages for name in stage.untrained.names]
-    if world.is_main:
-        names += _loss_weights(setup.loss, cut.network)
+    loss = setup.loss
+    owner = loss if isinstance(loss, nn.Module) else getattr(loss, "__self__", None)
+    if world.is_main and isinstance(owner, nn.Module):
+        known = set(cut.network.parameters())
+        names += [
+            f"loss.{name}"
+            for name, parameter in owner.named_parameters()
+            if parameter.requires_grad and parameter not in known
+        ]
     if names and world.replica == 0:
         warn(
             f"{describe_names(names)} get gradients and have no optimizer, so they stay as "
@@ -68,19 +75,6 @@ def warn_of_no_effect(
             "more stages, or leave it out",
         )
     _warn_of_cancelled_scales(setup, stages, count - 1)
-
-
-def _loss_weights(loss: object, network: nn.Module) -> list[str]:
-    """Return the names of a loss's weights that need a gradient and are not in the network."""
-    owner = loss if isinstance(loss, nn.Module) else getattr(loss, "__self__", None)
-    if not isinstance(owner, nn.Module):
-        return []
-    known = set(network.parameters())
-    return [
-        f"loss.{name}"
-        for name, parameter in owner.named_parameters()
-        if parameter.requires_grad and parameter not in known
-    ]
 
 
 def _warn_of_cancelled_scales(setup: Setup, stages: Sequence[Stage], last: int) -> None:

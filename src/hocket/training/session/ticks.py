@@ -7,12 +7,12 @@ from hocket.distributed.world.solo_world import SoloWorld
 from hocket.distributed.world.world import World
 from hocket.engine.engine import Engine
 from hocket.engine.event import Event
-from hocket.errors import CheckpointError, HocketError, NonFiniteError
+from hocket.errors import CheckpointError, DataError, HocketError, NonFiniteError
 from hocket.partition.inputs import as_inputs, as_tree
 from hocket.stage.finite.nonfinite import check_pending
 from hocket.stage.setup import Setup
 from hocket.stage.update.updater import Updater
-from hocket.training.session.batches import Upload, refuse_single_sample
+from hocket.training.session.batches import Upload
 from hocket.training.session.cut_network import CutNetwork
 from hocket.tree import Tree
 
@@ -170,8 +170,16 @@ class Ticks:
             yield
         except BaseException as error:
             self._end(error)
-            refuse_single_sample(error)
-            raise
+            if "more than 1 value per channel" not in str(error):  # said by PyTorch's BatchNorm
+                raise
+            refusal = DataError(
+                f"a batch of one sample cannot pass BatchNorm in training ({error}); use "
+                "another batch size, so that the last batch has more, or leave it out: "
+                "DataLoader(drop_last=True)"
+            )
+            for note in getattr(error, "__notes__", ()):
+                refusal.add_note(note)
+            raise refusal from error
 
     def _end(self, error: BaseException) -> None:
         if not self._holds_batches:  # so the tick's own batch is the only one

@@ -59,14 +59,11 @@ def test_even_stages_double_the_speed_without_a_barrier():
     assert build_forecast("bp").speed_up == pytest.approx(1.0, rel=0.02)  # one update is hidden
 
 
-def test_uneven_stages_wait():
+def test_uneven_stages_wait_and_the_learning_of_a_signal_takes_time():
     stages = scale_seconds(STAGE, 0.5), scale_seconds(STAGE, 1.5)
     predicted = build_forecast("fdg", stages=stages)
     assert predicted.imbalance == pytest.approx(0.5)
     assert predicted.tick_s == pytest.approx(9.3)
-
-
-def test_the_learning_of_a_signal_takes_time():
     with_target = replace(STAGE, seconds=STAGE.seconds | {"T": (1.0,)})
     first, _ = build_forecast("dgl", stages=(with_target, STAGE)).times
     assert first.total_s == pytest.approx(7.2)
@@ -109,11 +106,14 @@ def test_measured_memory_is_split_by_use(name, stage, number, wanted):
     assert tuple(getattr(found, part) for part in parts) == wanted
 
 
-def test_frozen_weights_are_not_summed_over_devices():
-    whole = replace(WHOLE, trainable_bytes=MIB)
-    slow = Link(bytes_per_s=MIB)
-    profiles = replace(build_profiles(), uncut=whole)
-    predicted = forecast(Candidate("fdg", ("c",)), profiles, link=slow)
+def test_summing_gradients_of_trained_weights_takes_the_time_of_the_link():
+    slow = Link(bytes_per_s=MIB, latency_s=0.5)
+    predicted = build_forecast("fdg", link=slow)
+    assert predicted.ddp_s == pytest.approx(6.4 + 2 * (0.5 + 4.0))
+    assert predicted.packet_bytes == (MIB,)
+    assert build_forecast("fdg", link=slow).tick_s > build_forecast("fdg").tick_s
+    frozen = replace(build_profiles(), uncut=replace(WHOLE, trainable_bytes=MIB))
+    predicted = forecast(Candidate("fdg", ("c",)), frozen, link=Link(bytes_per_s=MIB))
     assert predicted.ddp_s == pytest.approx(6.4 + 2 * 0.5)
 
 
@@ -125,14 +125,6 @@ def test_stages_that_share_a_machine_are_slower_while_they_overlap():
     assert shared.bp_s == alone.bp_s
     assert shared.ddp_s == pytest.approx(1.5 * alone.ddp_s)
     assert shared.pipeline_s == pytest.approx(1.5 * alone.pipeline_s)
-
-
-def test_summing_gradients_takes_the_time_of_the_link():
-    slow = Link(bytes_per_s=MIB, latency_s=0.5)
-    predicted = build_forecast("fdg", link=slow)
-    assert predicted.ddp_s == pytest.approx(6.4 + 2 * (0.5 + 4.0))
-    assert predicted.packet_bytes == (MIB,)
-    assert build_forecast("fdg", link=slow).tick_s > build_forecast("fdg").tick_s
 
 
 def test_a_flushed_pipeline_has_the_best_number_of_micro_batches():

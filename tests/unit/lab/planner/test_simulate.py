@@ -28,22 +28,19 @@ def test_the_actions_are_those_of_the_program(method):
 
 
 @pytest.mark.parametrize(
-    ("method", "seconds"),
+    ("method", "forwards_s", "seconds"),
     [
-        (BP(), 12.0),  # three stages, two edges with a packet each way
-        (DELAYED, 3.0),
-        (DGL(), 3.0),
+        (BP(), (1.0, 1.0, 1.0), 12.0),  # three stages, two edges with a packet each way
+        (DELAYED, (1.0, 1.0, 1.0), 3.0),
+        (DGL(), (1.0, 1.0, 1.0), 3.0),
+        (with_extra_delay(FDG(), 2), (1.0, 4.0, 1.0), 6.0),
+        (DGL(), (1.0, 4.0, 1.0), 6.0),
     ],
     ids=str,
 )
-def test_the_time_of_a_batch_in_the_steady_state(method, seconds):
-    assert tick_s(method, [stage(packet_s=0.75)] * 3) == pytest.approx(seconds)
-
-
-def test_the_slowest_stage_sets_the_tick():
-    times = [stage(), stage(forward_s=4.0), stage()]
-    assert tick_s(with_extra_delay(FDG(), 2), times) == pytest.approx(6.0)
-    assert tick_s(DGL(), times) == pytest.approx(6.0)
+def test_in_the_steady_state_the_slowest_stage_sets_the_tick(method, forwards_s, seconds):
+    times = [stage(forward_s, packet_s=0.75) for forward_s in forwards_s]
+    assert tick_s(method, times) == pytest.approx(seconds)
 
 
 def test_the_learning_of_a_signal_takes_time():

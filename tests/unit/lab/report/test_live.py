@@ -83,7 +83,9 @@ def test_the_version_changes_with_the_files_and_stands_in_the_page(tmp_path):
 
 
 @pytest.mark.usefixtures("bp")
-def test_folders_that_vanish_meanwhile_have_no_files(tmp_path, monkeypatch):
+def test_folders_that_vanish_have_no_files_and_an_error_is_told_to_the_reader(
+    tmp_path, monkeypatch
+):
     iterdir = Path.iterdir
 
     def vanish(path):
@@ -95,22 +97,19 @@ def test_folders_that_vanish_meanwhile_have_no_files(tmp_path, monkeypatch):
         before = get(server, "version")
         monkeypatch.setattr(Path, "iterdir", vanish)
         assert get(server, "version") != before
+        monkeypatch.setattr("hocket_lab.report.live.find_runs", lambda paths: 1 / 0)
+        code, text = refusal(server)
+        assert (code, "ZeroDivisionError" in text) == (500, True)
 
 
-def test_a_folder_of_any_name_is_served(tmp_path):
-    run = make_run(tmp_path / os.fsdecode(b"bad\xff"))
-    with served(run) as server:
-        assert get(server, "version")
-        assert "bad?" in get(server)
-
-
-def test_a_page_without_a_run_asks_again(tmp_path):
+def test_a_page_without_a_run_asks_again_and_a_folder_of_any_name_is_served(tmp_path):
     with served(tmp_path) as server:
         code, text = refusal(server)
         assert code == 503
         assert "there is no run to report" in text
-        make_run(tmp_path / "bp", method="bp")
-        assert "bp" in get(server)
+        make_run(tmp_path / os.fsdecode(b"bad\xff"))
+        assert get(server, "version")
+        assert "bad?" in get(server)
 
 
 @pytest.mark.usefixtures("bp")
@@ -167,13 +166,6 @@ def test_a_port_that_is_taken_or_none_is_refused(tmp_path):
 
 
 @pytest.mark.usefixtures("bp")
-def test_the_command_serves_until_ctrl_c(tmp_path):
-    with watching(tmp_path) as told:
-        found = re.search(r"is at (http://127\.0\.0\.1:\d+/[\w-]{22}/) ", told.readline())
-        assert "bp" in read(found[1])
-
-
-@pytest.mark.usefixtures("bp")
 def test_a_browser_that_is_closed_while_it_waits_is_no_error(tmp_path, capfd):
     with served(tmp_path) as server:
         for _ in range(20):
@@ -189,7 +181,7 @@ def test_a_browser_that_is_closed_while_it_waits_is_no_error(tmp_path, capfd):
 def test_the_command_waits_for_the_first_run_and_refuses_a_file(tmp_path, capsys):
     with watching(tmp_path / "runs") as told:
         assert re.search("runs' does not exist.*waits for the first", told.readline())
-        address = re.search(r"http://\S+", told.readline())[0]
+        address = re.search(r"(http://127\.0\.0\.1:\d+/[\w-]{22}/) ", told.readline())[1]
         with pytest.raises(urllib.error.HTTPError, match="503"):
             read(address)
         make_run(tmp_path / "runs/bp", method="bp")
@@ -197,14 +189,6 @@ def test_the_command_waits_for_the_first_run_and_refuses_a_file(tmp_path, capsys
     (tmp_path / "file").touch()
     assert main(["watch", str(tmp_path / "file")]) == 2
     assert "file' is a file" in capsys.readouterr().err
-
-
-@pytest.mark.usefixtures("bp")
-def test_an_error_of_the_server_is_told_to_the_reader(tmp_path, monkeypatch):
-    monkeypatch.setattr("hocket_lab.report.live.find_runs", lambda paths: 1 / 0)
-    with served(tmp_path) as server:
-        code, text = refusal(server)
-    assert (code, "ZeroDivisionError" in text) == (500, True)
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium here")

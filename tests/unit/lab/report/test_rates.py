@@ -21,13 +21,17 @@ def places(class_, chart):
     return re.findall(rf'<circle cx="([^"]*)" cy="([^"]*)" r="3"{class_}>', chart)
 
 
-def test_a_study_gives_the_page_its_name_unless_other_runs_are_shown(tmp_path):
+def test_a_study_names_the_page_its_diverged_runs_and_rows_without_a_best_rate(tmp_path):
+    """The page has its name unless other runs are shown."""
     study = make_study(tmp_path / "study")
     page = build_page(find_runs([study]))
     assert "<title>Hocket: a &lt;study&gt;</title>" in page
     assert "<h1>a &lt;study&gt;<small>1 run, mlp on " in page
     both = find_runs([study, make_run(tmp_path / "other", method="bp")])
     assert "<h1>2 runs<small>mlp on " in build_page(both)
+    caption = re.search("<figcaption>.*?</figcaption>", rate_chart(page))[0]
+    assert "Without 3 diverged runs" in caption
+    assert re.search('class="sample colour2".*?</svg> fdg: no best rate', caption)
 
 
 def test_all_runs_of_a_sweep_are_points_and_its_means_are_lines(tmp_path):
@@ -46,14 +50,6 @@ def test_all_runs_of_a_sweep_are_points_and_its_means_are_lines(tmp_path):
     assert [x for x, _ in means] == ["52", "211"]  # none where a run diverged
     heights = [float(y) for _, y in points]
     assert float(means[0][1]) == pytest.approx((heights[0] + heights[3]) / 2, abs=0.01)
-
-
-def test_the_caption_counts_diverged_runs_and_names_rows_without_a_best_rate(tmp_path):
-    caption = re.search("<figcaption>.*?</figcaption>", rate_chart(
-        build_page(find_runs([make_study(tmp_path)]))
-    ))[0]  # fmt: skip
-    assert "Without 3 diverged runs" in caption
-    assert re.search('class="sample colour2".*?</svg> fdg: no best rate', caption)
 
 
 def test_a_study_of_one_rate_has_no_such_chart_and_a_damaged_one_is_refused(tmp_path):

@@ -110,20 +110,17 @@ def test_each_chart_has_its_numbers_as_csv_and_each_stage_table_its_labels_once(
     assert table.count("sample colour0") == 2
 
 
-def test_skipped_batches_are_shown_where_a_run_has_some(tmp_path):
-    assert "batches skipped" not in page_of(make_run(tmp_path / "one"))
-    skips = make_run(tmp_path / "two", skipped=2)
-    assert page_of(skips, tmp_path / "one").count("batches skipped") == 2  # groups, and runs
-
-
-def test_averaged_weights_and_processes_are_shown_where_a_run_has_them(tmp_path):
+def test_skipped_batches_averages_and_processes_are_shown_where_a_run_has_them(tmp_path):
     plain = page_of(make_run(tmp_path / "one", processes=2))
     assert len(re.findall(r"processes</th><td>2</td>", plain)) == 1
     assert "averaged" not in plain
+    assert "batches skipped" not in plain
     averaged = {"loss": 0.9, "error": 0.125, "samples": 100, "exits": [], "ensemble": None}
-    both = page_of(make_run(tmp_path / "two", processes=2, averaged=averaged), tmp_path / "one")
+    more = make_run(tmp_path / "two", processes=2, averaged=averaged, skipped=2)
+    both = page_of(more, tmp_path / "one")
     assert both.count("averaged weights: test error, %") == 2  # of settings, and of runs
     assert both.count('data-value="12.5"') == 1  # no mean with the run that has none
+    assert both.count("batches skipped") == 2  # of settings, and of runs
 
 
 def test_nothing_is_fetched_and_only_the_pages_own_script_may_run(tmp_path):
@@ -139,13 +136,17 @@ def test_nothing_is_fetched_and_only_the_pages_own_script_may_run(tmp_path):
     assert not {tag for tag, _ in page.elements} & {"link", "iframe", "object", "img", "base"}
 
 
-def test_names_and_messages_of_a_run_folder_are_text(tmp_path):
+def test_names_and_messages_of_a_run_folder_are_text_whatever_their_letters(tmp_path):
     folder = make_run(tmp_path / BAD.replace("/", "_"), network="mlp")
     change(folder / "summary.json", message=BAD, state=BAD)
     (folder / "environment.json").write_text(json.dumps({BAD: BAD}))
     text = page_of(folder)
     assert "<script>alert" not in text
     assert BAD in Page(text).text
+    folder = make_run(tmp_path / os.fsdecode(b"bad\xff"), state="failed")
+    change(folder / "summary.json", message="\ud800")
+    write_report(find_runs([folder]), tmp_path / "page.html")
+    assert "bad?" in (tmp_path / "page.html").read_text()
 
 
 def test_equal_runs_give_equal_bytes(tmp_path):
@@ -191,6 +192,7 @@ def test_a_run_that_has_not_ended_or_was_resumed_is_shown_as_far_as_it_is(tmp_pa
 
 
 def test_runs_that_diverged_have_no_mean_and_spoil_no_page(tmp_path):
+    """A row of no batch leaves out its run alone."""
     runs = [make_run(tmp_path / name, seed=seed) for seed, name in enumerate("ab")]
     metrics = runs[0] / "metrics.jsonl"
     rows = metrics.read_text().replace('"loss": 1.0, "error"', '"loss": null, "error"')
@@ -198,23 +200,13 @@ def test_runs_that_diverged_have_no_mean_and_spoil_no_page(tmp_path):
     assert find_runs(runs).runs[0].last.test_loss == float("inf")
     row = re.search(r"fdg</span>.*", page_of(*runs).replace("</tr>", "\n"))[0]
     assert row.count(UNKNOWN) == 1
-
-
-@pytest.mark.parametrize("batch", ["NaN", "Infinity", "1e400", "1" + "0" * 400])
-def test_a_row_of_no_batch_leaves_out_its_run_alone(tmp_path, batch):
-    runs = [make_run(tmp_path / name, seed=seed) for seed, name in enumerate("ab")]
-    with (runs[0] / "metrics.jsonl").open("a") as metrics:
-        metrics.write(f'{{"kind": "backward", "stage": 1, "batch": {batch}, "loss": 1.0}}\n')
-    found = find_runs(runs)
-    assert [run.name for run in found.runs] == ["b"]
-    assert re.search("cannot read the run in .*(row of the batch|too large)", found.left_out[0])
-
-
-def test_names_without_utf_8_are_shown_with_a_question_mark(tmp_path):
-    folder = make_run(tmp_path / os.fsdecode(b"bad\xff"), state="failed")
-    change(folder / "summary.json", message="\ud800")
-    write_report(find_runs([folder]), tmp_path / "page.html")
-    assert "bad?" in (tmp_path / "page.html").read_text()
+    for batch in ("NaN", "Infinity", "1e400", "1" + "0" * 400):
+        no_batch = f'{{"kind": "backward", "stage": 1, "batch": {batch}, "loss": 1.0}}\n'
+        metrics.write_text(rows + no_batch)
+        found = find_runs(runs)
+        assert [run.name for run in found.runs] == ["b"]
+        told = "cannot read the run in .*(row of the batch|too large)"
+        assert re.search(told, found.left_out[0])
 
 
 def test_the_mean_of_runs_is_that_of_the_same_batches(tmp_path):
@@ -244,12 +236,17 @@ def test_losses_of_batches_are_those_of_the_last_stage_however_many_there_were(t
     assert find_runs([folder]).runs[0].metrics.loss == [(0, 3.0), (1, 2.0)]
 
 
-def test_a_timeline_of_no_batch_or_that_is_a_device_is_not_shown(tmp_path):
+def test_a_timeline_of_no_batch_too_long_or_a_device_is_not_shown(tmp_path, monkeypatch):
     empty = record_timeline(make_run(tmp_path / "a", record_timeline=True), batches=0)
     assert "has no batches; record it again" in page_of(empty)
     device = make_run(tmp_path / "b", record_timeline=True)
     (device / "timeline.json").symlink_to("/dev/zero")
     assert "there is no timeline" in page_of(device)
+    run = record_timeline(make_run(tmp_path / "run", record_timeline=True))
+    monkeypatch.setattr("hocket_lab.report.span_picture.MOST_SPANS", 80)
+    assert "These are the first 20 of 40 batches" in page_of(run)
+    monkeypatch.setattr("hocket_lab.report.programs.JSON_LIMIT", 10)
+    assert "bytes, and at most 10 are read" in page_of(run)
 
 
 @pytest.mark.parametrize("epochs", [0, 2])
@@ -267,14 +264,6 @@ def test_evaluations_of_the_epoch_under_way_are_shown(tmp_path, epochs):
     assert (last.samples, last.test_error) == (64 * last.batches, 0.25)
     assert last.seconds == pytest.approx(0.15 * last.updates if epochs else nan, nan_ok=True)
     assert '<td class="number" data-value="25.0">25' in build_page(found)
-
-
-def test_a_run_that_has_not_trained_has_no_shares_of_time(tmp_path):
-    folder = make_run(tmp_path / "run")
-    nothing = dict.fromkeys(("busy", "communication", "waiting"))
-    change(folder / "summary.json", stages=[STAGE | nothing] * 2)
-    (bar,) = {a["viewbox"] for a in Page(page_of(folder)).named("svg") if a["class"] == "bar"}
-    assert bar == "0 0 100 10"
 
 
 def test_a_study_is_shown_from_its_record_alone():
@@ -320,6 +309,20 @@ def test_a_folder_of_runs_stands_for_them_and_each_run_is_shown_once(tmp_path):
     assert [run.name for run in found.runs] == [
         str(tmp_path / "runs/a"), "b", str(tmp_path / "others/a"),
     ]  # fmt: skip
+
+
+def test_of_long_runs_every_nth_evaluation_is_drawn_and_no_share_of_a_time_without_training(
+    tmp_path, monkeypatch
+):
+    folder = make_run(tmp_path / "run", epochs=9, error=0.9)
+    nothing = dict.fromkeys(("busy", "communication", "waiting"))
+    change(folder / "summary.json", stages=[STAGE | nothing] * 2)
+    (bar,) = {a["viewbox"] for a in Page(page_of(folder)).named("svg") if a["class"] == "bar"}
+    assert bar == "0 0 100 10"
+    monkeypatch.setattr("hocket_lab.report.curves.MOST_EVALUATIONS", 4)
+    groups = group_runs(find_runs([folder]).runs)
+    points = re.search(r'points="([^"]+)" class="mean"', learning_curves(groups)[0])
+    assert len(points[1].split()) == 3  # epochs 3, 6 and 9
 
 
 DAMAGED = {
@@ -392,41 +395,17 @@ def test_without_any_run_the_reasons_are_the_error(tmp_path):
         ({"plan": "gone.json"}, "cannot read the plan"),
         ({"plan": "plan.json"}, "has the cuts layer2, and the run has hidden1"),
         ({"plan": "same.json"}, "has no forecast of"),
+        ({"method": "dgl-async"}, "No program: its stages run freely"),
+        ({"staleness": "0,5"}, "No program: staleness is [0, 5]"),
+        ({"stages": 65}, "No program: 65 stages are more than 64 to draw"),
     ],
-    ids=["no timeline", "no plan", "other plan", "no forecast"],
+    ids=["no timeline", "no plan", "other plan", "no forecast", "free", "staleness", "stages"],
 )
-def test_files_that_a_run_names_are_used_if_they_fit_it(options, reason, tmp_path, monkeypatch):
+def test_what_a_page_cannot_show_of_a_run_is_told(options, reason, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Plan(("layer2",)).write(tmp_path / "plan.json")
     Plan(("hidden1",)).write(tmp_path / "same.json")
     assert reason in Page(page_of(make_run(tmp_path / "run", **options))).text
-
-
-def test_of_long_runs_every_nth_evaluation_is_drawn(tmp_path, monkeypatch):
-    groups = group_runs(find_runs([make_run(tmp_path / "run", epochs=9, error=0.9)]).runs)
-    monkeypatch.setattr("hocket_lab.report.curves.MOST_EVALUATIONS", 4)
-    points = re.search(r'points="([^"]+)" class="mean"', learning_curves(groups)[0])
-    assert len(points[1].split()) == 3  # epochs 3, 6 and 9
-
-
-def test_a_timeline_that_is_too_long_is_not_read(tmp_path, monkeypatch):
-    run = record_timeline(make_run(tmp_path / "run", record_timeline=True))
-    monkeypatch.setattr("hocket_lab.report.span_picture.MOST_SPANS", 80)
-    assert "These are the first 20 of 40 batches" in page_of(run)
-    monkeypatch.setattr("hocket_lab.report.programs.JSON_LIMIT", 10)
-    assert "bytes, and at most 10 are read" in page_of(run)
-
-
-@pytest.mark.parametrize(
-    ("options", "reason"),
-    [
-        ({"method": "dgl-async"}, "its stages run freely"),
-        ({"staleness": "0,5"}, "staleness is [0, 5]"),
-        ({"stages": 65}, "65 stages are more than 64 to draw"),
-    ],
-)
-def test_a_run_without_a_program_says_so(tmp_path, options, reason):
-    assert f"No program: {reason}" in page_of(make_run(tmp_path / "run", **options))
 
 
 def test_the_command_warns_of_what_it_leaves_out(tmp_path, capsys):

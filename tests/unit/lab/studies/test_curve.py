@@ -22,33 +22,25 @@ def epoch(number, test_loss, **more):
 
 
 def test_batches_updates_samples_and_seconds_add_up(tmp_path):
-    write(tmp_path, {"kind": "backward", "batch": 3}, epoch(0, 1.5), epoch(1, None))
-    first, second = read_curve(tmp_path, CONFIG)
+    rows = [epoch(0, 1.5), epoch(1, None), epoch(2, 1.0, evaluation=None)]
+    write(tmp_path, {"kind": "backward", "batch": 3}, *rows)
+    first, second, last = read_curve(tmp_path, CONFIG)
     assert (first.batches, first.updates, first.samples, first.seconds) == (4, 2, 35, 3.0)
     assert (second.batches, second.updates, second.samples, second.seconds) == (8, 4, 70, 6.0)
     values = [first.value(name) for name in ("train_loss", "test_loss", "test_error")]
     assert values == [2.0, 1.5, 0.5]
     assert second.test_loss == math.inf  # which JSON does not have
+    assert (last.train_loss, last.test_loss, last.test_error) == (2.0, None, None)
 
 
-def test_a_curve_ends_before_an_epoch_that_is_missing(tmp_path):
+def test_a_curve_ends_before_an_epoch_that_is_missing_and_counts_skipped_batches(tmp_path):
     within = {"kind": "evaluation", "updates": 3, "loss": 1.7, "error": 0.6}
     write(tmp_path, epoch(0, 1.5), within, epoch(2, 1.0))
     assert [point.test_loss for point in read_curve(tmp_path, CONFIG)] == [1.5]
     assert len(read_curve(tmp_path, CONFIG, under_way=True)) == 1
-
-
-def test_the_most_batches_that_a_stage_skipped_add_up(tmp_path):
-    within = {"kind": "evaluation", "updates": 3, "loss": 1.7, "error": 0.6}
     rows = [epoch(0, 1.5, skipped=[2, 1]), within, epoch(1, 1.0, skipped=[0, 1])]
     write(tmp_path, *rows)
     assert [point.skipped for point in read_curve(tmp_path, CONFIG)] == [2, 2, 3]
-
-
-def test_an_epoch_without_evaluation_has_no_test_loss(tmp_path):
-    write(tmp_path, epoch(0, 1.0, evaluation=None))
-    (point,) = read_curve(tmp_path, CONFIG)
-    assert (point.train_loss, point.test_loss, point.test_error) == (2.0, None, None)
 
 
 def test_evaluations_within_an_epoch_have_their_share_of_it(tmp_path):

@@ -22,29 +22,23 @@ def ended(seed):
     return RunOutcome(run(seed), RunResult("finished"), (POINT,), (), RunSource(), 1.5)
 
 
-def test_a_log_gets_a_line_for_each_run(capsys):
-    with SweepProgress(4, "test_loss", shown=True) as bar:
-        bar.begin(1)
-        bar.end(ended(1), run(1))
-        diverged = RunResult("diverged", "nan\nhelp")
-        bar.end(RunOutcome(run(2), diverged, (), (), RunSource(), float("inf")), run(2))
-        bar.end(None, run(3))
-    captured = capsys.readouterr()
-    assert captured.out == "", "standard output is for results"
-    assert captured.err.splitlines() == [
-        "1 of 4 runs have ended before",
-        "[2/4] fdg, seed 1: test_loss 1.5000 after 1.2 s",
-        "[3/4] fdg, seed 2: diverged: nan",
-        "stopped: fdg, seed 3",
-    ]
-
-
-def test_silence_on_request(capsys):
-    with SweepProgress(4, "test_loss", shown=False) as bar:
-        bar.begin(1)
-        bar.end(ended(1), run(1))
-        bar.update([])
-    assert capsys.readouterr() == ("", "")
+def test_a_log_gets_a_line_for_each_run_unless_silence_was_asked_for(capsys):
+    for shown in (False, True):
+        with SweepProgress(4, "test_loss", shown=shown) as bar:
+            bar.begin(1)
+            bar.end(ended(1), run(1))
+            diverged = RunResult("diverged", "nan\nhelp")
+            bar.end(RunOutcome(run(2), diverged, (), (), RunSource(), float("inf")), run(2))
+            bar.end(None, run(3))
+            bar.update([])
+        captured = capsys.readouterr()
+        assert captured.out == "", "standard output is for results"
+        assert captured.err.splitlines() == shown * [
+            "1 of 4 runs have ended before",
+            "[2/4] fdg, seed 1: test_loss 1.5000 after 1.2 s",
+            "[3/4] fdg, seed 2: diverged: nan",
+            "stopped: fdg, seed 3",
+        ]
 
 
 @pytest.mark.parametrize(

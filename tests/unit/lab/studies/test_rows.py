@@ -31,12 +31,9 @@ def test_each_table_has_all_combinations_of_its_values_and_tables_follow_each_ot
     assert rows[2].options == {"epochs": 2, "method": "fdg:shrink=0.5", "stages": 4}
 
 
-def test_a_label_names_what_differs():
+def test_a_label_names_what_differs_and_leaves_out_what_follows_from_the_rest_of_it():
     rows = expand({"method": "fdg"}, [{"epochs": 2, "batch_size": [8, 16]}], ())
     assert [row.label for row in rows] == ["batch size 8", "batch size 16"]
-
-
-def test_a_label_leaves_out_what_follows_from_the_rest_of_it():
     tables = [
         {"method": "bp", "stages": 1, "batch_size": 8, "optimizer": ["Adam:lr=0.1", "SGD"]},
         {"plan": "head", "method": "fdg", "stages": 2, "batch_size": [4, 8]},
@@ -61,29 +58,12 @@ def test_runs_have_one_thread_and_checkpoints_unless_the_study_says_otherwise():
     assert (config.threads, config.checkpoint_every) == (2, 0)
 
 
-def test_whatever_changes_results_gives_another_run():
+def test_whatever_changes_results_gives_another_run_and_nothing_else_does():
     same = name_of()
-    assert name_of(seed=1) != same
-    assert name_of(rate=0.1) != same
-    assert name_of(epochs=3) != same
-    assert name_of(method="bp") != same
+    for changed in ({"seed": 1}, {"rate": 0.1}, {"epochs": 3}, {"method": "bp"}):
+        assert name_of(**changed) != same
     assert name_of(method="fdg+t1") != name_of(method="fdg+t1(anneal=3)") != name_of()
     assert name_of(data_dir="a") != same
-
-
-def test_another_file_of_a_network_or_a_plan_gives_another_run(tmp_path):
-    own, plan = tmp_path / "own.py", tmp_path / "plan.json"
-    options = {"network": f"{own}:small", "plan": str(plan)}
-    names = {name_of(**options)}
-    for file, text in ((own, "a = 1"), (own, "a = 2"), (plan, "{}"), (plan, "[]")):
-        file.write_text(text)
-        names.add(name_of(**options))
-        assert name_of(**options) in names
-    assert len(names) == 5
-
-
-def test_whatever_does_not_change_results_gives_the_same_run():
-    same = name_of()
     assert name_of(checkpoint_every=3) == same
     assert name_of(epochs=RunConfig.epochs) == same
     assert name_of(rate=0.05, optimizer="SGD:momentum=0.9,lr=1") == name_of(
@@ -96,6 +76,17 @@ def test_whatever_does_not_change_results_gives_the_same_run():
     fields = {field.name for field in dataclasses.fields(RunConfig)}
     assert fields >= WITHOUT_EFFECT_ON_RESULTS
     assert MAY_CHANGE >= WITHOUT_EFFECT_ON_RESULTS
+
+
+def test_another_file_of_a_network_or_a_plan_gives_another_run(tmp_path):
+    own, plan = tmp_path / "own.py", tmp_path / "plan.json"
+    options = {"network": f"{own}:small", "plan": str(plan)}
+    names = {name_of(**options)}
+    for file, text in ((own, "a = 1"), (own, "a = 2"), (plan, "{}"), (plan, "[]")):
+        file.write_text(text)
+        names.add(name_of(**options))
+        assert name_of(**options) in names
+    assert len(names) == 5
 
 
 def test_a_learning_rate_is_given_to_the_scheduler_that_has_its_own():

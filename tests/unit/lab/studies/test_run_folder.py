@@ -15,14 +15,11 @@ from hocket_lab.studies.run_folder import (
 RUN = Row("row", {"epochs": 2}, ()).run(None, 0)
 
 
-def test_a_result_is_read_as_it_was_written(tmp_path):
+@pytest.mark.parametrize("text", ["", "[1]", '{"end": 1}', '{"state": "lost"}'])
+def test_a_result_is_read_as_it_was_written_and_a_damaged_one_is_refused(tmp_path, text):
     assert read_result(tmp_path) is None
     write_result(tmp_path, RunResult("diverged", "loss is nan"))
     assert read_result(tmp_path) == RunResult("diverged", "loss is nan")
-
-
-@pytest.mark.parametrize("text", ["", "[1]", '{"end": 1}', '{"state": "lost"}'])
-def test_a_damaged_result_is_refused(tmp_path, text):
     (tmp_path / "result.json").write_text(text)
     with pytest.raises(RunFolderError, match=r"result\.json'.*; delete it"):
         read_result(tmp_path)

@@ -22,14 +22,11 @@ def test_the_rule(values, best):
     assert best_rate(values) == best
 
 
-def test_a_rate_at_the_edge_is_known():
+def test_a_rate_at_the_edge_is_known_and_an_older_record_has_the_runs_at_the_best_rate():
     at_edge = [rate for rate in (0.1, 0.2, 0.4) if is_at_edge(rate, [0.2, 0.1, 0.4])]
     assert at_edge == [0.1, 0.4]
     assert not is_at_edge(0.1, [0.1])
     assert not is_at_edge(None, [None])
-
-
-def test_an_older_record_has_results_of_the_runs_at_the_best_rate():
     row = {"learning_rate": 0.1}
     assert is_chosen(row, {"learning_rate": 0.1})
     assert not is_chosen(row, {"learning_rate": 0.2})

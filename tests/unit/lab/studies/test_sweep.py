@@ -95,15 +95,23 @@ def test_a_second_call_runs_nothing_and_writes_the_same(tmp_path, here, monkeypa
 def test_a_changed_study_keeps_runs_that_are_the_same_and_names_the_others(
     tmp_path, monkeypatch, here
 ):
+    """It keeps their results also if their folders are gone."""
     pretend_runs(monkeypatch, lambda config: 1.0)
-    grid = {"method": ["bp", "fdg"], "stages": 2}
-    assert sweep(study(grid=grid), tmp_path).orphans == ()
-    assert here.started == 2
+    both = study(grid={"method": ["bp", "fdg"], "stages": 2})
+    before = sweep(both, tmp_path)
+    assert (before.orphans, here.started) == ((), 2)
     changed = study(grid={"method": ["fdg", "ddg"], "stages": 2}, base=TINY | {"threads": 1})
     record = sweep(changed, tmp_path)
     assert here.started == 3
     (orphan,) = record.orphans
     assert orphan.startswith("bp-stages-2-lr-0.05-seed-0-")
+    shutil.rmtree(tmp_path / "runs")
+    record = sweep(study(grid={"method": "ddg", "stages": 2}), tmp_path)
+    assert orphan in {run["folder"].rpartition("/")[2] for run in record.kept}
+    assert len(record.kept) == 2
+    after = sweep(both, tmp_path)
+    assert here.started == 3
+    assert after.rows == before.rows
 
 
 def test_the_best_rate_gets_the_other_seeds(tmp_path, monkeypatch, here):
@@ -228,7 +236,9 @@ def test_a_row_without_good_runs_at_all_rates_has_no_best_rate(
     assert shown in (tmp_path / "README.md").read_text()
 
 
-def test_a_run_that_fails_stops_no_other_and_is_tried_again(tmp_path, monkeypatch, here):
+def test_a_run_that_fails_or_a_full_disk_stops_no_other_run_and_is_tried_again(
+    tmp_path, monkeypatch, here
+):
     lucky = []
     pretend_runs(monkeypatch, lambda config: 1.0 if config.seed or lucky else None)
     record = sweep(study(seeds=[0, 1]), tmp_path)
@@ -241,6 +251,16 @@ def test_a_run_that_fails_stops_no_other_and_is_tried_again(tmp_path, monkeypatc
     lucky.append(1)
     assert sweep(study(seeds=[0, 1]), tmp_path).failures == []
     assert here.started == 3
+
+    def write(folder, result):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("hocket_lab.studies.child.write_result", lambda folder, result: None)
+    monkeypatch.setattr("hocket_lab.studies.pool.write_result", write)
+    (row,) = sweep(study(seeds=[0, 1]), tmp_path / "full").rows
+    assert here.started == 5
+    assert row["state"] == "incomplete"
+    assert (tmp_path / "full/record.json").is_file()
 
 
 def test_a_run_without_the_metric_has_failed(tmp_path, monkeypatch):
@@ -295,18 +315,6 @@ def test_the_error_of_gradients_is_reported_where_it_was_measured(tmp_path):
     assert len(cosines) == 2
     assert cosines[1] == pytest.approx(1.0, abs=1e-6)
     assert f"{min(cosines):.3f} |" in (tmp_path / "README.md").read_text()
-
-
-def test_results_that_no_row_needs_any_more_are_kept(tmp_path, monkeypatch, here):
-    pretend_runs(monkeypatch, lambda config: 1.0)
-    both = study(grid={"method": ["bp", "fdg"], "stages": 2})
-    before = sweep(both, tmp_path).rows
-    shutil.rmtree(tmp_path / "runs")
-    record = sweep(study(grid={"method": "bp", "stages": 2}), tmp_path)
-    assert [run["folder"] for run in record.kept] == [before[1]["runs"][0]["folder"]]
-    after = sweep(both, tmp_path)
-    assert here.started == 2
-    assert (after.rows, after.kept) == (before, [])
 
 
 def test_a_rate_that_fails_leaves_the_other_seeds_of_the_best_one(tmp_path, monkeypatch, here):
@@ -409,9 +417,18 @@ def test_a_picture_that_cannot_be_drawn_costs_no_record(tmp_path, monkeypatch, d
     assert PICTURE not in (tmp_path / "README.md").read_text()
 
 
-def test_a_label_may_look_like_a_formula(tmp_path, monkeypatch):
+def test_staleness_is_shown_where_there_is_some_and_a_label_may_look_like_a_formula(
+    tmp_path, monkeypatch
+):
     pretend_runs(monkeypatch, lambda config: 1.0)
-    record = sweep(study(), tmp_path)
+    grid = {"method": ["ddg", "dgl-async", "bp"], "stages": 3, "checkpoint_keep": 5}
+    record = sweep(study(grid=grid), tmp_path)
+    table = results_table(record.values)
+    assert "| ddg | 2 | 3 | 1.0000 |" in table
+    assert "| dgl-async | - | - | 1.0000 |" in table
+    assert "| bp | 0 | 1 | 1.0000 |" in table
+    record.rows[0]["options"]["method"] = "a method of the past"
+    assert "stale" not in results_table(record.values)
     record.rows[0]["row"] = "a $b_{$ c"
     draw_curves(record.values, tmp_path / "curves.svg")
     assert (tmp_path / "curves.svg").stat().st_size
@@ -423,31 +440,6 @@ def test_as_many_runs_go_on_at_a_time_as_there_are_cores(monkeypatch):
     assert sweep_module.runs_at_a_time(study(jobs=0, base=TINY | {"threads": 3})) == 2
     assert sweep_module.runs_at_a_time(study(jobs=0, base=TINY | {"threads": 0})) == 1
     assert sweep_module.runs_at_a_time(study(jobs=5)) == 5
-
-
-def test_staleness_is_shown_where_there_is_some_and_is_known(tmp_path, monkeypatch):
-    pretend_runs(monkeypatch, lambda config: 1.0)
-    grid = {"method": ["ddg", "dgl-async", "bp"], "stages": 3, "checkpoint_keep": 5}
-    record = sweep(study(grid=grid), tmp_path)
-    table = results_table(record.values)
-    assert "| ddg | 2 | 3 | 1.0000 |" in table
-    assert "| dgl-async | - | - | 1.0000 |" in table
-    assert "| bp | 0 | 1 | 1.0000 |" in table
-    record.rows[0]["options"]["method"] = "a method of the past"
-    assert "stale" not in results_table(record.values)
-
-
-def test_a_full_disk_at_the_end_of_a_run_stops_no_other(tmp_path, monkeypatch, here):
-    def write(folder, result):
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    pretend_runs(monkeypatch, lambda config: 1.0)
-    monkeypatch.setattr("hocket_lab.studies.child.write_result", lambda folder, result: None)
-    monkeypatch.setattr("hocket_lab.studies.pool.write_result", write)
-    (row,) = sweep(study(seeds=[0, 1]), tmp_path).rows
-    assert here.started == 2
-    assert row["state"] == "incomplete"
-    assert (tmp_path / "record.json").is_file()
 
 
 def test_the_seeds_of_a_row_are_one_group_of_a_report_if_the_folder_of_one_is_gone(tmp_path):
