@@ -158,7 +158,7 @@ class StageTrainer:
         if self.state.global_step:
             raise HocketError("this StageTrainer has trained already; build a new one")
         # Begin, or continue where a checkpoint was written.
-        started_s = time.time()
+        started_s = time.perf_counter()
         skipped = self._resume(resume_from_checkpoint) if resume_from_checkpoint else 0
         first_step = self.state.global_step
         self.model.train()
@@ -177,7 +177,7 @@ class StageTrainer:
         steps = self.state.global_step - first_step
         samples = steps * self._accumulate * self.args.per_device_train_batch_size
         self._losses.read(self.trainer)
-        metrics = trainer_utils.speed_metrics("train", started_s, samples, steps)
+        metrics = _speeds("train", started_s, samples=samples, steps=steps)
         metrics["train_loss"] = self._losses.mean
         self.log(metrics)
         if self.args.load_best_model_at_end and self.state.best_model_checkpoint is not None:
@@ -299,14 +299,13 @@ class StageTrainer:
 
     def _measure(self, batches: Iterable[Any], prefix: str) -> dict[str, float]:
         """Return loss, metrics and speed of an evaluation, by names with a prefix."""
-        started_s = time.time()
+        started_s = time.perf_counter()
         result = self.trainer.evaluate(batches)
         metrics = {f"{prefix}_loss": result.loss}
         for name, value in result.metrics.items():
             own_name = name.removeprefix(f"{METRICS}.").removeprefix(f"{prefix}_")
             metrics[f"{prefix}_{own_name}"] = value
-        metrics |= trainer_utils.speed_metrics(prefix, started_s, result.samples)
-        return metrics
+        return metrics | _speeds(prefix, started_s, samples=result.samples)
 
     def log(self, logs: dict[str, float]) -> None:
         """Give values by name to the callbacks, and keep them in ``state.log_history``."""
@@ -370,14 +369,14 @@ class StageTrainer:
             OptionError: The data have no length, and the arguments no number of steps.
         """
         args, length = self.args, length_of(self._train_loader)
-        steps: int = args.max_steps
-        if steps > 0:
-            return steps
+        if args.max_steps > 0:
+            return int(args.max_steps)
         if self._train_loader is None:
             return 1
         if length is None:
             raise OptionError("train_dataset has no length; give max_steps")
-        return ceil(args.num_train_epochs * ceil(length / self._accumulate))
+        steps: int = ceil(args.num_train_epochs * ceil(length / self._accumulate))
+        return steps
 
     def _start_state(self, file: Path | None = None) -> transformers.TrainerState:
         """Return the state of a new training, or of the one that wrote a file."""
@@ -448,6 +447,19 @@ class StageTrainer:
         else:
             saved = type(self.model).from_pretrained(folder)
             self.model.load_state_dict(saved.state_dict())
+
+
+def _speeds(prefix: str, started_s: float, **counts: int) -> dict[str, float]:
+    """Return the seconds since a moment, and counts per second, by the names of theirs.
+
+    Args:
+        prefix: Beginning of the names.
+        started_s: The moment, by `time.perf_counter`.
+        **counts: Numbers of what was done, by the names of their units.
+    """
+    seconds = time.perf_counter() - started_s
+    speeds = {f"{prefix}_{unit}_per_second": n / seconds for unit, n in counts.items()}
+    return {f"{prefix}_runtime": seconds, **speeds}
 
 
 def _check_callbacks(callbacks: Sequence[Any]) -> None:
