@@ -26,7 +26,7 @@ LEVELS = (
     ("stage",),
     ("engine",),
     ("training",),
-    ("callbacks",),
+    ("callbacks", "integrations"),
     ("runs",),
     ("__init__", "cli"),
     ("__main__", "lab.planner", "lab.studies"),
@@ -166,7 +166,7 @@ def test_imports_are_found_wherever_and_however_they_are_written():
 
 def test_rooms_are_few_and_each_is_on_one_level():
     assert {room_of(module) for module in FILES} == LEVEL.keys()
-    assert len([p for p in (SOURCE / "hocket").iterdir() if (p / "__init__.py").exists()]) <= 20
+    assert len([p for p in (SOURCE / "hocket").iterdir() if (p / "__init__.py").exists()]) <= 21
     assert len(list((SOURCE / "hocket").glob("*.py"))) <= 9
     assert len(LEVELS) <= 14
 

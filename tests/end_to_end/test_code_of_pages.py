@@ -144,3 +144,11 @@ def test_the_code_of_the_page_on_studies_runs(capsys, tmp_path, monkeypatch):
     run_page("sweeps.md", 1)
     losses = [line.rpartition(" ")[2] for line in capsys.readouterr().out.splitlines()]
     assert losses == ["1.25", "1.5"]
+
+
+def test_the_code_of_the_page_on_transformers_runs(tmp_path, monkeypatch):
+    pytest.importorskip("accelerate")
+    monkeypatch.chdir(tmp_path)
+    trainer = run_page("transformers-trainer.md", 1)["trainer"]
+    assert trainer.state.global_step == 4
+    assert (tmp_path / "model/config.json").exists()

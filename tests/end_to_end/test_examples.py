@@ -221,6 +221,30 @@ def test_search(run_example):
     assert loss < 1
 
 
+def test_transformers_trainer(run_example):
+    pytest.importorskip("accelerate")
+    text = run_example("14_transformers_trainer.py")
+    first, *_, last = map(float, re.findall(r"evaluation loss ([\d.]+)", text))
+    assert last < first < 3.7, "guessing is 3.7"
+
+
+@pytest.mark.longer
+def test_transformers_trainer_in_two_processes(run_example, tmp_path):
+    """Two processes print what one does."""
+    pytest.importorskip("accelerate")
+    words = ("launch", "--processes", "2", EXAMPLES / "14_transformers_trainer.py")
+    two = subprocess.run(
+        [sys.executable, "-m", "hocket", *words],
+        cwd=tmp_path,
+        env=ALONE,
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+        timeout=400,
+    )
+    assert two.stdout == run_example("14_transformers_trainer.py")
+
+
 def test_every_example_is_run_here():
     tests = {name.removeprefix("test_") for name in globals() if name.startswith("test_")}
     assert {file.stem.partition("_")[2] for file in FILES} <= tests

@@ -542,7 +542,7 @@ class Trainer:
 
         Returns:
             The output for each batch, in order, as the network returns it, with tensors
-            (B, ...) on the CPU.
+            (B, ...) on the CPU. Among several processes any mapping becomes a dict.
 
         Raises:
             DataError: A batch has no tensors as inputs.

@@ -1,5 +1,7 @@
 """Predictions are the outputs of the network, for all forms of batches, in any process."""
 
+from collections import OrderedDict
+
 import pytest
 import torch
 from torch import nn
@@ -17,7 +19,7 @@ BATCHES = data(mlp, 3)
 
 
 class Pair(nn.Module):
-    """Network with outputs of several tensors, in a dict."""
+    """Network with outputs of several tensors, in a mapping as of transformers."""
 
     def __init__(self):
         super().__init__()
@@ -25,7 +27,7 @@ class Pair(nn.Module):
 
     def forward(self, x):
         hidden = self.first(x).relu()
-        return {"scores": self.second(hidden), "hidden": [hidden, 7]}
+        return OrderedDict(scores=self.second(hidden), hidden=[hidden, 7])
 
 
 @pytest.mark.parametrize("stages", [1, 3])
@@ -106,6 +108,9 @@ def work(folder):
             "metrics": result.metrics,
             "error": result.error,
         }
+    torch.manual_seed(0)
+    with Trainer(Pair(), optimizer=sgd, stages=2) as trainer:
+        (left["mapping"],) = trainer.predict([{"x": BATCHES[0][0]}])
         torch.save(left, f"{folder}/{trainer.process_name}.pt")
     return 0
 
@@ -114,9 +119,12 @@ def test_every_process_gets_all_of_it(tmp_path):
     assert launch(work, str(tmp_path), processes=2, threads=1) == 0
     alone = Trainer(mlp(2), optimizer=sgd)
     outputs = alone.predict(BATCHES)
+    torch.manual_seed(0)
+    scores = Pair()(BATCHES[0][0])["scores"]
     for k in range(2):
         left = torch.load(tmp_path / f"stage{k}.pt")
         assert different(left["outputs"], outputs) == []
+        assert torch.equal(left["mapping"]["scores"], scores)
         mean = float(torch.cat(outputs).mean())
         wrong = left["error"]
         assert left["metrics"] == pytest.approx(

@@ -66,12 +66,14 @@ def predict(session: Session, batches: Iterable[Any]) -> list[Tree]:
                 f"the batches are a tensor of shape {tuple(batches.shape)}, each row of "
                 "which would be a batch; give a list of batches, [x] for one"
             )
-    # Keep the outputs of the last stage, and send them to all processes.
+    # Keep the outputs of the last stage, and send them to all processes, mappings as dicts.
     outputs: list[Tree] = []
+    alone = session.world.size == 1
 
     def keep(prediction: Prediction) -> None:
         if prediction.stage == last:
-            outputs.append(map_tensors(Tensor.cpu, prediction.output))
+            output = map_tensors(Tensor.cpu, prediction.output)
+            outputs.append(dict(output) if isinstance(output, dict) and not alone else output)
 
     _forward(session, batches, keep, inputs_only=True)
     shared = session.world.broadcast(outputs, source=last * session.world.replicas)

@@ -1,19 +1,20 @@
 """Warnings of weights that are not trained, and of options that change nothing."""
 
 from collections.abc import Sequence
+from math import inf
 
 from torch import nn, optim
 
 from hocket.distributed.world.solo_world import SoloWorld
 from hocket.distributed.world.world import World
 from hocket.errors import warn
-from hocket.methods.method import Method
 from hocket.optim.muon import MuonAdamW
 from hocket.optim.rotated_adam import RotatedAdam
 from hocket.remedies.displacement import LIONS
 from hocket.signals import Delayed
 from hocket.stage.setup import Setup
 from hocket.stage.stage import Stage
+from hocket.stage.update.clipping import as_clipping
 from hocket.stage.update.untrained import describe_names
 from hocket.training.session.cut_network import CutNetwork
 
@@ -73,14 +74,14 @@ def warn_of_no_effect(
             f"{method.name!r} no gradient is late by more than one update in the mean; use "
             "more stages, or leave it out",
         )
-    _warn_of_cancelled_scales(method, stages, count - 1)
+    _warn_of_cancelled_scales(setup, stages, count - 1)
 
 
-def _warn_of_cancelled_scales(method: Method, stages: Sequence[Stage], last: int) -> None:
+def _warn_of_cancelled_scales(setup: Setup, stages: Sequence[Stage], last: int) -> None:
     """Warn of changes of the size of gradients that the optimizers divide out again.
 
     Args:
-        method: The method.
+        setup: Options of the training.
         stages: Stages of this process.
         last: Number of the last stage.
     """
@@ -92,9 +93,11 @@ def _warn_of_cancelled_scales(method: Method, stages: Sequence[Stage], last: int
         if is_lion or issubclass(kind, SCALE_FREE):
             kinds[stage.index] = kind.__name__
 
-    # A sum in place of a mean.
+    # A sum in place of a mean, unless the sum reaches a limit that the mean does not reach.
+    method, clipping = setup.method, as_clipping(setup.clip)
+    is_limited = clipping.what == "update" and clipping.norm < inf
     of_all = ", ".join(sorted(set(kinds.values())))
-    if of_all and method.reduce == "sum" and method.accumulate > 1:
+    if of_all and method.reduce == "sum" and method.accumulate > 1 and not is_limited:
         warn(
             f"reduce='sum' of {method.accumulate} gradients has the effect of their mean under "
             f"{of_all}, whose steps do not depend on the scale of the gradient; use SGD, or "

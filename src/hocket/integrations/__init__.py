@@ -1,0 +1,1 @@
+"""Facades for programs written for other libraries, which nothing else here imports."""
