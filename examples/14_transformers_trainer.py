@@ -12,9 +12,8 @@ weights of yours, call `from_pretrained` with their folder.
 import tempfile
 
 import torch
-from transformers import GPT2Config, GPT2LMHeadModel, PrinterCallback, TrainingArguments
-
 from hocket.integrations.transformers import StageTrainer
+from transformers import GPT2Config, GPT2LMHeadModel, PrinterCallback, TrainingArguments
 
 WORDS, LENGTH = 40, 12
 torch.set_num_threads(1)  # equal bits need equal numbers of threads

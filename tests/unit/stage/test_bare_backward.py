@@ -121,7 +121,9 @@ def test_under_another_pytorch_the_backward_is_whole_and_a_wrapper_is_called(
     assert len(whole_calls) == 1
     assert weight.grad is not None
     monkeypatch.undo()
-    monkeypatch.setattr(torch.autograd, "backward", lambda *arguments, **_: whole_calls.append(1))
+    monkeypatch.setattr(
+        torch.autograd, "backward", lambda *arguments, **_: whole_calls.append(1)
+    )
     weight, (roots, gradients) = roots_of("gradient")
     bare_backward(roots, gradients)
     assert (whole_calls[1:], weight.grad) == ([1], None)
