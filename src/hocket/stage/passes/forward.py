@@ -44,18 +44,11 @@ def forward(core: StageCore, batch: int) -> ActionReport:
         core.checks.layers.restore_buffers()
         return skip_forward(core, activation, computed.fault)
 
-    # Send it, with a note for which of its tensors a gradient is to come back.
-    expects = expects_answer(core.parts.signal)
-    differentiable = tuple([expects and flows for flows in computed.flows])
-    send_output(core, activation, computed.output, differentiable, computed.tables)
-
-    # Keep the batch for its backward.
+    # Send it, and keep the batch for its backward.
+    _, leaves, state, output, kept, differentiable, tables = computed
+    send_output(core, activation, output, differentiable, tables)
     version = core.weights.version
-    core.in_flight.add(
-        ForwardedBatch(
-            activation, computed.leaves, computed.kept, differentiable, version, computed.state
-        )
-    )
+    core.in_flight.add(ForwardedBatch(activation, leaves, kept, differentiable, version, state))
     return ActionReport(activation.epoch, version)
 
 
@@ -63,21 +56,21 @@ class _Computed(NamedTuple):
     """Results of a forward.
 
     Attributes:
+        fault: The first value that is NaN or infinite, described; None if there is none.
         leaves: Input of the stage, as leaves of the graph.
         state: State to repeat the forward from; None if it is not kept.
         output: Output of the stage, with tensors of shape (B, ...).
         kept: Output to differentiate, when the gradient has come.
-        fault: The first value that is NaN or infinite, described; None if there is none.
-        flows: For each tensor of the output, True if a gradient may come back for it.
+        differentiable: For each tensor of the output, True if a gradient is to come back.
         tables: For each of them, True if it is a table.
     """
 
+    fault: str | None
     leaves: Tree
     state: ForwardState | None
     output: Tree
     kept: KeptOutput
-    fault: str | None
-    flows: Sequence[bool]
+    differentiable: tuple[bool, ...]
     tables: Sequence[bool]
 
 
@@ -108,9 +101,16 @@ def _compute(core: StageCore, batch: int, leaves: Tree) -> _Computed:
 
     find_flow = partial(core.tensors.flow_through, outputs, tensors(leaves), find)
     fault, masks = check.fault_in_output(outputs, find_flow)
-    tables = [] if fault else find_tables(outputs, find_flow)
-    flows = [
-        is_inexact(tensor) and not (mask or table)
-        for tensor, mask, table in zip(outputs, masks, tables, strict=False)
-    ]
-    return _Computed(leaves, state, output, kept, fault, flows, tables)
+    if fault is not None:
+        return _Computed(fault, leaves, state, output, kept, (), ())
+
+    # Find out for which tensors a gradient is to come back.
+    expects = expects_answer(core.parts.signal)
+    tables = find_tables(outputs, find_flow)
+    differentiable = tuple(
+        [
+            expects and is_inexact(tensor) and not (mask or table)
+            for tensor, mask, table in zip(outputs, masks, tables, strict=True)
+        ]
+    )
+    return _Computed(None, leaves, state, output, kept, differentiable, tables)
