@@ -1,5 +1,8 @@
 """Transforms of batches of images: random crops, flips and normalisation.
 
+Random numbers are drawn on the CPU, and images are changed on the device that they are on: the
+choices are the same on every device.
+
 Images are cropped before they are normalised. Like the code of the papers, we pad the raw image
 with 0 (black), which is not 0 after normalisation.
 """
@@ -30,10 +33,11 @@ class Crop:
     def __call__(self, images_BCHW: Tensor, rng: Generator) -> Tensor:
         """Return the cropped images, (B, C, H, W)."""
         B, _, H, W = images_BCHW.shape
-        y_B, x_B = torch.randint(2 * self.padding + 1, (2, B), generator=rng)
+        offsets_2B = torch.randint(2 * self.padding + 1, (2, B), generator=rng)
+        y_B, x_B = offsets_2B.to(images_BCHW.device)
         # All possible crops as one view, so that one gather selects a crop for each image.
         crops_BCYXHW = pad(images_BCHW, (self.padding,) * 4).unfold(2, H, 1).unfold(3, W, 1)
-        return crops_BCYXHW[torch.arange(B), :, y_B, x_B]
+        return crops_BCYXHW[torch.arange(B, device=y_B.device), :, y_B, x_B]
 
 
 @final
@@ -43,7 +47,7 @@ class Flip:
 
     def __call__(self, images_BCHW: Tensor, rng: Generator) -> Tensor:
         """Return a copy of the images, (B, C, H, W), about half of them flipped."""
-        flipped_B = torch.rand(len(images_BCHW), generator=rng) < 0.5
+        flipped_B = (torch.rand(len(images_BCHW), generator=rng) < 0.5).to(images_BCHW.device)
         return torch.where(flipped_B[:, None, None, None], images_BCHW.flip(3), images_BCHW)
 
 
@@ -65,8 +69,8 @@ class Normalise:
     def __call__(self, images_BCHW: Tensor, rng: Generator) -> Tensor:
         """Return (images / white - mean) / std, (B, C, H, W); the generator is not used."""
         std_C = torch.tensor(self.std)
-        scale_C11 = (1 / (self.white * std_C))[:, None, None]
-        shift_C11 = (torch.tensor(self.mean) / std_C)[:, None, None]
+        scale_C11 = (1 / (self.white * std_C))[:, None, None].to(images_BCHW.device)
+        shift_C11 = (torch.tensor(self.mean) / std_C)[:, None, None].to(images_BCHW.device)
         return images_BCHW.float().mul(scale_C11).sub_(shift_C11)
 
 

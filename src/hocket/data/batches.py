@@ -68,10 +68,15 @@ class InMemory:
 
     def take(self, rows_B: Tensor, rng: Generator) -> tuple[Tensor, Tensor]:
         """Return copies of these rows, (B, ...), with transformed inputs."""
+        rows_B = rows_B.to(self.inputs.device)
         inputs = self.inputs[rows_B]
         if self.transform is not None:
             inputs = self.transform(inputs, rng)
         return inputs, self.targets[rows_B]
+
+    def to(self, device: torch.device) -> "InMemory":
+        """Return the same examples on a device, where batches are made of them."""
+        return InMemory(self.inputs.to(device), self.targets.to(device), self.transform)
 
     def divide(self, held: int, test: "InMemory") -> tuple["InMemory", "InMemory"]:
         """Return the rest, and `held` examples drawn at random with the transform of `test`."""

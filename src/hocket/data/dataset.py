@@ -3,6 +3,7 @@
 from dataclasses import dataclass, replace
 from typing import Literal, Protocol, Self, runtime_checkable
 
+import torch
 from torch import Tensor
 
 from hocket.data.batches import Batches, Examples
@@ -31,6 +32,20 @@ class Data:
     classes: int
     shape: tuple[int, ...]
     kind: Kind
+
+    def to(self, device: torch.device | str) -> "Data":
+        """Return the same data, whose batches are made on a device; files stay where they are.
+
+        Args:
+            device: The device, with room for all examples.
+        """
+        train, test = (
+            batches.with_options(examples=batches.examples.to(torch.device(device)))
+            if hasattr(batches.examples, "to")
+            else batches
+            for batches in (self.train, self.test)
+        )
+        return replace(self, train=train, test=test)
 
 
 def check_targets(targets: Tensor, classes: int) -> None:

@@ -39,9 +39,14 @@ class Windows:
         if self.jitter:
             starts_B += torch.randint(self.context, rows_B.shape, generator=rng)
             starts_B.clamp_(max=len(self.tokens_N) - self.context - 1)
-        windows = self.tokens_N[starts_B[:, None] + torch.arange(self.context + 1)].long()
+        places_BT = starts_B[:, None] + torch.arange(self.context + 1)
+        windows = self.tokens_N[places_BT.to(self.tokens_N.device)].long()
         # Copies, because inputs and targets would share memory otherwise.
         return windows[:, :-1].clone(), windows[:, 1:].clone()
+
+    def to(self, device: torch.device) -> "Windows":
+        """Return the same windows of the text on a device, where batches are made of it."""
+        return Windows(self.tokens_N.to(device), self.context, jitter=self.jitter)
 
     def divide(self, held: int, test: "Windows") -> tuple["Windows", "Windows"]:
         """Return the beginning of the text, and its end of `held` windows, placed as in `test`.

@@ -73,6 +73,8 @@ def train(config: RunConfig, *, resume: bool = False) -> Summary:
         # Read the data, and build the network and the trainer.
         with activity(f"reading {config.data}", shown=is_first):
             data = run.data()
+            if config.cuda_graphs:  # nothing then waits for the host to make a batch
+                data = data.to(config.device)
         listener = _Listener()
         network = run.network(data)
         trainer = Trainer(

@@ -1,12 +1,14 @@
 """Seed and epoch decide the order of batches; no example is lost, duplicated or shared."""
 
 import threading
+from dataclasses import replace
 from itertools import islice
 
 import pytest
 import torch
 
-from hocket.data import Batches, InMemory
+from hocket.data import Batches, InMemory, load
+from hocket.data.augment import Chain, Crop, Flip, Normalise
 from hocket.data.randomness import make_generator
 from hocket.errors import DataError, OptionError
 
@@ -162,6 +164,22 @@ def test_the_global_generator_neither_matters_nor_moves():
 def test_what_cannot_be_served_is_refused(build, said):
     with pytest.raises((DataError, OptionError), match=said):
         build()
+
+
+@pytest.mark.parametrize("device", ["meta", *["cuda"] * torch.cuda.is_available()])
+def test_batches_are_made_on_the_device_of_the_examples(device, tmp_path):
+    (tmp_path / "text.txt").write_text("to be or not to be " * 20)
+    images = torch.randint(256, (9, 3, 8, 8), dtype=torch.uint8)
+    change = Chain((Crop(2), Flip(), Normalise((0.5,) * 3, (0.2,) * 3)))
+    letters = load("text", data_dir=tmp_path, batch_size=4, context=5)
+    pictures = Batches(InMemory(images, torch.arange(9), change), 4, shuffle=True)
+    for data in (letters, replace(letters, train=pictures, test=pictures)):
+        moved = data.to(device)
+        pairs = [(data.train, moved.train), (data.test, moved.test)]
+        for here, there in [pair for loaders in pairs for pair in zip(*loaders, strict=True)]:
+            for one, other in zip(here, there, strict=True):
+                assert (other.device.type, other.shape) == (device, one.shape)
+                assert other.is_meta or torch.equal(other.cpu(), one)
 
 
 def test_streams_of_different_keys_differ():
