@@ -14,6 +14,7 @@ MEASUREMENTS = {
     "checkpoint": "Compare the step time of a training with and without checkpoints.",
     "fault-injection": "Inject random faults into small trainings, checkpoints and packets.",
     "gpu": "Compare the serial engine with plain and compiled loops on one GPU.",
+    "gpu-graphs": "Compare stages with and without CUDA graphs with plain loops on one GPU.",
     "kill-recovery": "Measure what it costs when a stage is killed.",
     "link": "Time methods and baselines on two nodes over links of several rates.",
     "overhead": "Compare the serial engine with a plain PyTorch loop.",

@@ -56,6 +56,7 @@ class GpuRow(NamedTuple):
         compile: True for compiled stages.
         streams: True for stages on separate streams; without effect on the processor.
         resumable: True to keep what a checkpoint needs, as `hocket train` does by default.
+        graphs: True to replay CUDA graphs; without effect on the processor.
     """
 
     method: str
@@ -64,6 +65,7 @@ class GpuRow(NamedTuple):
     compile: bool = False
     streams: bool = False
     resumable: bool = False
+    graphs: bool = False
 
 
 ROWS: Mapping[str, GpuRow] = {
@@ -139,15 +141,16 @@ def measure_gpu(settings: GpuSettings = DEFAULTS) -> None:
     rows = []
     for network in settings.networks:
         for name in settings.rows:
-            rows.append({"network": network, "row": name} | _time_row(settings, network, name))
+            times = time_row(settings, network, ROWS[name])
+            rows.append({"network": network, "row": name} | times)
             line = f"{network}, {name}: {rows[-1]['ratio']:.3f}"
             print(line, file=sys.stderr, flush=True)
         record.with_rows(rows).write(settings.out)
 
 
-def _time_row(settings: GpuSettings, network: str, name: str) -> dict[str, Any]:
+def time_row(settings: GpuSettings, network: str, row: GpuRow) -> dict[str, Any]:
     """Return the times of a row, its overhead and its memory."""
-    row, device = ROWS[name], torch.device(settings.device)
+    device = torch.device(settings.device)
     work = replace(WORKLOADS[network], stages=row.stages)
     gc.collect()  # trainers of rows before, whose memory would count
     plain = _loop(work, device, compiled=False)
@@ -182,7 +185,7 @@ def _step(work: Workload, row: GpuRow, device: torch.device) -> TimedStep:
         step = _loop(work, device, compiled=row.method == COMPILED)
     else:
         step = _trainer_step(work, row, device)
-    for _ in range(3 * row.stages):
+    for _ in range(6 * row.stages if row.graphs else 3 * row.stages):
         step()
     return step
 
@@ -199,9 +202,13 @@ def _loop(work: Workload, device: torch.device, *, compiled: bool) -> TimedStep:
 def _trainer_step(work: Workload, row: GpuRow, device: torch.device) -> TimedStep:
     """Build a step of a trainer on a device."""
     work = replace(work, compile=row.compile)
-    streams = row.streams and device.type == "cuda"
+    on_gpu = device.type == "cuda"
     trainer = work.build_trainer(
-        parse_method(row.method), device=device, streams=streams, resumable=row.resumable
+        parse_method(row.method),
+        device=device,
+        streams=row.streams and on_gpu,
+        cuda_graphs=row.graphs and on_gpu,
+        resumable=row.resumable,
     )
     inputs, targets = map_tensors(lambda tensor: tensor.to(device), work.example_batch())
     # A tick of `fit`, which reads a loss only if a line is due; `step` reads it in each tick.

@@ -175,6 +175,7 @@ class Workload:
         resumable: bool = False,
         device: torch.device | None = None,
         streams: bool = False,
+        cuda_graphs: bool = False,
     ) -> Trainer:
         """Build a trainer and its stages.
 
@@ -186,6 +187,7 @@ class Workload:
             resumable: Whether to keep what a checkpoint needs.
             device: The device; the processor if it is None.
             streams: True for stages on separate streams.
+            cuda_graphs: True to replay CUDA graphs.
         """
         trainer = Trainer(
             self.initial_network(),
@@ -199,6 +201,7 @@ class Workload:
             device=device,
             compile=self.compile,
             streams=streams,
+            cuda_graphs=cuda_graphs,
         )
         trainer.prepare(self.example_batch()[0])
         return trainer

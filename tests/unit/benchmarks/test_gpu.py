@@ -4,7 +4,9 @@ import pytest
 import torch
 
 from benchmarks import gpu as module
+from benchmarks import gpu_graphs
 from benchmarks.gpu import ROWS, GpuSettings, measure_gpu
+from benchmarks.gpu_graphs import GraphSettings, measure_gpu_graphs
 from benchmarks.harness.record import Record
 from benchmarks.report.render import render
 from hocket.errors import HocketError, OptionError
@@ -33,6 +35,18 @@ def test_every_row_is_compared_with_a_plain_loop(tmp_path, monkeypatch, capsys):
     render(tmp_path)
     assert (tmp_path / "gpu.svg").is_file()
     assert "| perceptron | fdg, 2 stages |" in (tmp_path / "README.md").read_text()
+
+
+def test_rows_with_and_without_graphs_learn_the_same(tmp_path, monkeypatch):
+    monkeypatch.setattr(torch, "compile", lambda f, **_: f)
+    measure_gpu_graphs(
+        GraphSettings(out=tmp_path, device=DEVICE, networks=("perceptron",), pairs=1, steps=1)
+    )
+    rows = Record.read(tmp_path).rows
+    assert [row["row"] for row in rows] == list(gpu_graphs.ROWS)
+    assert all(row["same_bits"] is (True if "graphs" in row["row"] else None) for row in rows)
+    render(tmp_path)
+    assert "| perceptron | paci, 2 stages, graphs |" in (tmp_path / "README.md").read_text()
 
 
 def test_a_launch_that_fails_is_told(tmp_path, monkeypatch):
