@@ -1,9 +1,9 @@
 """Hook of mkdocs: pages that are not in docs/, links that lead out of it, and equations.
 
 The documents are written to be read in the repository as well. So README.md, the changelog, the
-examples and the records become files of the site here, links to them are rewritten, and links
-to the source, which is not on the site, become plain text. The front page gets buttons and a
-player, and each example a picture.
+examples, the plain versions of methods and the records become files of the site here, links to
+them are rewritten, and links to sources that are not on the site become plain text. The front
+page gets buttons and a player, and each example a picture.
 """
 
 import ast
@@ -39,6 +39,8 @@ ELSEWHERE |= {f"examples/{f.name}": f"examples/{f.stem}.md" for f in ROOT.glob("
 ELSEWHERE |= {
     f"examples/{f.name}": f"examples/{f.stem}_sh.md" for f in ROOT.glob("examples/*.sh")
 }
+PLAIN = {f for f in ROOT.glob("tests/reference/*.py") if not f.stem.startswith("test_")}
+ELSEWHERE |= {f"tests/reference/{f.name}": f"reference/{f.stem}.md" for f in PLAIN}
 ELSEWHERE |= {p: p for f in ROOT.glob("records/*/*.svg") if (p := str(f.relative_to(ROOT)))}
 RECORDS = sorted(file.parent.name for file in ROOT.glob("records/*/README.md"))
 ELSEWHERE |= {f"records/{name}/README.md": f"records/{name}/index.md" for name in RECORDS}
@@ -115,6 +117,8 @@ def page_of(file: Path) -> str:
     text = file.read_text()
     if file.suffix == ".md":
         return text
+    if file in PLAIN:
+        return f"# {file.name}\n\n```python\n{text}```\n"
     picture = picture_of(file.stem)
     if file.suffix == ".sh":
         return f"# {file.name}\n\n{picture}\n\n```sh\n{text}```\n"
@@ -191,7 +195,7 @@ def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
         page.meta["hide"] = ["navigation", "toc"]
     elif any(row.count("|") > WIDE + 1 for row in re.findall(r"^\|.*", markdown, re.MULTILINE)):
         page.meta["hide"] = ["toc"]
-    if here.startswith("records/"):
+    if here.startswith(("records/", "reference/")):
         page.meta["search"] = {"exclude": True}
     if here == "programs.md":
         markdown += "\n" + programs()
