@@ -30,6 +30,16 @@ class Compensate(Remedy):
 
     Raises:
         OptionError: It is negative.
+
+    A gradient of 2 whose weight has moved by 1:
+
+    >>> weight = torch.nn.Parameter(torch.ones(1))
+    >>> weights = Weights([weight], torch.optim.SGD([weight], lr=0.1))
+    >>> stage = StageInfo(index=0, count=3, staleness=2.0)
+    >>> weight.grad = torch.tensor([2.0])
+    >>> Compensate(strength=0.5).attach(stage, weights).correct_gradient([torch.zeros(1)])
+    >>> weight.grad
+    tensor([4.])
     """
 
     name: ClassVar[str] = "compensate"
@@ -54,6 +64,17 @@ class CompensateAdaptively(Compensate):
 
     Raises:
         OptionError: A number is out of its range.
+
+    A first gradient of 1 whose weight has moved by 1:
+
+    >>> weight = torch.nn.Parameter(torch.ones(1))
+    >>> weights = Weights([weight], torch.optim.SGD([weight], lr=0.1))
+    >>> stage = StageInfo(index=0, count=3, staleness=2.0)
+    >>> weight.grad = torch.tensor([1.0])
+    >>> remedy = CompensateAdaptively(strength=0.5, decay=0.75)
+    >>> remedy.attach(stage, weights).correct_gradient([torch.zeros(1)])
+    >>> weight.grad
+    tensor([2.0000])
     """
 
     name: ClassVar[str] = "compensate-adaptive"

@@ -38,6 +38,19 @@ class GapAware(Remedy):
 
     Raises:
         OptionError: It is not from 0 to 0.9999999.
+
+    A weight that has moved by its typical step halves its gradient:
+
+    >>> weight = torch.nn.Parameter(torch.ones(1))
+    >>> weights = Weights([weight], torch.optim.SGD([weight], lr=0.1, momentum=0.9))
+    >>> stage = StageInfo(index=0, count=3, staleness=2.0)
+    >>> at_stage = GapAware().attach(stage, weights)
+    >>> weight.grad = torch.ones(1)
+    >>> weights.optimizer.step()  # from 1 to 0.9
+    >>> at_stage.observe_update([0.1], [])
+    >>> at_stage.correct_gradient([torch.ones(1)])
+    >>> weight.grad
+    tensor([0.5000])
     """
 
     name: ClassVar[str] = "gap-aware"

@@ -2,24 +2,7 @@
 
 Reference: Yang et al., MLSys 2021, arXiv 1910.05124. Plain versions:
 ``tests/reference/pipedream.py``, and ``tests/reference/predict.py`` of T2. T3 is a matter of
-the program:
-
->>> from hocket.methods import PipeDream
->>> from hocket.program import format_program, unroll
->>> method = PipeDream().with_remedies(T3(updates=2))
->>> print(format_program(unroll(method, stages=3, batches=5), stages=3))
-tick | stage 0     | stage 1     | stage 2
-   0 | F0          | F0          | F0 B0 U0
-   1 |             | B0 U0       |
-   2 | B0 U0       |             |
-   3 | F1          | F1          | F1 B1 U1
-   4 |             | B1 U1       |
-   5 | B1 U1       |             |
-   6 | F2          | F2          | F2 B2 U2
-   7 | F3          | F3 B2 U2    | F3 B3 U3
-   8 | F4 B2 U2    | F4 B3 U3    | F4 B4 U4
-   9 | B3 U3       | B4 U4       |
-  10 | B4 U4       |             |
+the program.
 """
 
 from collections.abc import Mapping, Sequence
@@ -44,6 +27,14 @@ class T1(Remedy):
 
     Raises:
         OptionError: It is no number of updates.
+
+    >>> import torch
+    >>> weight = torch.nn.Parameter(torch.ones(1))
+    >>> weights = Weights([weight], torch.optim.SGD([weight], lr=0.1))
+    >>> stage = StageInfo(index=0, count=3, staleness=4.0)
+    >>> at_stage = T1(anneal=100).attach(stage, weights)
+    >>> [at_stage.lr_factor(update) for update in (0, 50, 100)]
+    [0.25, 0.5, 1.0]
     """
 
     name: ClassVar[str] = "t1"
@@ -83,6 +74,17 @@ class T2(Remedy):
 
     Raises:
         OptionError: It is not in this range.
+
+    After an update by -0.1 a gradient that is two updates old:
+
+    >>> import torch
+    >>> weight = torch.nn.Parameter(torch.ones(1))
+    >>> weights = Weights([weight], torch.optim.SGD([weight], lr=0.1))
+    >>> stage = StageInfo(index=0, count=3, staleness=2.0)
+    >>> at_stage = T2(decay=0).attach(stage, weights)
+    >>> at_stage.observe_update([0.1], [torch.tensor([-0.1])])
+    >>> at_stage.shift_for_backward(staleness=2)
+    [tensor([0.2000])]
     """
 
     name: ClassVar[str] = "t2"
@@ -135,6 +137,17 @@ class T3(Remedy):
 
     Raises:
         OptionError: It is no number of updates.
+
+    >>> from hocket.methods import DDG
+    >>> from hocket.program import format_program, unroll
+    >>> method = DDG().with_remedies(T3(updates=1))
+    >>> print(format_program(unroll(method, stages=2, batches=3), stages=2))
+    tick | stage 0     | stage 1
+       0 | F0          | F0 B0 U0
+       1 | B0 U0       |
+       2 | F1          | F1 B1 U1
+       3 | F2 B1 U1    | F2 B2 U2
+       4 | B2 U2       |
     """
 
     name: ClassVar[str] = "t3"

@@ -31,6 +31,17 @@ class Predict(Remedy):
 
     Raises:
         OptionError: There is no such direction.
+
+    After an update by -0.1 a batch whose backward is two updates away:
+
+    >>> import torch
+    >>> weight = torch.nn.Parameter(torch.ones(1))
+    >>> weights = Weights([weight], torch.optim.SGD([weight], lr=0.1, momentum=0.9))
+    >>> stage = StageInfo(index=0, count=3, staleness=2.0)
+    >>> at_stage = Predict(direction="last").attach(stage, weights)
+    >>> at_stage.observe_update([0.1], [torch.tensor([-0.1])])
+    >>> at_stage.shift_for_forward(due=2)
+    [tensor([-0.2000])]
     """
 
     name: ClassVar[str] = "predict"

@@ -121,10 +121,10 @@ class StageRemedy:
 
 
 class Remedy(ABC):
-    """Correction of a method for its late gradients.
+    """Correction of a method for its stale gradients.
 
     A remedy is a frozen dataclass, checked when it is built. It acts at every stage whose
-    gradients are late, and at no other.
+    gradients are stale, and at no other.
 
     Attributes:
         name: Name in messages and on the command line.
@@ -134,6 +134,12 @@ class Remedy(ABC):
         compares: True if it compares the weights of a forward with the present ones.
         resizes: True if it multiplies elements of a gradient, most by positive factors.
         slows: True if it only divides learning rates by the staleness, where that is above 1.
+
+    >>> from hocket.methods import FDG, parse_method
+    >>> from hocket.remedies import T1, Predict
+    >>> method = FDG().with_remedies(Predict(), T1(anneal=500))
+    >>> method == parse_method("fdg+predict+t1(anneal=500)")
+    True
     """
 
     name: ClassVar[str]

@@ -21,6 +21,18 @@ class SpikeCompensation(Remedy):
 
     v is the momentum of SGD, g the gradient of the update and S the stage's mean staleness. So
     a gradient has had at its own update as much effect as one that came S updates before.
+
+    The first step, with a gradient of 1, is 2.71 times as long:
+
+    >>> weight = torch.nn.Parameter(torch.ones(1))
+    >>> weights = Weights([weight], torch.optim.SGD([weight], lr=0.1, momentum=0.9))
+    >>> stage = StageInfo(index=0, count=3, staleness=2.0)
+    >>> at_stage = SpikeCompensation().attach(stage, weights)
+    >>> weight.grad = torch.ones(1)
+    >>> weights.optimizer.step()  # from 1 to 0.9
+    >>> at_stage.after_step([0.1])
+    >>> weight.data
+    tensor([0.7290])
     """
 
     name: ClassVar[str] = "spike-compensation"

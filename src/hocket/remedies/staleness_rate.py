@@ -24,6 +24,17 @@ class StalenessRate(Remedy):
 
     Raises:
         OptionError: It is negative.
+
+    An update with one gradient that is four updates old:
+
+    >>> import torch
+    >>> weight = torch.nn.Parameter(torch.ones(1))
+    >>> weights = Weights([weight], torch.optim.SGD([weight], lr=0.1))
+    >>> stage = StageInfo(index=0, count=3, staleness=2.0)
+    >>> at_stage = StalenessRate().attach(stage, weights)
+    >>> at_stage.after_backward(staleness=4)
+    >>> at_stage.lr_factor(update=0)
+    0.25
     """
 
     name: ClassVar[str] = "staleness-rate"
