@@ -504,6 +504,17 @@ class Trainer:
         Raises:
             CheckpointError: No checkpoint is complete, or it is of another training; nothing
                 has been changed then.
+
+        >>> import tempfile
+        >>> sgd = lambda weights: torch.optim.SGD(weights, lr=0.1)
+        >>> make = lambda: Trainer(nn.Linear(8, 2), stages=1, optimizer=sgd, resumable=True)
+        >>> before, after = make(), make()
+        >>> loss = before.step(torch.ones(4, 8), torch.tensor([0, 1, 0, 1]))
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     before.save(folder, note="one batch")
+        ...     at = after.resume(folder)
+        >>> at.epoch, at.batch, at.note
+        (0, 1, 'one batch')
         """
         session = self._session
         with session.reporting_failures(), session.world.in_phase(Phase.RESUMING):
@@ -546,6 +557,12 @@ class Trainer:
 
         Raises:
             DataError: A batch has no tensors as inputs.
+
+        >>> sgd = lambda weights: torch.optim.SGD(weights, lr=0.1)
+        >>> trainer = Trainer(nn.Linear(8, 2), stages=1, optimizer=sgd)
+        >>> outputs = trainer.predict([torch.ones(4, 8), torch.ones(3, 8)])
+        >>> [tuple(output.shape) for output in outputs]
+        [(4, 2), (3, 2)]
         """
         return predict(self._session, batches)
 

@@ -48,6 +48,15 @@ class EpochResult:
             train on, because a value was NaN or infinite or because of ``skip_batches``.
         updates: Updates of a stage that the batches of the ``fit`` lead to, this epoch
             included; None if every stage counts its own.
+
+    >>> import torch
+    >>> from hocket import Trainer
+    >>> network = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Linear(8, 2))
+    >>> trainer = Trainer(network, stages=2, optimizer=torch.optim.SGD)
+    >>> batches = [(torch.ones(4, 8), torch.tensor([0, 1, 0, 1]))] * 4
+    >>> (epoch,) = trainer.fit(batches, epochs=1, progress=False)
+    >>> epoch.samples, epoch.updates, epoch.staleness
+    (16, 4, (0.75, 0.0))
     """
 
     number: int
