@@ -240,7 +240,7 @@ def table(**choices) -> Method:
         ({"signal": DGL().signal}, "waits for gradients from the next stage, and the signal"),
         ({"flush": "all-forward", "order": "backward-first"}, "a backward would begin before"),
         ({"flush": "always"}, "flush is 'always'; wanted 'never' or 'alternate' or 'all-f"),
-        ({"remedies": (T1(),)}, "there is no late gradient that T1 could correct"),
+        ({"remedies": (T1(),)}, "there is no stale gradient that T1 could correct"),
     ],
     ids=["live", "hold", "local", "order", "word", "remedy"],
 )

@@ -353,7 +353,7 @@ def test_remedies_are_written_after_a_method_and_multiply():
         ("fdg+t1(anneal=soon)", "anneal is 'soon'"),
         ("fdg+t1(speed=3)", "unknown option 'speed'; there are: anneal"),
         ("fdg+t3(updates=-1)", "updates is -1"),
-        ("gpipe+t3", "no late gradient that T3 could correct"),
+        ("gpipe+t3", "no stale gradient that T3 could correct"),
         ("fdg+staleness-rate(power=-1)", "power is -1"),
         ("fdg+t1(anneal=3", r"cannot read the remedy 't1\(anneal=3'"),
         ("fdg+predict(direction=back)", "direction is 'back'; wanted 'steady' or"),
@@ -368,8 +368,8 @@ def test_remedies_are_written_after_a_method_and_multiply():
         ("fdg+gap-aware(decay=1)", r"decay is 1; use a number in \[0, 0.9999999\]"),
         ("fdg+compensate+predict", "the present ones, and Predict moves them"),
         ("pipedream:hold=vertical+compensate", "hold='vertical' a forward has older ones"),
-        ("bp+t1", "no late gradient that T1 could correct"),
-        ("dgl+t1", "no late gradient that T1 could correct"),
+        ("bp+t1", "no stale gradient that T1 could correct"),
+        ("dgl+t1", "no stale gradient that T1 could correct"),
     ],
 )
 def test_a_remedy_that_cannot_be_is_refused(text, told):

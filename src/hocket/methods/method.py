@@ -88,7 +88,7 @@ class Method:
         forward_delay: Ticks that an activation travels to the next stage.
         backward_delay: Ticks that a gradient (or target) travels to the stage before.
         order: Work that a stage does first in a tick in which it has both kinds.
-        linearize: Weights that a late gradient is applied at: its forward's (``stash``),
+        linearize: Weights that a stale gradient is applied at: its forward's (``stash``),
             current ones with old activations (``live``), or current ones with activations
             computed again (``recompute``).
         hold: Version of its weights that a stage forwards with: its ``newest``; the newest that
@@ -104,7 +104,7 @@ class Method:
         statistics: Passes that update BatchNorm's running statistics under ``recompute``.
         epoch_end: ``carry`` batches in flight into the next epoch, or ``drain`` them.
         first_stage_rate: Factor on the learning rate of the first stage.
-        remedies: Corrections for late gradients, in the order in which they act.
+        remedies: Corrections for stale gradients, in the order in which they act.
         replay: Buffers of free-running stages; None if all stages keep step.
         edge_delays: Forward and backward delay of each edge, where edges differ, and empty for
             a single stage; None if all have those above.
@@ -135,9 +135,9 @@ class Method:
         problems = wrong_fields(self) + out_of_range(self, METHOD_RANGES)
         problems += self._contradictions()
         delayed = any(sum(edge) for edge in self.edge_delays or (self._same_delays,))
-        late = self.signal.needs_gradient and delayed and not self.flushes
+        stale = self.signal.needs_gradient and delayed and not self.flushes
         problems += remedy_problems(
-            self.remedies, late=late, hold=self.hold, linearize=self.linearize
+            self.remedies, stale=stale, hold=self.hold, linearize=self.linearize
         )
         if problems:
             raise OptionError(

@@ -1,4 +1,4 @@
-"""Delay compensation: a late gradient is moved to the present weights by a cheap curvature.
+"""Delay compensation: a stale gradient is moved to the present weights by a cheap curvature.
 
 Reference: Zheng et al., Asynchronous SGD with delay compensation, ICML 2017, arXiv 1609.08326,
 equation 10 and algorithm 2. Plain version: ``tests/reference/compensate.py``.
@@ -23,7 +23,7 @@ from hocket.remedies.remedy import (
 
 @dataclass(frozen=True, kw_only=True)
 class Compensate(Remedy):
-    """Add strength g g (w - v) to each late gradient g, where v are its forward's weights.
+    """Add strength g g (w - v) to each stale gradient g, where v are its forward's weights.
 
     Attributes:
         strength: The paper's lambda; 0 for no effect.
@@ -56,7 +56,7 @@ class Compensate(Remedy):
 
 @dataclass(frozen=True, kw_only=True)
 class CompensateAdaptively(Compensate):
-    """Add strength / sqrt(m) g g (w - v) to each late gradient g, where m averages g g.
+    """Add strength / sqrt(m) g g (w - v) to each stale gradient g, where m averages g g.
 
     Attributes:
         strength: The paper's lambda_0; 0 for no effect.

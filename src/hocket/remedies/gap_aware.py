@@ -28,7 +28,7 @@ EPSILON = 1e-8
 
 @dataclass(frozen=True, kw_only=True)
 class GapAware(Remedy):
-    """Replace each late gradient g by g / (1 + |w - v| / c), where v are its forward's weights.
+    """Divide each stale gradient by 1 + |w - v| / c, where v are the weights of its forward.
 
     c is a typical step of a weight: the largest learning rate so far times the root of the mean
     square of its momentum.

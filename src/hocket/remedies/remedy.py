@@ -280,13 +280,13 @@ def count_flushed_updates(remedies: Iterable[Remedy]) -> int:
 
 
 def remedy_problems(
-    remedies: Sequence[Remedy], *, late: bool, hold: str, linearize: str
+    remedies: Sequence[Remedy], *, stale: bool, hold: str, linearize: str
 ) -> list[str]:
     """Return each reason why a method cannot have these remedies, as text.
 
     Args:
         remedies: Remedies of the method.
-        late: True if gradients of the method are late.
+        stale: True if gradients of the method are stale.
         hold: Version of the weights that its forwards have.
         linearize: Weights that its backwards have.
     """
@@ -298,9 +298,9 @@ def remedy_problems(
             for stranger in strangers
         ]
     problems = []
-    if remedies and not late:
+    if remedies and not stale:
         problems.append(
-            f"there is no late gradient that {_names(remedies)} could correct; leave remedies "
+            f"there is no stale gradient that {_names(remedies)} could correct; leave remedies "
             "out, or use a method whose gradients have a delay"
         )
     kinds = [type(remedy) for remedy in remedies]

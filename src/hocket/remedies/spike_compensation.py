@@ -1,4 +1,4 @@
-"""Spike compensation: a late gradient is given at once the momentum that it has missed.
+"""Spike compensation: a stale gradient is given at once the momentum that it has missed.
 
 Reference: Kosson et al., Pipelined Backpropagation at Scale, MLSys 2021, arXiv 2003.11666.
 Plain version: ``tests/reference/spike.py``.
