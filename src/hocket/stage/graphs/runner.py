@@ -4,9 +4,9 @@ An action is Python that receives and sends packets, and a few functions of tens
 runs these functions. A `ReplayRunner` gives each batch in flight a slot with memory for it: the
 first batch of a slot has its functions recorded, later ones replay them. ::
 
-    batch   0   1   2   3   4   5   6   7   8      fdg on two stages, stage 0
-    slot    -   -   -   A   B   C   A   B   C
-            computed    recorded    replayed
+    batch   0   1   2   3   4   5   6   7      fdg on two stages, stage 0
+    slot    -   -   -   A   B   A   B   A
+            computed    recorded replayed
 """
 
 from collections.abc import Callable, Hashable, Sequence
