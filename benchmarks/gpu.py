@@ -1,4 +1,4 @@
-"""Comparison of the serial engine with plain and compiled loops on one GPU."""
+"""Comparison of the serial engine with plain and compiled loops on one GPU, CUDA graphs too."""
 
 import gc
 import json
@@ -21,6 +21,7 @@ from benchmarks.harness.workload import PLAIN, Workload
 from hocket.distributed.launching.launch import launch
 from hocket.errors import HocketError, OptionError, unknown_name
 from hocket.methods import parse_method
+from hocket.training.trainer import Trainer
 from hocket.tree import map_tensors
 
 IMAGES = Workload(
@@ -82,6 +83,21 @@ ROWS: Mapping[str, GpuRow] = {
     "fdg, 2 stages, compiled": GpuRow("fdg", 2, compile=True),
     "fdg, 4 stages, streams": GpuRow("fdg", 4, streams=True),
 }
+PAIRED: Mapping[str, GpuRow] = {
+    "bp": GpuRow("bp"),
+    "fdg, 2 stages": GpuRow("fdg", 2),
+    "fdg, 4 stages": GpuRow("fdg", 4),
+    "paci, 2 stages": GpuRow("paci", 2),
+    "dgl, 2 stages": GpuRow("dgl", 2),
+}
+GRAPH_ROWS: Mapping[str, GpuRow] = {COMPILED: GpuRow(COMPILED)} | {
+    f"{name}, graphs" if graphs else name: row._replace(graphs=graphs)
+    for name, row in PAIRED.items()
+    for graphs in (False, True)
+}
+ALL_ROWS = {**ROWS, **GRAPH_ROWS}
+BITS_STEPS = 24
+"""Steps after which the weights with and without graphs are compared."""
 
 
 @Parameter(name="*")
@@ -93,7 +109,7 @@ class GpuSettings:
         out: Folder of the record.
         device: The GPU; ``cpu`` shows that the measurement works.
         networks: Networks, by their names in `WORKLOADS`.
-        rows: Trainings, by their names in `ROWS`.
+        rows: Trainings, by their names in `ALL_ROWS`.
         pairs: Blocks of each side; the ratio is the median over pairs.
         steps: Timed steps in a block.
 
@@ -120,7 +136,11 @@ class GpuSettings:
                     for n in self.networks
                     if n not in WORKLOADS
                 ),
-                *(unknown_name("row", row, list(ROWS)) for row in self.rows if row not in ROWS),
+                *(
+                    unknown_name("row", row, list(ALL_ROWS))
+                    for row in self.rows
+                    if row not in ALL_ROWS
+                ),
             ],
         )
 
@@ -129,7 +149,17 @@ DEFAULTS = GpuSettings()
 
 
 def measure_gpu(settings: GpuSettings = DEFAULTS) -> None:
-    """Time every row and a plain loop alternately, and write the record after each network.
+    """Time every row and a plain loop alternately, and write the record after each row.
+
+    Raises:
+        OptionError: There is no such device.
+        HocketError: A launched training failed.
+    """
+    compare_rows("gpu", settings)
+
+
+def compare_rows(name: str, settings: GpuSettings) -> None:
+    """Time the rows of these settings for the record of this name.
 
     Raises:
         OptionError: There is no such device.
@@ -137,15 +167,18 @@ def measure_gpu(settings: GpuSettings = DEFAULTS) -> None:
     """
     if settings.device != "cpu" and not torch.cuda.is_available():
         raise OptionError(f"device is {settings.device!r}, and PyTorch finds no GPU here")
-    record = Record.from_settings("gpu", settings)
+    record = Record.from_settings(name, settings)
     rows = []
     for network in settings.networks:
-        for name in settings.rows:
-            times = time_row(settings, network, ROWS[name])
-            rows.append({"network": network, "row": name} | times)
-            line = f"{network}, {name}: {rows[-1]['ratio']:.3f}"
+        for label in settings.rows:
+            row = ALL_ROWS[label]
+            times = time_row(settings, network, row)
+            bits = same_bits(network, row, settings.device) if row.graphs else None
+            rows.append({"network": network, "row": label, "same_bits": bits} | times)
+            told = "" if bits is None else f", same bits: {bits}"
+            line = f"{network}, {label}: {times['ratio']:.3f}{told}"
             print(line, file=sys.stderr, flush=True)
-        record.with_rows(rows).write(settings.out)
+            record.with_rows(rows).write(settings.out)
 
 
 def time_row(settings: GpuSettings, network: str, row: GpuRow) -> dict[str, Any]:
@@ -169,7 +202,11 @@ def time_row(settings: GpuSettings, network: str, row: GpuRow) -> dict[str, Any]
     else:
         step = _step(work, row, device)
         summary = time_both(step).summary()
-        peak_mib = _measure_peak_mib(step, settings.steps, device)
+        if device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats(device)
+            for _ in range(settings.steps):
+                step()
+            peak_mib = torch.cuda.max_memory_allocated(device) / 2**20
     added_s = work.batch * (summary["sample_s"] - summary["plain_sample_s"])
     return summary | {
         "stages": row.stages,
@@ -184,7 +221,7 @@ def _step(work: Workload, row: GpuRow, device: torch.device) -> TimedStep:
     if row.method in (PLAIN, COMPILED):
         step = _loop(work, device, compiled=row.method == COMPILED)
     else:
-        step = _trainer_step(work, row, device)
+        _, step = _build_trainer(work, row, device)
     for _ in range(6 * row.stages if row.graphs else 3 * row.stages):
         step()
     return step
@@ -199,8 +236,10 @@ def _loop(work: Workload, device: torch.device, *, compiled: bool) -> TimedStep:
     return step
 
 
-def _trainer_step(work: Workload, row: GpuRow, device: torch.device) -> TimedStep:
-    """Build a step of a trainer on a device."""
+def _build_trainer(
+    work: Workload, row: GpuRow, device: torch.device
+) -> tuple[Trainer, TimedStep]:
+    """Build a trainer on a device, and its step."""
     work = replace(work, compile=row.compile)
     on_gpu = device.type == "cuda"
     trainer = work.build_trainer(
@@ -212,7 +251,24 @@ def _trainer_step(work: Workload, row: GpuRow, device: torch.device) -> TimedSte
     )
     inputs, targets = map_tensors(lambda tensor: tensor.to(device), work.example_batch())
     # A tick of `fit`, which reads a loss only if a line is due; `step` reads it in each tick.
-    return lambda: trainer._session.ticks.step(inputs, targets, 0)
+    return trainer, lambda: trainer._session.ticks.step(inputs, targets, 0)
+
+
+def same_bits(network: str, row: GpuRow, device: str) -> bool:
+    """Return whether stages learn the same with and without graphs, by the same kernels."""
+    work, weights = replace(WORKLOADS[network], stages=row.stages), []
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    try:
+        for graphs in (False, True):
+            own = row._replace(graphs=graphs)
+            trainer, step = _build_trainer(work, own, torch.device(device))
+            for _ in range(BITS_STEPS):
+                step()
+            trainer.finish()
+            weights.append(list(trainer.state_dict().values()))
+    finally:
+        torch.use_deterministic_algorithms(False)
+    return all(map(torch.equal, *weights))
 
 
 def _time_apart(settings: GpuSettings, work: Workload, row: GpuRow) -> list[float]:
@@ -251,16 +307,6 @@ def time_process(
     if torch.distributed.get_rank() == 0:
         Path(file).write_text(json.dumps(blocks_s))
     return 0
-
-
-def _measure_peak_mib(step: TimedStep, steps: int, device: torch.device) -> float | None:
-    """Return the most memory of the GPU that tensors take in some steps, in MiB."""
-    if device.type != "cuda":
-        return None
-    torch.cuda.reset_peak_memory_stats(device)
-    for _ in range(steps):
-        step()
-    return torch.cuda.max_memory_allocated(device) / 2**20
 
 
 def _synchronize(device: torch.device) -> None:

@@ -79,18 +79,18 @@ class Injector:
         """Context manager in which faults happen."""
         if kind := self._take_due(self._rank, 0, *_BEFORE_TRAINER):
             _BEFORE_TRAINER[kind]()
-        patched: list[tuple[object, str, Callable[[Any], Callable[..., Any]]]] = [
-            (distributed, "execute", self._wrap_execute),
-            (serial, "execute", self._wrap_execute),
-            (OutgoingMessage, "begin", self._wrap_send),
-            (writer, "write_file", self._wrap_write),
-            (writer, "finish_checkpoint", self._wrap_publish),
-            (metrics_log, "_append_whole", self._wrap_append),
-            (world, "form_without_strangers", self._wrap_door),
+        patched: list[tuple[object, str, Callable[..., Any]]] = [
+            (distributed, "execute", self._execute),
+            (serial, "execute", self._execute),
+            (OutgoingMessage, "begin", self._begin_send),
+            (writer, "write_file", self._write_file),
+            (writer, "finish_checkpoint", self._publish),
+            (metrics_log, "_append_whole", self._append),
+            (world, "form_without_strangers", self._form),
         ]
         with ExitStack() as stack:
-            for owner, name, wrap in patched:
-                wrapped = wrap(getattr(owner, name))
+            for owner, name, faulty in patched:
+                wrapped = _wrap(faulty, getattr(owner, name))
                 stack.enter_context(patch.object(owner, name, wrapped))
             yield
 
@@ -113,95 +113,90 @@ class Injector:
         if self._take_due(self._rank, self._tick, "slow loader of"):
             time.sleep(SLOW_S)
 
-    def _wrap_execute(self, original: Callable[..., Event]) -> Callable[..., Event]:
-        def execute(
-            stage: Stage,
-            action: Action,
-            tick: int,
-            watchers: Sequence[Watcher],
-            do: Callable[[int], ActionReport] | None = None,
-        ) -> Event:
-            self._tick = tick
-            self._first = self._first or (tick, time.monotonic())
-            kind = self._take_due(action.stage, tick, *_IN_PROCESS)
-            if kind is not None:
-                _IN_PROCESS[kind]()
-            if action.kind == "F" and (kind := self._take_due(action.stage, tick, *_IN_LAYER)):
-                _IN_LAYER[kind](stage.module)
-            return original(stage, action, tick, watchers, do)
+    # What takes the place of a function; the first argument is that function.
 
-        return execute
+    def _execute(
+        self,
+        original: Callable[..., Event],
+        stage: Stage,
+        action: Action,
+        tick: int,
+        watchers: Sequence[Watcher],
+        do: Callable[[int], ActionReport] | None = None,
+    ) -> Event:
+        self._tick = tick
+        self._first = self._first or (tick, time.monotonic())
+        if kind := self._take_due(action.stage, tick, *_IN_PROCESS):
+            _IN_PROCESS[kind]()
+        if action.kind == "F" and (kind := self._take_due(action.stage, tick, *_IN_LAYER)):
+            _IN_LAYER[kind](stage.module)
+        return original(stage, action, tick, watchers, do)
 
-    def _wrap_send(
-        self, original: Callable[[OutgoingMessage], Callable[[], None]]
-    ) -> Callable[[OutgoingMessage], Callable[[], None]]:
-        def begin(message: OutgoingMessage) -> Callable[[], None]:
-            if message.kind not in ("activation", "gradient"):
-                return original(message)
-            kind = self._take_due(self._rank, self._tick, *_PACKETS)
-            changed = _PACKETS[kind](message) if kind is not None else [message]
-            finishes = [original(one) for one in changed]
+    def _begin_send(
+        self,
+        original: Callable[[OutgoingMessage], Callable[[], None]],
+        message: OutgoingMessage,
+    ) -> Callable[[], None]:
+        if message.kind not in ("activation", "gradient"):
+            return original(message)
+        kind = self._take_due(self._rank, self._tick, *_PACKETS)
+        changed = _PACKETS[kind](message) if kind is not None else [message]
+        finishes = [original(one) for one in changed]
 
-            def finish() -> None:
-                for finish_one in finishes:
-                    finish_one()
+        def finish() -> None:
+            for finish_one in finishes:
+                finish_one()
 
-            return finish
+        return finish
 
-        return begin
+    def _write_file(
+        self, original: Callable[..., FileDigest], folder: Path, name: str, data: memoryview
+    ) -> FileDigest:
+        stage = int(name.removeprefix("stage").removesuffix(".pt"))
+        kinds = ("kill writing of", "fill disk of", "slow disk of")
+        kind = self._take_due(stage, _parse_tick(folder.name), *kinds)
+        if kind == "kill writing of":
+            original(folder, name, data[: len(data) // 2])
+            _kill()
+        elif kind == "fill disk of":
+            original(folder, name, data[: len(data) // 2])
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        elif kind == "slow disk of":
+            time.sleep(SLOW_S)
+        return original(folder, name, data)
 
-    def _wrap_write(self, original: Callable[..., FileDigest]) -> Callable[..., FileDigest]:
-        def write(folder: Path, name: str, data: memoryview) -> FileDigest:
-            stage = int(name.removeprefix("stage").removesuffix(".pt"))
-            kind = self._take_due(
-                stage,
-                _parse_tick(folder.name),
-                *("kill writing of", "fill disk of", "slow disk of"),
-            )
-            if kind == "kill writing of":
-                original(folder, name, data[: len(data) // 2])
-                _kill()
-            elif kind == "fill disk of":
-                original(folder, name, data[: len(data) // 2])
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-            elif kind == "slow disk of":
-                time.sleep(SLOW_S)
-            return original(folder, name, data)
+    def _publish(
+        self, original: Callable[..., Path], folder: Path, name: str, manifest: Any
+    ) -> Path:
+        if self._take_due(self._rank, _parse_tick(name), "kill sealing of"):
+            _kill()
+        return original(folder, name, manifest)
 
-        return write
+    def _append(self, original: Callable[..., None], file: FileIO, row: bytes) -> None:
+        if not self._take_due(self._rank, self._tick, "fill metrics of"):
+            original(file, row)
+            return
+        with open("/dev/full", "wb", buffering=0) as full:
+            original(full, row)
 
-    def _wrap_publish(self, original: Callable[..., Path]) -> Callable[..., Path]:
-        def publish(folder: Path, name: str, manifest: Any) -> Path:
-            if self._take_due(self._rank, _parse_tick(name), "kill sealing of"):
-                _kill()
-            return original(folder, name, manifest)
+    def _form(
+        self, original: Callable[..., Any], form: Callable[[], Any], *place: Any, **names: Any
+    ) -> Any:
+        def form_and_wait() -> Any:
+            before = _listening_ports()
+            groups = form()
+            if kind := self._take_due(self._rank, 0, *_STRANGERS):
+                new = _listening_ports() - before
+                if not send_stranger(new, sends=_STRANGERS[kind]):
+                    raise RuntimeError(f"no stranger could connect to the ports {new}")
+            return groups
 
-        return publish
+        return original(form_and_wait, *place, **names)
 
-    def _wrap_append(self, original: Callable[..., None]) -> Callable[..., None]:
-        def append(file: FileIO, row: bytes) -> None:
-            if not self._take_due(self._rank, self._tick, "fill metrics of"):
-                original(file, row)
-                return
-            with open("/dev/full", "wb", buffering=0) as full:
-                original(full, row)
 
-        return append
-
-    def _wrap_door(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        def form_with_stranger(form: Callable[[], Any], *place: Any, **names: Any) -> Any:
-            def form_and_wait() -> Any:
-                before = _listening_ports()
-                groups = form()
-                if kind := self._take_due(self._rank, 0, *_STRANGERS):
-                    new = _listening_ports() - before
-                    if not send_stranger(new, sends=_STRANGERS[kind]):
-                        raise RuntimeError(f"no stranger could connect to the ports {new}")
-                return groups
-
-            return original(form_and_wait, *place, **names)
-
-        return form_with_stranger
+def _wrap(faulty: Callable[..., Any], original: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function, which may become a method, that passes the original one on."""
+    return lambda *values, **names: faulty(original, *values, **names)
 
 
 class SlowLoader(list[T]):
@@ -253,14 +248,6 @@ def _suspend_job() -> None:
     with subprocess.Popen(wake_command(SLOW_S, *pids)):
         for pid in pids:
             os.kill(pid, signal.SIGSTOP)
-
-
-def _hold_interpreter() -> None:
-    ctypes.PyDLL(None).sleep(FOREVER_S)
-
-
-def _hang() -> None:
-    threading.Event().wait()
 
 
 def _terminate_job() -> None:
@@ -324,13 +311,13 @@ _BEFORE_TRAINER: dict[str, Callable[[], None]] = {
     "stop building of": _stop,
     "lose rendezvous of": _lose_rendezvous,
 }
-_IN_PROCESS: dict[str, Callable[[], None]] = {
+_IN_PROCESS: dict[str, Callable[[], object]] = {
     "kill": _kill,
     "stop": _stop,
     "pause": _pause,
     "suspend job of": _suspend_job,
-    "hold interpreter of": _hold_interpreter,
-    "hang": _hang,
+    "hold interpreter of": lambda: ctypes.PyDLL(None).sleep(FOREVER_S),
+    "hang": lambda: threading.Event().wait(),
     "terminate": lambda: signal.raise_signal(signal.SIGTERM),
     "terminate job of": _terminate_job,
     "lose rendezvous of": _lose_rendezvous,
@@ -352,10 +339,6 @@ def _raise_in_layer(module: nn.Module) -> None:
     module.register_forward_pre_hook(fail)
 
 
-def _exhaust_memory(module: nn.Module) -> None:
-    module.register_forward_pre_hook(lambda *_: torch.empty(2**60, dtype=torch.uint8) and None)
-
-
 def _make_nan(module: nn.Module) -> None:
     def spoil(_: nn.Module, __: Any, output: Tensor) -> None:
         if output.requires_grad:
@@ -364,9 +347,11 @@ def _make_nan(module: nn.Module) -> None:
     module.register_forward_hook(spoil)
 
 
-_IN_LAYER: dict[str, Callable[[nn.Module], None]] = {
+_IN_LAYER: dict[str, Callable[[nn.Module], object]] = {
     "raise in": _raise_in_layer,
-    "exhaust memory of": _exhaust_memory,
+    "exhaust memory of": lambda module: module.register_forward_pre_hook(
+        lambda *_: torch.empty(2**60, dtype=torch.uint8) and None
+    ),
     "make NaN in": _make_nan,
 }
 

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, distributed
 
-from benchmarks.harness.workload import Step, Workload
+from benchmarks.harness.workload import Workload
 from benchmarks.peers.baseline import PreparedTraining, network_state
 from benchmarks.peers.by_hand import DelayedStage, LastStage
 from benchmarks.peers.wire import example_tensors, from_wire, to_wire
@@ -111,22 +111,46 @@ class FDGByHand:
 
     def prepare(self, workload: Workload, rank: int) -> PreparedTraining:
         """Prepare the stage of this process, and fill the pipeline."""
+        # Cut the network, and find the neighbour before the stage.
         network = workload.build_network()
         stages = build_stages(network, self.plan)
         inputs, targets = workload.example_batch()
-        wires = example_tensors(stages, inputs, channels_last=workload.channels_last)
-        before: Neighbour | Dataset = Dataset(inputs)
-        if rank > 0:
-            before = self._neighbour(workload, rank - 1, wires[rank])
+        channels_last = workload.channels_last
+        wires = example_tensors(stages, inputs, channels_last=channels_last)
+        before = (
+            Neighbour(rank - 1, wires[rank], channels_last=channels_last)
+            if rank > 0
+            else Dataset(inputs)
+        )
         neighbours = [before]
+
+        # The first batch arrives in the step of the rank, its gradient after the delay.
+        ticks, gradient_tick = count(), rank + self._delay(rank)
         if rank == self.processes - 1:
             last = LastStage(stages[rank], workload.optimizer)
-            step = _last_step(last, targets, before, first_tick=rank)
+
+            def step() -> float | None:
+                if next(ticks) < rank:
+                    return None
+                gradient, loss = last.train(before.receive(), targets)
+                before.send(gradient)
+                return loss
+
         else:
-            after = self._neighbour(workload, rank + 1, wires[rank + 1])
-            neighbours.append(after)
             stage = DelayedStage(stages[rank], workload.optimizer)
-            step = _waiting_step(stage, before, after, first_tick=rank, delay=self._delay(rank))
+            after = Neighbour(rank + 1, wires[rank + 1], channels_last=channels_last)
+            neighbours.append(after)
+
+            def step() -> float | None:
+                tick = next(ticks)
+                if tick >= gradient_tick:
+                    before.send(stage.backward(after.receive()))
+                if tick >= rank:
+                    differentiable = before.wants_gradients
+                    after.send(stage.forward(before.receive(), differentiable=differentiable))
+                return None
+
+        # Fill the pipeline.
         for _ in range(self._delay(0) + 1):
             step()
 
@@ -140,59 +164,3 @@ class FDGByHand:
     def _delay(self, stage: int) -> int:
         """Return the steps between the forward of a batch in a stage and its backward."""
         return 2 * (self.processes - 1 - stage)
-
-    @staticmethod
-    def _neighbour(workload: Workload, rank: int, example: Tensor) -> Neighbour:
-        return Neighbour(rank, example, channels_last=workload.channels_last)
-
-
-def _waiting_step(
-    stage: DelayedStage,
-    before: Neighbour | Dataset,
-    after: Neighbour,
-    *,
-    first_tick: int,
-    delay: int,
-) -> Step:
-    """Build a step of a stage whose gradients come from another process.
-
-    Args:
-        stage: The stage.
-        before: The stage before, or the data.
-        after: The stage after.
-        first_tick: Step in which the first batch arrives.
-        delay: Steps until its gradient arrives.
-    """
-    ticks = count()
-
-    def step() -> None:
-        tick = next(ticks)
-        if tick >= first_tick + delay:
-            before.send(stage.backward(after.receive()))
-        if tick >= first_tick:
-            after.send(stage.forward(before.receive(), differentiable=before.wants_gradients))
-
-    return step
-
-
-def _last_step(
-    stage: LastStage, targets: Tensor, before: Neighbour | Dataset, *, first_tick: int
-) -> Step:
-    """Build a step of the last stage.
-
-    Args:
-        stage: The stage.
-        targets: Targets (B,) of every batch.
-        before: The stage before.
-        first_tick: Step in which the first batch arrives.
-    """
-    ticks = count()
-
-    def step() -> float | None:
-        if next(ticks) < first_tick:
-            return None
-        gradient, loss = stage.train(before.receive(), targets)
-        before.send(gradient)
-        return loss
-
-    return step

@@ -55,7 +55,10 @@ class LocalUpdates:
 
         def step() -> float | None:
             loss = inner_step()
-            outer.after_inner_step()
+            if outer.is_due():  # in all processes at once
+                way = outer.way()
+                distributed.all_reduce(way)
+                outer.take(way / self.processes)
             return loss
 
         return PreparedTraining(step, workload.batch, network_state(network))
@@ -66,7 +69,7 @@ class LocalUpdates:
 
 
 class OuterStep:
-    """Outer step of one process, in a process group of all that train together.
+    """Outer step of one process or replica, which all of them make together.
 
     Args:
         weights: Weights of the process, the same in all of them at the beginning.
@@ -83,13 +86,6 @@ class OuterStep:
         self._done = 0
         self._common = nn.Parameter(self._flat())  # at the last outer step
         self._optimizer = SGD([self._common], lr, momentum=momentum, nesterov=momentum > 0)
-
-    def after_inner_step(self) -> None:
-        """Make the outer step if it is time, which all processes make together."""
-        if self.is_due():
-            way = self.way()
-            distributed.all_reduce(way)
-            self.take(way / distributed.get_world_size())
 
     def is_due(self) -> bool:
         """Count an inner step; return True if an outer one follows it."""

@@ -4,7 +4,7 @@ import inspect
 import os
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, NamedTuple, TypeGuard
+from typing import NamedTuple
 
 from benchmarks.harness.balance import Balancer
 from benchmarks.harness.workload import Workload
@@ -25,30 +25,6 @@ from hocket.options import Named, Range, argument_hints, wrong_options
 from hocket.partition import Plan
 from hocket.remedies.registry import parse_remedies
 
-Builder = Callable[..., Baseline]
-"""Builder of a baseline for a workload and its balancer; keywords are options of the row."""
-
-
-def _build_bp(work: Workload, balance: Balancer) -> Baseline:
-    """Build one process on one core, with which all others are compared."""
-    return PlainLoop(processes=1, threads=work.threads)
-
-
-def _build_bp_all(work: Workload, balance: Balancer) -> Baseline:
-    """Build one process with a thread for every core."""
-    return PlainLoop(processes=1, threads=os.cpu_count() or 1)
-
-
-def _build_independent(work: Workload, balance: Balancer) -> Baseline:
-    """Build independent trainings, one for each stage."""
-    return PlainLoop(processes=work.stages, threads=work.threads)
-
-
-def _build_ddp(work: Workload, balance: Balancer) -> Baseline:
-    """Build data parallelism over as many processes as there are stages."""
-    _check_equal_parts(work, work.stages, "processes")
-    return DDP(work.stages, work.threads)
-
 
 def _build_local_updates(
     work: Workload,
@@ -63,7 +39,7 @@ def _build_local_updates(
     Raises:
         OptionError: The batch cannot be shared evenly, or a number is out of range.
     """
-    _check_equal_parts(work, work.stages, "processes")
+    processes = _equal_parts(work, work.stages, "processes")
     for name, value, limits in (
         ("steps", steps, Range(least=1)),
         ("outer_lr", outer_lr, Range(above=0)),
@@ -71,14 +47,14 @@ def _build_local_updates(
     ):
         if value not in limits:
             raise OptionError(f"{name} is {value}; use {limits}")
-    return LocalUpdates(work.stages, work.threads, steps, outer_lr, outer_momentum)
+    return LocalUpdates(processes, work.threads, steps, outer_lr, outer_momentum)
 
 
 def _build_pipeline(
     work: Workload, balance: Balancer, *, schedule: str, microbatches: int = 4
 ) -> Baseline:
     """Build a synchronous pipeline over as many processes as there are stages."""
-    _check_equal_parts(work, microbatches, "micro-batches")
+    _equal_parts(work, microbatches, "micro-batches")
     plan = balance.plan(SCHEDULES[schedule].placement(work.stages), microbatches)
     return Pipeline(schedule, work.stages, work.threads, microbatches, plan)
 
@@ -92,30 +68,6 @@ def _build_fdg_by_hand(work: Workload, balance: Balancer) -> Baseline:
     if work.stages == 1:
         raise OptionError("'fdg-by-hand' has no delay with one stage; use 2 or more stages")
     return FDGByHand(work.threads, balance.plan(range(work.stages), microbatches=1))
-
-
-def _build_decoupled(
-    work: Workload,
-    balance: Balancer,
-    *,
-    name: str,
-    remedies: tuple[str, ...] = (),
-    **options: Any,
-) -> Baseline:
-    """Build a method of Hocket, of this name, with a process for each stage.
-
-    Raises:
-        OptionError: The method has no such option or remedy, or other cuts than stages.
-    """
-    row = Row(Named(name, options), remedies)
-    read = parse_method_row(row)
-    if read.cuts and len(read.cuts) != work.stages - 1:
-        raise OptionError(
-            f"the row {row} is cut at {len(read.cuts)} places for {work.stages} stages; name "
-            "the first module of each stage but the first one"
-        )
-    plan = Plan(read.cuts) if read.cuts else balance.plan(range(work.stages), microbatches=1)
-    return Decoupled(read.method, read.codec, work.threads, plan, read.checksum)
 
 
 class MethodRow(NamedTuple):
@@ -165,26 +117,27 @@ def parse_method_row(row: Row) -> MethodRow:
 
 BASE = "bp"
 """Row of back-propagation, whose updates all synchronous rows have."""
-HOCKET = "hocket-"
-"""Beginning of rows of Hocket's methods that are also names of schedules."""
+SCHEDULED = {"hocket-gpipe": "gpipe", "hocket-1f1b": "1f1b"}
+"""Rows of Hocket's methods that are also names of schedules, with the names of the methods."""
 LOCAL = ("local-sgd", "diloco")
 """Rows whose processes train alone for some steps."""
-BUILDERS: Mapping[str, Builder] = {
-    BASE: _build_bp,
-    "bp-all": _build_bp_all,
-    "independent": _build_independent,
-    "ddp": _build_ddp,
+BUILDERS: Mapping[str, Callable[..., Baseline]] = {
+    # All others are compared with one process on one core.
+    BASE: lambda work, _: PlainLoop(processes=1, threads=work.threads),
+    "bp-all": lambda work, _: PlainLoop(processes=1, threads=os.cpu_count() or 1),
+    "independent": lambda work, _: PlainLoop(processes=work.stages, threads=work.threads),
+    "ddp": lambda work, _: DDP(_equal_parts(work, work.stages, "processes"), work.threads),
     "local-sgd": partial(_build_local_updates, outer_lr=1.0, outer_momentum=0.0),
     "diloco": _build_local_updates,
     "fdg-by-hand": _build_fdg_by_hand,
     **{name: partial(_build_pipeline, schedule=name) for name in SCHEDULES},
-    **{f"{HOCKET}{name}": partial(_build_decoupled, name=name) for name in ("gpipe", "1f1b")},
 }
+"""Builders of baselines for a workload and its balancer; keywords are options of the row."""
 
 
 def is_method(row: str) -> bool:
     """Return True if a row is a method of Hocket with other updates than back-propagation."""
-    return parse_row(row).name not in BUILDERS
+    return parse_row(row).name not in {**BUILDERS, **SCHEDULED}
 
 
 def trained_row(row: str) -> str:
@@ -194,25 +147,22 @@ def trained_row(row: str) -> str:
 
 def accumulated(row: str) -> int:
     """Return the number of batches in an update of a row of Hocket; 1 for others."""
-    parsed = Row.parse(row)
-    builder = find_builder(parsed.name)
-    if not _is_decoupled(builder):
-        return 1
-    named = Named(builder.keywords["name"], dict(parsed.options))
-    return parse_method_row(Row(named, parsed.remedies)).method.accumulate
+    own = _method_row(Row.parse(row))
+    return parse_method_row(own).method.accumulate if own is not None else 1
 
 
-def find_builder(name: str) -> Builder:
-    """Return the builder of the rows of this name.
+def _method_row(row: Row) -> Row | None:
+    """Return a row of a method of Hocket, with the name of the method; None for baselines.
 
     Raises:
         OptionError: There are no rows of this name.
     """
-    if name in BUILDERS:
-        return BUILDERS[name]
-    if name in METHODS:
-        return partial(_build_decoupled, name=name)
-    raise OptionError(unknown_name("row", name, [*BUILDERS, *METHODS]))
+    if row.name in BUILDERS:
+        return None
+    name = SCHEDULED.get(row.name, row.name)
+    if name not in METHODS:
+        raise OptionError(unknown_name("row", name, [*BUILDERS, *SCHEDULED, *METHODS]))
+    return Row(Named(name, dict(row.options)), row.remedies)
 
 
 def parse_row(row: str) -> Row:
@@ -223,16 +173,15 @@ def parse_row(row: str) -> Row:
             type.
     """
     parsed = Row.parse(row)
-    builder = find_builder(parsed.name)
-    if _is_decoupled(builder):
-        named = Named(builder.keywords["name"], dict(parsed.options))
-        parse_method_row(Row(named, parsed.remedies))
+    if (own := _method_row(parsed)) is not None:
+        parse_method_row(own)
         return parsed
     if parsed.remedies:
         raise OptionError(
             f"{parsed.name!r} is no method of Hocket and has no remedies in the row {row!r}; "
             f"leave out '+{'+'.join(parsed.remedies)}'"
         )
+    builder = BUILDERS[parsed.name]
     bound = builder.keywords if isinstance(builder, partial) else {}
     known = [
         parameter.name
@@ -257,17 +206,22 @@ def build_baseline(row: str, work: Workload, balance: Balancer) -> Baseline:
         CutError: The network cannot be cut into as many stages as the row needs.
     """
     parsed = parse_row(row)
-    remedies = {"remedies": parsed.remedies} if parsed.remedies else {}
-    return find_builder(parsed.name)(work, balance, **parsed.options, **remedies)
+    if (own := _method_row(parsed)) is None:
+        return BUILDERS[parsed.name](work, balance, **parsed.options)
+
+    # A method of Hocket, with a process for each stage.
+    read = parse_method_row(own)
+    if read.cuts and len(read.cuts) != work.stages - 1:
+        raise OptionError(
+            f"the row {row} is cut at {len(read.cuts)} places for {work.stages} stages; name "
+            "the first module of each stage but the first one"
+        )
+    plan = Plan(read.cuts) if read.cuts else balance.plan(range(work.stages), microbatches=1)
+    return Decoupled(read.method, read.codec, work.threads, plan, read.checksum)
 
 
-def _is_decoupled(builder: Builder) -> TypeGuard["partial[Baseline]"]:
-    """Return True for the builder of a method of Hocket."""
-    return isinstance(builder, partial) and builder.func is _build_decoupled
-
-
-def _check_equal_parts(work: Workload, parts: int, kind: str) -> None:
-    """Refuse parts that are not equal: their mean would not be the mean over the batch.
+def _equal_parts(work: Workload, parts: int, kind: str) -> int:
+    """Refuse parts that are not equal: their mean is not the batch's. Return their number.
 
     Raises:
         OptionError: The batch has no such number of equal parts.
@@ -277,3 +231,4 @@ def _check_equal_parts(work: Workload, parts: int, kind: str) -> None:
             f"a batch of {work.batch} has no {parts} equal parts for {kind}; choose a batch "
             "that is a multiple of them"
         )
+    return parts

@@ -20,6 +20,7 @@ RATIOS = {
     "checkpoint": "time of a step, without checkpoints = 1",
     "speed": "samples per second, bp = 1",
     "gpu": "time of a step, plain loop = 1",
+    "gpu-graphs": "time of a step, plain loop = 1",
 }
 """Meaning of the ratios of each measurement that has some."""
 

@@ -51,18 +51,17 @@ def render(folder: Path, *, into: Path | None = None) -> None:
         draw_curves(study.values, folder / PICTURE)
         study.write()
     else:
-        _write_readme(record, folder)
+        text = f"# {record.name.capitalize()}\n\n{record_table(record)}\n"
+        if (draw := VIEWS[record.name].picture) is not None:
+            picture = pictures.save_svg(draw(record), folder / f"{record.name}.svg")
+            text += f"\n![{record.name}]({picture.name})\n"
+        (folder / "README.md").write_text(text, encoding="utf-8")
     if into is not None:
-        for marker in _markers_of(into, folder.name) or [folder.name]:
+        found = _excerpt_pattern().finditer(into.read_text(encoding="utf-8"))
+        markers = [match["marker"] for match in found]
+        of_record = [marker for marker in markers if marker.split(" ")[0] == folder.name]
+        for marker in of_record or [folder.name]:
             insert_excerpt(into, marker, excerpt(marker, folder.parent))
-
-
-def _write_readme(record: Record, folder: Path) -> None:
-    text = f"# {record.name.capitalize()}\n\n{record_table(record)}\n"
-    if (draw := VIEWS[record.name].picture) is not None:
-        picture = pictures.save_svg(draw(record), folder / f"{record.name}.svg")
-        text += f"\n![{record.name}]({picture.name})\n"
-    (folder / "README.md").write_text(text, encoding="utf-8")
 
 
 def insert_excerpt(markdown_file: Path, marker: str, shown: str) -> None:
@@ -154,12 +153,6 @@ def provenance(record: Record) -> str:
     )
 
 
-def _markers_of(markdown_file: Path, folder: str) -> list[str]:
-    """Return the markers in a document that quote a record."""
-    found = _excerpt_pattern().finditer(markdown_file.read_text(encoding="utf-8"))
-    return [match["marker"] for match in found if match["marker"].split(" ")[0] == folder]
-
-
 def _excerpt_pattern(marker: str | None = None) -> re.Pattern[str]:
     """Return the pattern of an excerpt; of any excerpt if the marker is None."""
     name = r"[^\s>]+(?: rows=[^>]+?)?" if marker is None else re.escape(marker)
@@ -188,6 +181,7 @@ VIEWS: Mapping[str, View] = {
     "fault-injection": View(faults_table),
     "kill-recovery": View(kill_recovery_table),
     "gpu": View(gpu_table, pictures.draw_ratios),
+    "gpu-graphs": View(gpu_table, pictures.draw_ratios),
     "study-times": View(study_times_table, pictures.draw_study_times),
     "target": View(target_table, pictures.draw_target),
     "versions": View(versions_table),

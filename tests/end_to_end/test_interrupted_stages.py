@@ -76,10 +76,10 @@ def work(folder, steps, interrupted=0):
 def test_stages_that_are_stopped_within_an_epoch_go_on_in_it(tmp_path):
     assert launch(work, str(tmp_path), 5, processes=2, threads=1) == 130
     assert launch(work, str(tmp_path), 0, processes=2, threads=1) == 0
-    for stage in ("stage0", "stage1"):
+    for stage, least in (("stage0", 1), ("stage1", 0)):  # which may not have begun by then
         left = json.loads((tmp_path / f"{stage}.json").read_text())
         assert left["epoch"] == 0
-        assert 0 < left["batch"] < BATCHES
+        assert least <= left["batch"] < BATCHES
         assert left["samples"] == [8 * BATCHES] * 2
 
 

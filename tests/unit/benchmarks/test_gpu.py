@@ -4,8 +4,7 @@ import pytest
 import torch
 
 from benchmarks import gpu as module
-from benchmarks import gpu_graphs
-from benchmarks.gpu import ROWS, GpuSettings, measure_gpu
+from benchmarks.gpu import GRAPH_ROWS, ROWS, GpuSettings, measure_gpu
 from benchmarks.gpu_graphs import GraphSettings, measure_gpu_graphs
 from benchmarks.harness.record import Record
 from benchmarks.report.render import render
@@ -43,7 +42,7 @@ def test_rows_with_and_without_graphs_learn_the_same(tmp_path, monkeypatch):
         GraphSettings(out=tmp_path, device=DEVICE, networks=("perceptron",), pairs=1, steps=1)
     )
     rows = Record.read(tmp_path).rows
-    assert [row["row"] for row in rows] == list(gpu_graphs.ROWS)
+    assert [row["row"] for row in rows] == list(GRAPH_ROWS)
     assert all(row["same_bits"] is (True if "graphs" in row["row"] else None) for row in rows)
     render(tmp_path)
     assert "| perceptron | paci, 2 stages, graphs |" in (tmp_path / "README.md").read_text()

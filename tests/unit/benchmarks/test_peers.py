@@ -13,7 +13,7 @@ from benchmarks.peers import build_baseline
 from benchmarks.peers.decoupled import Decoupled
 from benchmarks.peers.local_updates import LocalReplicas, LocalUpdates
 from benchmarks.peers.pipeline import SCHEDULES
-from benchmarks.peers.rows import BUILDERS, find_builder, parse_row
+from benchmarks.peers.rows import BUILDERS, parse_row
 from benchmarks.speed import ROWS
 from hocket.errors import CutError, OptionError
 from hocket.methods import METHODS, parse_method
@@ -115,7 +115,6 @@ def test_every_default_row_can_be_read_and_a_row_has_options():
     for row in ROWS:
         name = parse_row(row).name
         assert name in BUILDERS or name in METHODS
-        assert callable(find_builder(name))
     options = parse_row("fdg:shrink=0.5,extra_delay=1").options
     assert options == {"shrink": 0.5, "extra_delay": 1}
 
