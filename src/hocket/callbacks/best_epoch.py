@@ -167,8 +167,15 @@ class EarlyStopping(BestEpoch):
     Raises:
         OptionError: An option is out of its range.
 
-    >>> EarlyStopping("test_loss", patience=5).exhausted  # for `fit(..., callbacks=[...])`
-    False
+    >>> import torch
+    >>> from hocket import Trainer
+    >>> network = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Linear(8, 2))
+    >>> trainer = Trainer(network, stages=2, optimizer=lambda w: torch.optim.SGD(w, lr=1e-9))
+    >>> batches = [(torch.ones(4, 8), torch.tensor([0, 1, 0, 1]))] * 4
+    >>> stopping = EarlyStopping("test_error", patience=2)  # the error stays the same
+    >>> options = {"epochs": 9, "progress": False, "callbacks": [stopping]}
+    >>> len(trainer.fit(batches, batches, **options)), stopping.exhausted
+    (3, True)
     """
 
     def __init__(

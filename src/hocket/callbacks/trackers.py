@@ -83,6 +83,24 @@ class Tracking(Callback):
 
     Raises:
         OptionError: The interval is below 1.
+
+    >>> import torch
+    >>> from hocket import Trainer
+    >>> class Printed:
+    ...     title = "standard output"
+    ...
+    ...     def log(self, kind, values):
+    ...         if kind == "epoch":
+    ...             print("epoch", values["number"], values["samples"])
+    ...
+    ...     def close(self, *, failed=False): ...
+    >>> network = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Linear(8, 2))
+    >>> trainer = Trainer(network, stages=2, optimizer=torch.optim.SGD)
+    >>> batches = [(torch.ones(4, 8), torch.tensor([0, 1, 0, 1]))] * 4
+    >>> tracking = Tracking(Printed())
+    >>> _ = trainer.fit(batches, epochs=2, progress=False, callbacks=[tracking])
+    epoch 0 16
+    epoch 1 16
     """
 
     def __init__(self, *trackers: Tracker, every: int = 10) -> None:
