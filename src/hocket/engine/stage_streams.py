@@ -26,19 +26,19 @@ class StageStreams:
 
     def __init__(self, device: torch.device, count: int, *, shared: bool = False) -> None:
         self._device = device
-        streams = [torch.cuda.Stream(device) for _ in range(1 if shared else count)]
-        self._streams = streams * count if shared else streams
+        self._own = [torch.cuda.Stream(device) for _ in range(1 if shared else count)]
+        self._streams = self._own * count if shared else self._own
 
     @contextmanager
     def tick(self) -> Iterator[None]:
         """Context manager for one tick, also one that fails."""
         outside = torch.cuda.current_stream(self._device)
-        for stream in self._streams:
+        for stream in self._own:
             stream.wait_stream(outside)
         try:
             yield
         finally:
-            for stream in self._streams:
+            for stream in self._own:
                 outside.wait_stream(stream)
 
     def stage(self, index: int) -> AbstractContextManager[Any]:

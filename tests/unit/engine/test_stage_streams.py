@@ -64,6 +64,21 @@ class Stream:
         self.streams.calls.append(f"{self.name} waits for {event}")
 
 
+def test_stages_whose_kernels_are_captured_share_a_stream(monkeypatch):
+    streams = Streams(monkeypatch)
+    stages = StageStreams(torch.device("cuda", 0), 2, shared=True)
+    with stages.tick():
+        for index in range(2):
+            with stages.stage(index):
+                streams.calls.append(streams.current.name)
+    assert streams.calls == [
+        "stage 0 waits for outside",
+        "stage 0",
+        "stage 0",
+        "outside waits for stage 0",
+    ]
+
+
 def test_all_streams_meet_before_and_after_a_tick(monkeypatch):
     streams = Streams(monkeypatch)
     stages = StageStreams(torch.device("cuda", 0), 2)
