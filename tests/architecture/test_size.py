@@ -10,7 +10,7 @@ MOST_LINES = {
     "src/hocket": 41_700,
     "src/hocket_lab": 6_900,
     "benchmarks": 9_000,
-    "tests": 44_500,
+    "tests": 44_600,
 }
 # Words, as `wc -w` counts them.
 MOST_WORDS = {
