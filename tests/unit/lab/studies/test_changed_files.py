@@ -1,6 +1,7 @@
 """A run counts for the code that it has run."""
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -25,6 +26,7 @@ def file(tmp_path, monkeypatch):
     """A file with a network, in the working directory, where modules are found as well."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "watched_nets", raising=False)  # of another test
     Path("watched_nets.py").write_text(NETWORK)
     return Path("watched_nets.py")
 
