@@ -38,6 +38,12 @@ class Examples(Protocol):
         """
 
 
+def move_examples(examples: Examples, device: torch.device) -> Examples:
+    """Return the same examples on a device, if they can be there; files stay on the host."""
+    move: Callable[[torch.device], Examples] = getattr(examples, "to", lambda _: examples)
+    return move(device)
+
+
 @final
 class InMemory:
     """Examples in two tensors, transformed batch by batch.

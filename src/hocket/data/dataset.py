@@ -6,7 +6,7 @@ from typing import Literal, Protocol, Self, runtime_checkable
 import torch
 from torch import Tensor
 
-from hocket.data.batches import Batches, Examples
+from hocket.data.batches import Batches, Examples, move_examples
 from hocket.errors import DataError, OptionError
 
 Kind = Literal["images", "vectors", "tokens"]
@@ -40,9 +40,7 @@ class Data:
             device: The device, with room for all examples.
         """
         train, test = (
-            batches.with_options(examples=batches.examples.to(torch.device(device)))
-            if hasattr(batches.examples, "to")
-            else batches
+            batches.with_options(examples=move_examples(batches.examples, torch.device(device)))
             for batches in (self.train, self.test)
         )
         return replace(self, train=train, test=test)

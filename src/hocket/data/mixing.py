@@ -16,7 +16,7 @@ import torch
 from torch import Generator, Tensor
 from torch.nn import functional as F
 
-from hocket.data.batches import Examples
+from hocket.data.batches import Examples, move_examples
 from hocket.data.dataset import check_targets
 from hocket.errors import DataError, OptionError, format_problems
 from hocket.options.hints import wrong_fields
@@ -122,6 +122,10 @@ class MixedExamples:
 
     def __len__(self) -> int:
         return len(self.examples)
+
+    def to(self, device: torch.device) -> "MixedExamples":
+        """Return the same examples, mixed on a device."""
+        return MixedExamples(move_examples(self.examples, device), self.mix)
 
     def take(self, rows_B: Tensor, rng: Generator) -> tuple[Tensor, Tensor]:
         """Return mixed inputs (B, ...) of these rows and targets (B, C)."""

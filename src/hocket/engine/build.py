@@ -243,10 +243,10 @@ def build_engine(parts: EngineParts) -> Engine:
             "streams out"
         )
     if setup.cuda_graphs and (free or not isinstance(parts.world, SoloWorld)):
+        found = f"free stages of {setup.method.name!r}" if free else "several processes"
         raise OptionError(
-            "cuda_graphs capture stages of one process in lockstep, and "
-            + (f"those of {setup.method.name!r} run freely" if free else "there are several")
-            + "; leave cuda_graphs out"
+            f"cuda_graphs capture the stages of one process in lockstep; here are {found}; "
+            "leave cuda_graphs out"
         )
 
     # Build the engine of the stages here.

@@ -9,6 +9,7 @@ import torch
 
 from hocket.data import Batches, InMemory, load
 from hocket.data.augment import Chain, Crop, Flip, Normalise
+from hocket.data.mixing import Mix, MixedExamples
 from hocket.data.randomness import make_generator
 from hocket.errors import DataError, OptionError
 
@@ -173,6 +174,9 @@ def test_batches_are_made_on_the_device_of_the_examples(device, tmp_path):
     change = Chain((Crop(2), Flip(), Normalise((0.5,) * 3, (0.2,) * 3)))
     letters = load("text", data_dir=tmp_path, batch_size=4, context=5)
     pictures = Batches(InMemory(images, torch.arange(9), change), 4, shuffle=True)
+    mixed = Batches(MixedExamples(pictures.examples, Mix(9, cutmix=1.0)), 4)
+    moved = replace(letters, train=mixed).to(device).train.examples
+    assert moved.examples.inputs.device.type == device
     for data in (letters, replace(letters, train=pictures, test=pictures)):
         moved = data.to(device)
         pairs = [(data.train, moved.train), (data.test, moved.test)]

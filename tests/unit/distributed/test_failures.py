@@ -286,8 +286,10 @@ def test_nobody_is_missed_who_left_after_a_common_operation(detectors):
         with detector.collective("evaluating", range(3)):
             pass
         detector.announce_exit()
+    operation = Unfinished(waits=3)
     with detectors[0].collective("evaluating", range(3)) as finish:
-        finish(Unfinished(waits=3))
+        finish(operation)
+    assert operation.is_completed()
 
 
 @pytest.mark.parametrize("idle", [True, False])

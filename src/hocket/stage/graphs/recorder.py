@@ -21,7 +21,7 @@ class GraphRecorder(ABC):
         """Return memory for results that outlast the next function that is recorded."""
 
     @abstractmethod
-    def record(self, function: Callable[[], None], memory: Any) -> Callable[[], None]:
+    def record(self, function: Callable[[], object], memory: Any) -> Callable[[], None]:
         """Run a function once, and return its replay.
 
         Args:
@@ -41,7 +41,7 @@ class CudaRecorder(GraphRecorder):
         """Return a memory pool."""
         return torch.cuda.graph_pool_handle()
 
-    def record(self, function: Callable[[], None], memory: Any) -> Callable[[], None]:
+    def record(self, function: Callable[[], object], memory: Any) -> Callable[[], None]:
         """Capture a function, and launch its graph, as a capture computes nothing."""
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(

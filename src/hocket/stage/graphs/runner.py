@@ -143,7 +143,7 @@ class _Slot:
 
 
 class ReplayRunner(Runner):
-    """Runs the functions of the first batches, records those of some, replays all others.
+    """Runs the functions of the first batches, records a few, and replays them afterwards.
 
     Batches of other shapes than the first ones are computed each time, and so is every batch
     while hooks look on.

@@ -48,15 +48,11 @@ class ReplayedStep:
         # The same step once more.
         if self._replay is None:
             self._gradients = gradients
-            self._replay = self._recorder.record(lambda: _done(step), None)
+            self._replay = self._recorder.record(step, None)
             return
         with torch.no_grad():
             fill(self._gradients, gradients)
             self._replay()
-
-
-def _done(step: Callable[[], object]) -> None:
-    step()
 
 
 def _is_capturable(optimizer: Optimizer, step: Callable[[], object]) -> bool:
