@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from contract.crossing import TENSORS, TREES, numbers
-from contract.ports import crossed_in_memory, describe
+from contract.ports import CONNECTIONS, crossed_in_memory, describe, in_two_processes
 from contract.small import (
     CLASSES,
     Gradients,
@@ -21,7 +21,6 @@ from contract.small import (
     mlp,
     train,
 )
-from contract.test_ports import CONNECTIONS, in_two_processes
 from hocket import Trainer
 from hocket.codecs import VQ, Cast, Exact, Integers
 from hocket.errors import NonFiniteError, OptionError, PacketError
