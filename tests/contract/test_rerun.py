@@ -45,15 +45,24 @@ def trainer_of(modules, method, **options) -> Trainer:
 # The same again.
 
 
-@every_method
-def test_equal_runs_give_equal_bits(name):
+PACES = [{"stage_speeds": (1, 0.7, 1.4), "stage_timing": how} for how in ("regular", "random")]
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [*((name, {}) for name in METHODS), *(("dgl-async", pace) for pace in PACES)],
+    ids=str,
+)
+def test_equal_runs_give_equal_bits(name, options):
     """Whatever the caller's random numbers are, with dropout and BatchNorm."""
     ends = []
     for callers_seed in (1, 2):
         modules = noisy(3)
         torch.manual_seed(callers_seed)
         batches = data(mlp, 6, last=3)
-        ends.append(train(METHODS[name](), modules, batches, epochs=2, lr=0.001).state)
+        ends.append(
+            train(METHODS[name](), modules, batches, epochs=2, lr=0.001, **options).state
+        )
     assert not different(*ends)
 
 
