@@ -154,7 +154,7 @@ def test_a_target_out_of_range_is_told_as_in_any_training(method):
     told = []
     for compare in (compared, train):
         with pytest.raises(
-            DataError, match="the targets do not fit the outputs.*arget 3 is"
+            DataError, match=r"the targets do not fit the outputs.*arget 3 is"
         ) as caught:
             compare(method, mlp(2), batches)
         told.append((str(caught.value), caught.value.__notes__))
