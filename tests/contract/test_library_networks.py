@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from contract.library_networks import CASES, Case
-from contract.vision_networks import VISION_CASES, VisionCase, import_error
+from contract.library_networks import CASES, Case, import_error
+from contract.vision_networks import VISION_CASES
 from hocket import BP, FDG, HocketError, Trainer
 from hocket.tree import map_tensors, tensors
 
@@ -22,7 +22,7 @@ from hocket.tree import map_tensors, tensors
         *(f"{case.library}-{case.name}" for case in VISION_CASES),
     ],
 )
-def test_a_network_is_cut_evenly_and_one_step_is_that_of_the_network(case: Case | VisionCase):
+def test_a_network_is_cut_evenly_and_one_step_is_that_of_the_network(case: Case):
     if reason := import_error(case.library):
         pytest.skip(reason)
     network = case.build()
