@@ -168,12 +168,6 @@ def test_an_exit_code_of_the_user_is_kept(start, work, options):
     assert re.fullmatch(r"hocket: process 1 of 3 exited with code 3 at \S+\n", err)
 
 
-def test_too_few_processes_are_refused_once(failure):
-    err = failure(failing.fail_in_training, None, None, {}, processes=2)
-    assert "hocket.errors.WorldError: there are 2 processes, but 3 stages need 3" in err
-    assert ended_cleanly(err)
-
-
 def test_a_call_in_only_one_process_is_explained(failure):
     codes = PeerLostError.exit_code, HangError.exit_code
     err = failure(failing.evaluate_in_one_process, code=codes)
