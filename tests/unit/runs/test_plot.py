@@ -48,6 +48,14 @@ def test_every_batch_is_in_the_svg_once_for_each_forward_and_backward(tmp_path, 
     assert "target" not in svg
 
 
+def test_letters_are_legible_where_a_picture_is_shown_on_400_pixels(tmp_path):
+    file = tmp_path / "fdg.svg"
+    draw_program(unroll_method("fdg", 3, 6), 3, "FDG on 3 stages", file)
+    (width,) = re.findall(r'viewBox="0 0 ([\d.]+) ', svg := file.read_text())
+    sizes = [100 * float(size) for size in re.findall(r"scale\((0\.\d+) -", svg)]
+    assert min(sizes) * 400 / float(width) >= 12
+
+
 @pytest.mark.parametrize(
     ("extension", "start"), [("png", b"\x89PNG"), ("pdf", b"%PDF"), ("svg", b"<?xml")]
 )
