@@ -18,8 +18,8 @@ def kept_picture() -> str:
         name: (float(staleness), float(graphs))
         for name, _, staleness, graphs, *_ in printed("03_compare_methods")
     }
-    series = (("staleness of stage 0", BLUE), ("graphs that it keeps", ORANGE))
-    return dots_picture("What a stage keeps", series, rows, (0.0, 4.0), "{:g}".format)
+    series = (("staleness", BLUE), ("graphs that it keeps", ORANGE))
+    return dots_picture("Stage 0 of three", series, rows, (0.0, 4.0), "{:g}".format)
 
 
 def shrink_picture() -> str:
