@@ -1,4 +1,4 @@
-"""A notebook trains again, goes on after an interrupt, launches processes and shows runs."""
+"""Notebooks: cells run again, interrupts, processes, runs as tables and reports."""
 
 import os
 import re
@@ -41,62 +41,57 @@ def work():
 
 launch(work, processes=2)
 """
-LOAD = "network.load_state_dict(torch.load('network.pt'))"
 
 
-class Notebook:
-    """Cells that run one after the other in a kernel."""
+@pytest.fixture
+def run(tmp_path):
+    """Return a function that runs a cell: its text, what it shows, and its errors."""
+    client = nbclient.NotebookClient(
+        nbformat.v4.new_notebook(),
+        timeout=300,
+        allow_errors=True,
+        resources={"metadata": {"path": str(tmp_path)}},
+    )
+    cells, programs = client.nb.cells, Path(sys.executable).parent
 
-    def __init__(self, folder):
-        self.client = nbclient.NotebookClient(
-            nbformat.v4.new_notebook(),
-            timeout=300,
-            allow_errors=True,
-            resources={"metadata": {"path": str(folder)}},
-        )
-
-    def run(self, source):
-        """Run a cell; return its text, what it displays and the name and text of its error."""
-        cells = self.client.nb.cells
+    def run(source):
         cells.append(nbformat.v4.new_code_cell(source))
-        outputs = self.client.execute_cell(cells[-1], len(cells) - 1)["outputs"]
-        texts = [each["text"] for each in outputs if each["output_type"] == "stream"]
-        shown = [each["data"] for each in outputs if "data" in each]
-        errors = [(x["ename"], x["evalue"]) for x in outputs if x["output_type"] == "error"]
-        return "".join(texts), shown, errors
+        outputs = client.execute_cell(cells[-1], len(cells) - 1)["outputs"]
+        text = "".join(each["text"] for each in outputs if "text" in each)
+        errors = [(each["ename"], each["evalue"]) for each in outputs if "ename" in each]
+        return text, [each["data"] for each in outputs if "data" in each], errors
+
+    with client.setup_kernel(env=os.environ | {"PATH": f"{programs}:{os.environ['PATH']}"}):
+        yield run
 
 
-def test_a_notebook_trains_again_and_after_an_interrupt_and_shows_its_runs(tmp_path):
-    notebook, programs = Notebook(tmp_path), Path(sys.executable).parent
-    environment = os.environ | {"PATH": f"{programs}:{os.environ['PATH']}"}
-    with notebook.client.setup_kernel(env=environment):
-        # One bar, and a line for each epoch.
-        text, shown, errors = notebook.run(TRAIN)
-        assert errors == []
-        assert "epoch 2/2: training loss" in text
-        (bar,) = shown
-        assert "90/90" in bar["text/html"]
-        # The same cell again leaves no thread and no process behind.
-        _, (before,), _ = notebook.run(COUNT)
-        assert notebook.run(TRAIN)[2] == []
-        assert notebook.run(COUNT)[1] == [before]
-        # After an interrupt the same trainer goes on.
-        _, (bar,), errors = notebook.run(PRESS)
-        assert errors == [("KeyboardInterrupt", "2")]
-        assert "61/90" in bar["text/html"]
-        ticks = 61 + 45 + 2  # the last two batches complete
-        assert notebook.run(CONTINUE)[1][-1]["text/plain"] == f"(45, {ticks})"
-        # Other processes train what a file has, and not what a cell has.
-        ((name, told),) = notebook.run(SEND)[2]
-        assert name == "OptionError"
-        assert "%%writefile" in told
-        assert notebook.run(f"%%writefile train.py\n{TRAIN}{SAVE}")[2] == []
-        assert "epoch 2/2" in notebook.run(LAUNCH)[0]
-        assert notebook.run(LOAD)[2] == []
-        # Runs as a table, and their report.
-        notebook.run(RUNS.splitlines()[0])
-        (table,) = notebook.run(TABLE)[1]
-        assert "<td>" in table["text/html"]
-        assert "fdg" in table["text/plain"]
-        (report,) = notebook.run(REPORT)[1]
-        assert report["text/html"].startswith('<iframe srcdoc="&lt;!DOCTYPE html&gt;')
+def test_a_cell_is_run_again_and_an_interrupted_trainer_goes_on(run):
+    text, (bar,), errors = run(TRAIN)
+    assert errors == []
+    assert "epoch 2/2: training loss" in text
+    assert "90/90" in bar["text/html"]
+    # The same cell again leaves no thread and no process behind.
+    _, before, _ = run(COUNT)
+    assert run(TRAIN)[2] == []
+    assert run(COUNT)[1] == before
+    # After an interrupt the same trainer continues, and at last completes two batches.
+    _, (bar,), errors = run(PRESS)
+    assert errors == [("KeyboardInterrupt", "2")]
+    assert "61/90" in bar["text/html"]
+    assert run(CONTINUE)[1][-1]["text/plain"] == f"(45, {61 + 45 + 2})"
+
+
+def test_other_processes_train_what_a_file_has_and_not_what_a_cell_has(run):
+    ((name, told),) = run(SEND)[2]
+    assert name == "OptionError"
+    assert "%%writefile" in told
+    assert run(f"%%writefile train.py\n{TRAIN}{SAVE}")[2] == []
+    assert "epoch 2/2" in run(LAUNCH)[0]
+    assert run("import hocket, torch\ntorch.load('network.pt')")[2] == []
+    # Runs of the command are shown as a table, and as a report.
+    run(RUNS.splitlines()[0])
+    (table,) = run(TABLE)[1]
+    assert "<td>" in table["text/html"]
+    assert "fdg" in table["text/plain"]
+    (report,) = run(REPORT)[1]
+    assert report["text/html"].startswith('<iframe srcdoc="&lt;!DOCTYPE html&gt;')
