@@ -48,14 +48,6 @@ def files(tmp_path, monkeypatch):
         sys.modules.pop(name, None)
 
 
-def test_a_file_may_have_dataclasses_with_annotations_of_the_future(tmp_path):
-    head = "from __future__ import annotations\nfrom dataclasses import dataclass\n"
-    size = "@dataclass\nclass Size:\n    width: int = 4\n"
-    (tmp_path / "nets_of_mine.py").write_text(head + FILE + size)
-    network = build_network(RunConfig(network="nets_of_mine.py:small"), DIGITS)
-    assert isinstance(network, nn.Sequential)
-
-
 def test_a_file_that_fails_leaves_no_module(tmp_path):
     (tmp_path / "nets_of_mine.py").write_text("1 / 0")
     with pytest.raises(OptionError, match="ZeroDivisionError"):

@@ -34,19 +34,6 @@ def test_fractions_refer_to_the_whole_timeline():
     }
 
 
-def test_a_send_inside_a_wait_inside_a_backward_counts_as_a_send():
-    timeline = Timeline((span("B", 0, 10), span("wait", 2, 8), span("send", 3, 4)))
-    assert timeline.totals() == {0: Totals(busy_s=4, communication_s=1, waiting_s=5)}
-    pieces = [(p.kind, p.start_s, p.end_s) for p in timeline.flatten().spans]
-    assert pieces == [
-        ("B", 0, 2),
-        ("wait", 2, 3),
-        ("send", 3, 4),
-        ("wait", 4, 8),
-        ("B", 8, 10),
-    ]
-
-
 def test_an_empty_timeline_has_no_length_and_a_wait_may_fill_its_action():
     assert Timeline(()).length_s == 0
     assert Timeline(()).fractions() == {}

@@ -1,4 +1,4 @@
-"""Result of a run, and how far it is, from files that may be damaged."""
+"""Result of a run, from files that may be damaged."""
 
 import pytest
 
@@ -7,7 +7,6 @@ from hocket_lab.studies.rows import Row
 from hocket_lab.studies.run_folder import (
     RunResult,
     check_is_run,
-    newest_batch,
     read_result,
     write_result,
 )
@@ -35,15 +34,3 @@ def test_the_folder_of_another_run_is_refused(tmp_path):
     (tmp_path / "run.json").write_text("{")
     with pytest.raises(RunFolderError, match=r"is not JSON.*; move .* away"):
         check_is_run(tmp_path, RUN)
-
-
-def test_the_newest_batch_is_found_behind_a_row_that_is_being_written(tmp_path):
-    assert newest_batch(tmp_path) is None
-    rows = [
-        '{"kind": "backward", "batch": 10, "loss": 2.0}',
-        '{"kind": "backward", "batch": 20, "loss": 1.5}',
-        '{"kind": "update", "batch": 20}',
-        '{"kind": "backw',
-    ]
-    (tmp_path / "metrics.jsonl").write_text("\n".join(rows))
-    assert newest_batch(tmp_path) == (20, 1.5)
