@@ -11,8 +11,8 @@ import struct
 import subprocess
 import sys
 import tempfile
-import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -545,20 +545,12 @@ def test_options_out_of_range_are_refused(options, message):
 
 
 def test_a_launch_outside_the_main_thread_is_refused():
-    refusals = []
-
-    def attempt():
-        try:
-            launch(launched.add, processes=1)
-        except OptionError as error:
-            refusals.append(str(error))
-
-    thread = threading.Thread(target=attempt, name="aside")
-    thread.start()
-    thread.join()
-    (message,) = refusals
-    expected = "called in the thread 'aside', which cannot handle Ctrl-C; call it in the"
-    assert expected in message
+    said = "called in the thread 'aside_0', which cannot handle Ctrl-C; call it in the"
+    with (
+        ThreadPoolExecutor(1, thread_name_prefix="aside") as pool,
+        pytest.raises(OptionError, match=said),
+    ):
+        pool.submit(launch, launched.add, processes=1).result()
 
 
 UNFIT = {
