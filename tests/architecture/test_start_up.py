@@ -7,8 +7,8 @@ import sys
 import pytest
 
 COMMANDS = (
-    "train", "sweep", "report", "watch", "methods", "networks", "data", "draw", "launch",
-    "plan",
+    "train", "sweep", "report", "script", "watch", "methods", "networks", "data", "draw",
+    "launch", "plan",
 )  # fmt: skip
 COMPILER = ("torch._dynamo.eval_frame", "torch._inductor", "sympy")
 # Needed for one kind of network, data, picture or log only.
