@@ -10,7 +10,18 @@ import pytest
 import torch
 from torch import nn
 
-from contract.small import STAGES, back_propagate, conv, data, different, mlp, sgd, train
+from contract.small import (
+    STAGES,
+    Centred,
+    Recurrent,
+    back_propagate,
+    conv,
+    data,
+    different,
+    mlp,
+    sgd,
+    train,
+)
 from hocket import Checkpoints, Trainer
 from hocket.checkpoint.directory import newest_first
 from hocket.errors import OptionError
@@ -33,18 +44,6 @@ def test_a_flushed_pipeline_is_back_propagation(accumulate, stages, name):
     method, batches = build_method(name, accumulate=accumulate), data(conv, 7, last=3)
     plain = back_propagate(conv(stages), batches, accumulate=accumulate, epochs=2)
     assert not different(train(method, conv(stages), batches, epochs=2).state, plain)
-
-
-class Centred(nn.Module):
-    """A layer whose forward in training reads what those before it have left in a buffer."""
-
-    def __init__(self):
-        super().__init__()
-        self.register_buffer("mean", torch.zeros((), dtype=torch.double))
-
-    def forward(self, inputs):
-        self.mean = 0.9 * self.mean + 0.1 * inputs.detach().mean()
-        return inputs - self.mean
 
 
 @every_flushed
@@ -154,18 +153,10 @@ def test_the_bubble_is_that_of_the_papers(name, stages, accumulate):
 def test_stashing_copies_no_weight_where_none_changes(linearize):
     """Layers that late gradients are refused for are compatible: an LSTM, say."""
 
-    class Recurrent(nn.Module):
-        def __init__(self, features: int) -> None:
-            super().__init__()
-            self.lstm = nn.LSTM(5, features, batch_first=True)
-
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return self.lstm(x[:, None])[0][:, 0]
-
     def network() -> list[nn.Module]:
         torch.manual_seed(0)
         return [
-            Recurrent(5).double(),
+            Recurrent(nn.LSTM).double(),
             nn.utils.parametrizations.weight_norm(nn.Linear(5, 3)).double(),
         ]
 

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from contract.library_networks import CASES, Case, import_error
+from contract.small import sgd
 from contract.vision_networks import VISION_CASES
 from hocket import BP, FDG, HocketError, Trainer
 from hocket.tree import map_tensors, tensors
@@ -76,10 +77,6 @@ def test_late_gradients_of_batches_of_any_size_reach_every_weight(case: Case):
 
 def sum_of_squares(output, targets):
     return sum(t.square().mean() for t in tensors(output) if t.requires_grad)
-
-
-def sgd(weights):
-    return torch.optim.SGD(weights, lr=0.1)
 
 
 def test_the_readme_counts_the_models_of_transformers_that_are_cut():

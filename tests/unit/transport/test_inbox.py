@@ -27,17 +27,6 @@ def start_thread(do, *arguments):
     return thread
 
 
-def test_put_waits_for_room(inbox):
-    put(inbox, 0, 1)
-    filler = start_thread(put, inbox, 2)
-    filler.join(0.05)
-    assert filler.is_alive()
-    inbox.take(("thing", 0), SOON)
-    filler.join(SOON)
-    assert not filler.is_alive()
-    assert inbox.take(("thing", 2), SOON) == "packet 2"
-
-
 def test_take_does_not_wait_for_a_packet_that_cannot_arrive(inbox):
     """Packets of one kind arrive in order; the order of kinds is not known."""
     put(inbox, 5)
