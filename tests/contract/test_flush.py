@@ -3,7 +3,6 @@
 GPipe and 1F1B differ in the batches that a stage holds, and in nothing that they compute.
 """
 
-from collections import Counter
 from dataclasses import replace
 
 import pytest
@@ -108,30 +107,6 @@ def test_drained_epochs_and_dropout_are_as_without_a_pipeline(name, options, rec
         ]
         assert backwards[0] == backwards[1]
         assert {staleness for _, _, staleness in backwards[0]} == {0}
-
-
-@every_flushed
-@pytest.mark.parametrize("stages", STAGES)
-@pytest.mark.parametrize("accumulate", [1, 2, 4])
-def test_batches_in_flight_are_those_of_the_papers(name, stages, accumulate):
-    """GPipe holds M batches at every stage, 1F1B min(K-k, M)."""
-    most: Counter[int] = Counter()
-
-    def watch(event, stage):
-        held = len(stage.in_flight) + (event.action.kind == "B")  # with that of the backward
-        most[stage.index] = max(most[stage.index], held)
-
-    method = build_method(name, accumulate=accumulate)
-    train(method, mlp(stages), data(mlp, 9), watch=watch)
-    paper = {"gpipe": lambda k: accumulate, "1f1b": lambda k: min(stages - k, accumulate)}[name]
-    for k in range(stages):
-        memory = method.memory(k, stages)
-        assert most[k] == memory.graphs == memory.inputs == paper(k)
-        assert memory.versions == 1
-        recomputing = build_method(name, accumulate=accumulate, recompute=True).memory(
-            k, stages
-        )
-        assert (recomputing.graphs, recomputing.inputs) == (1, paper(k))
 
 
 @every_flushed

@@ -261,9 +261,9 @@ def test_a_process_that_is_stopped_while_groups_form_over_a_tcp_store_is_named(p
 
 def test_a_process_that_sleeps_is_named_with_its_activity(failure):
     code = HangError.exit_code
-    err = failure(failing.fail_in_training, failing.sleep, 1, {}, code=code, grace_s=15.0)
+    err = failure(failing.fail_in_training, failing.sleep, 1, {}, code=code, grace_s=8.0)
     assert "; stage 1 has been executing F1.4 in tick 5 for " in err
-    assert "hocket: process 1 hung: it still ran 15 s after process" in err
+    assert "hocket: process 1 hung: it still ran 8 s after process" in err
     assert err.count("hung") == 1
 
 

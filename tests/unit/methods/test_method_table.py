@@ -18,6 +18,8 @@ from hocket.methods import (
     FDG,
     FR,
     METHODS,
+    GPipe,
+    OneFOneB,
     PipeDream,
     build_method,
     method_options,
@@ -105,6 +107,18 @@ def test_memory_is_that_of_the_papers():
         assert BP().memory(k, 4) == MemoryCount(graphs=1, inputs=1, versions=1)
         inputs = METHODS["dgl-async"](buffer=3).memory(k, 4).inputs
         assert inputs == (3 if k else 1)  # in front of the first stage is no buffer
+
+
+@pytest.mark.parametrize("stages", [1, 2, 3, 4])
+@pytest.mark.parametrize("accumulate", [1, 2, 4])
+def test_flushed_pipelines_hold_the_batches_of_their_papers(stages, accumulate):
+    """GPipe holds M batches at every stage, 1F1B min(K-k, M)."""
+    for k in range(stages):
+        for build, held in ((GPipe, accumulate), (OneFOneB, min(stages - k, accumulate))):
+            memory = build(accumulate=accumulate).memory(k, stages)
+            assert memory == MemoryCount(graphs=held, inputs=held, versions=1)
+            again = build(accumulate=accumulate, recompute=True).memory(k, stages)
+            assert (again.graphs, again.inputs) == (1, held)
 
 
 @pytest.mark.parametrize(
