@@ -153,21 +153,10 @@ def test_a_method_may_be_text():
         (hocket.FDG, "which is no method; call it"),
         (3, "method is 3, which is no method; give one such as hocket.FDG() or 'fdg'"),
         ("fgd", "unknown method 'fgd' (did you mean 'fdg'?)"),
+        ("mine.py", "the method 'mine.py' is a file; name its function"),
+        ("fdg+mine.py", "the remedy 'mine.py' is a file; name its function"),
     ],
 )
 def test_what_is_no_method_is_refused(given, message):
     with pytest.raises(OptionError, match=re.escape(message)):
         as_method(given)
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("mine.py", "the method 'mine.py' is a file; name its function"),
-        ("fdg+mine.py", "the remedy 'mine.py' is a file; name its function"),
-    ],
-)
-def test_texts_that_name_nothing_say_what_does(text, message):
-    with pytest.raises(OptionError) as caught:
-        parse_method(text)
-    assert message in str(caught.value)
