@@ -6,6 +6,8 @@ import sys
 
 import pytest
 
+from end_to_end.namespaces import run_python
+
 COMMANDS = (
     "train", "sweep", "report", "script", "watch", "methods", "networks", "data", "draw",
     "launch", "plan",
@@ -28,23 +30,9 @@ with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.St
 """
 
 
-def run(program, folder):
-    """Run a program in a process of its own; its standard output."""
-    done = subprocess.run(
-        [sys.executable, "-c", program],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=100,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
 def loaded(program, folder):
     """The modules that a program has imported at its end."""
-    return set(json.loads(run(program + REPORT, folder).splitlines()[-1]))
+    return set(json.loads(run_python("-c", program + REPORT, folder=folder).splitlines()[-1]))
 
 
 def among(modules, names):
@@ -125,7 +113,7 @@ trainer.fit([(torch.zeros(2, 4), torch.tensor([0, 1]))] * 3, epochs=1, progress=
 
 def test_the_trainer_imports_neither_the_command_line_nor_the_compiler(tmp_path):
     """Nor does a training import what only the command line needs."""
-    lines = run(NAMES + REPORT + TRAINING + REPORT, tmp_path).splitlines()
+    lines = run_python("-c", NAMES + REPORT + TRAINING + REPORT, folder=tmp_path).splitlines()
     before, after = (set(json.loads(line)) for line in lines)
     for modules in (before, after):
         other = ("cyclopts", "hocket.cli", "hocket.runs", "hocket_lab", *SELDOM)
@@ -177,7 +165,9 @@ EXTRAS = {
 
 
 def test_whoever_lacks_an_extra_gets_its_name_in_one_line(tmp_path):
-    answers = json.loads(run(WITHOUT.format(commands=list(EXTRAS)), tmp_path))
+    answers = json.loads(
+        run_python("-c", WITHOUT.format(commands=list(EXTRAS)), folder=tmp_path)
+    )
     for extra, (code, said) in zip(EXTRAS.values(), answers, strict=True):
         assert code == 2
         assert said.startswith("error: ")
