@@ -47,11 +47,11 @@ SHARED = (
 class StageTrainer:
     """Trains a model of transformers in stages, by the arguments of transformers' `Trainer`.
 
-    Their `Trainer` does all but the training, which has its steps, epochs, order of the data
-    and loss. Three things differ: each stage draws its own dropout; ``max_grad_norm`` limits
-    the gradient of each stage; and with delays a log has the losses of the batches that have
-    left the last stage. Batches in flight are completed after the last step, and after a step
-    of fewer batches at the end of an epoch.
+    Steps, epochs, the order of the data and the loss are as in their `Trainer`, which does all
+    but the training. Three things differ: each stage draws its own dropout; ``max_grad_norm``
+    limits the gradient of each stage; and with delays a log has the losses of the batches that
+    have left the last stage. Batches in flight are completed after the last step, and after a
+    step of fewer batches at the end of an epoch.
 
     As theirs it has ``evaluate``, ``predict``, ``log``, ``log_metrics``, ``save_metrics``,
     ``save_state``, ``add_callback``, ``remove_callback``, ``is_world_process_zero``, ``model``,
@@ -114,7 +114,7 @@ class StageTrainer:
         theirs.evaluation_loop = self._evaluate_batches
         theirs.save_model = lambda folder, **_: self.save_model(folder)
         theirs._save_optimizer_and_scheduler = self._save_stages
-        theirs._save_scaler = theirs._save_rng_state = lambda folder: None
+        theirs._save_scaler = theirs._save_rng_state = lambda folder: None  # stages have them
         # Count the steps; a single one if there is nothing to train on.
         self._loader: Any = None
         self._lengths: Any = [0] * 6 + [1]  # as set_initial_training_values returns them
@@ -381,7 +381,7 @@ def _compose(
         accumulate: Number of batches in a step.
         **options: Other options of it.
     """
-    # Change a copy of the arguments.
+    # Change a copy of the arguments: here is one process, whose stages have the devices.
     pins = args.dataloader_pin_memory and args.device.type == "cuda"
     args, world = copy(args), copy(args.distributed_state)
     vars(world).update(num_processes=1, distributed_type="NO")
@@ -393,7 +393,7 @@ def _compose(
         dataloader_pin_memory=pins,
         gradient_accumulation_steps=accumulate,
     )
-    # Let it read all data, and take outputs for all that there are.
+    # Let it read all data, and gather no outputs, as each process has all of them.
     theirs = transformers.Trainer(model, args, **options)
     theirs.accelerator.prepare = partial(
         prepare_data_loader,
