@@ -211,7 +211,7 @@ ELSEWHERE = {
     "checksum": "contract/test_ports.py::test_without_checksums_damaged_tensors_are_accepted",
     "batchnorm": "contract/test_distributed.py::test_replicas_are_the_larger_batch",
     "broadcast": "contract/test_same_training.py::"
-    "test_all_processes_may_take_the_weights_of_the_first",
+    "test_processes_that_were_given_the_same_train_and_may_take_the_weights_of_the_first",
 }
 
 
