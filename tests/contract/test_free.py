@@ -1,5 +1,6 @@
 """Stages that run freely: at equal rates nothing changes, at others everything is counted."""
 
+from collections import Counter
 from functools import partial
 
 import pytest
@@ -282,3 +283,34 @@ def test_data_say_how_long_an_epoch_is():
 def test_options_that_stages_of_the_other_kind_have_are_refused(method, options, told):
     with pytest.raises(OptionError, match=told):
         Trainer(mlp(2), method=method, optimizer=sgd, **options)
+
+
+# Turns fall to stages by their rates, the same ones at every run.
+
+
+def turns(pace, count):
+    clock = EventClock(pace)
+    return [clock.next() for _ in range(count)]
+
+
+@pytest.mark.parametrize("kind", ["regular", "random"])
+def test_turns_are_in_proportion_to_rates_however_long(kind):
+    count = Counter(turns(StageSpeeds((1.0, 0.5, 2.0), kind), 7000))
+    for stage, share in enumerate([2000, 1000, 4000]):
+        assert count[stage] == pytest.approx(share, rel=0.06)
+    for rate in (1.0, 0.1, 3.0):
+        assert turns(StageSpeeds((rate,) * 3), 3000) == [0, 1, 2] * 1000
+    assert turns(StageSpeeds((10.0, 1.0)), 1100) == [*[0] * 10, 1] * 100
+
+
+def test_chance_begins_with_the_seed():
+    first, again, other = (turns(StageSpeeds((1, 1), "random", seed), 50) for seed in (1, 1, 2))
+    assert first == again != other
+
+
+def test_a_stage_must_have_a_pace_and_its_turns_a_known_kind():
+    for rate in (0.0, -1.0, float("inf"), float("nan")):
+        with pytest.raises(OptionError, match=f"the speed of stage 1 is {rate}; use a number"):
+            StageSpeeds((1.0, rate))
+    with pytest.raises(OptionError, match="stage_timing is 'wild'; use 'regular' or 'random'"):
+        StageSpeeds((1.0,), "wild")
