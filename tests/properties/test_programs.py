@@ -22,6 +22,7 @@ from hocket.program import (
     parse_program,
     unroll,
 )
+from hocket.program.schedule import StageSchedule
 from hocket.remedies import T3
 from hocket.signals import Delayed, Local, Synthetic
 from reference.pipedream import one_f_one_b
@@ -475,3 +476,31 @@ def test_a_drawing_has_a_line_for_each_tick_and_a_word_for_each_action(method, s
     assert len(lines) == 1 + len(ticks)
     for line, tick in zip(lines[1:], ticks, strict=True):
         assert len(line.replace("|", " ").split()) == 1 + len(tick)
+
+
+# The schedule of a stage.
+
+
+def actions(schedule, batches, since=0):
+    """Kind, batch, version (counted on from some update) and due of each action, by tick."""
+    return [
+        [(a.kind, a.batch, None if a.version is None else a.version - since, a.due) for a in t]
+        for step in (*[enter] * batches, drain)
+        for t in step(schedule)
+    ]
+
+
+@given(any_methods, stage_counts, st.integers(0, 9), st.integers(0, 6))
+def test_between_two_trainings_of_other_cuts_only_versions_are_counted_anew(
+    method, stages, before, after
+):
+    """As if the stages had always been these; the first updates of T3 are not done again."""
+    for stage in range(stages):
+        first, other, resumed = (StageSchedule(method, stages, stage) for _ in range(3))
+        done = actions(first, before)
+        updates = sum(kind == "U" for tick in done for kind, *_ in tick)
+        other.start_at(first.tick_count, first.batch_count, updates)
+        assert (other.tick_count, other.batch_count) == (first.tick_count, before)
+        resumed.load_state_dict(other.state_dict())
+        wanted = actions(first, after, since=updates)
+        assert actions(other, after) == actions(resumed, after) == wanted

@@ -11,7 +11,10 @@ from torch import nn
 from contract.small import data, mlp, sgd
 from hocket import Trainer
 from hocket.errors import DataError, OptionError
+from hocket.methods import BP
 from hocket.restore import numpy_and_python_state
+from hocket.signals.losses import cross_entropy
+from hocket.stage.setup import Setup
 
 BATCHES = data(mlp, 3)
 
@@ -37,7 +40,6 @@ BATCHES = data(mlp, 3)
         ({"stages": 3}, "leave the option stages out"),
         ({"batchnorm": "none"}, "batchnorm is 'none'; wanted 'local' or 'shared'"),
         ({"replicas": 3}, "replicas is 3, .* start 6"),
-        ({"slow_timeout_s": 10}, "slow_timeout_s is 10, and timeout_s"),
     ],
 )
 def test_an_option_of_another_kind_or_out_of_its_range_is_refused(options, text):
@@ -130,3 +132,50 @@ def test_the_state_of_any_generator_of_numpy_can_be_compared():
             assert state != numpy_and_python_state()
     finally:
         numpy.random.set_bit_generator(before)
+
+
+# Options that no training can have are refused together.
+
+
+def test_all_problems_are_in_one_error():
+    with pytest.raises(OptionError) as caught:
+        Setup(
+            method=BP(),
+            loss=5,
+            optimizer="SGD",
+            scheduler=lambda: None,
+            seed=-1,
+            timeout_s=20.0,
+            slow_timeout_s=10.0,
+            replicas=2,
+            check_every=4,
+            on_nan="skip",
+            precision="fp16",
+            compile="inductor",
+            batchnorm="shared",
+        )
+    title, *problems = str(caught.value).splitlines()
+    assert title.endswith(":")
+    begins = [
+        "seed is -1",
+        "slow_timeout_s is 10",
+        "on_nan is 'skip', and 2 replicas",
+        "batchnorm is 'shared'",
+        "check_every is 4",
+        "precision is 'fp16'",
+        "loss is 5",
+        "optimizer is an object of str",
+        "scheduler cannot be called",
+    ]
+    assert len(problems) == len(begins)
+    for problem, begin in zip(problems, begins, strict=True):
+        assert problem.startswith(f"  - {begin}")
+
+
+def test_values_of_other_types_are_not_compared():
+    with pytest.raises(OptionError) as caught:
+        Setup(method=BP(), loss=cross_entropy, optimizer=sgd, slow_timeout_s="long", replicas=0)
+    _, *problems = str(caught.value).splitlines()
+    assert len(problems) == 2
+    assert "slow_timeout_s is 'long'" in problems[0]
+    assert "replicas is 0" in problems[1]
