@@ -130,6 +130,33 @@ def test_a_training_imports_nothing_that_it_does_not_use(tmp_path):
     assert not among(modules, {*SELDOM, *COMPILER} - {"sympy"})
 
 
+TICKS = """
+import sys
+import torch, hocket
+from hocket.distributed.launching.deferred_compiler import defer_compiler
+
+defer_compiler()  # as the command line does
+torch.manual_seed(0)
+trainer = hocket.Trainer(
+    hocket.zoo.mlp(in_features=4, hidden=[4, 4], num_classes=2),
+    stages=3,
+    optimizer=lambda weights: torch.optim.SGD(weights, lr=0.1),
+)
+inputs, targets = torch.randn(6, 4), torch.tensor([0, 1, 0, 1, 0, 1])
+trainer.prepare(inputs)
+before = set(sys.modules)
+for _ in range(6):
+    trainer.step(inputs, targets)
+imported = set(sys.modules) - before
+print([name for name in imported if name.startswith(("sympy", "torch.fx", "torch._dynamo"))])
+"""
+
+
+def test_no_tick_imports_what_a_backward_needs(tmp_path):
+    """It would count as work of the stage whose action comes first."""
+    assert run_python("-c", TICKS, folder=tmp_path) == "[]\n"
+
+
 @pytest.mark.parametrize("words", [["methods"], ["draw"]])
 def test_text_needs_no_library_for_pictures(words, tmp_path):
     modules = loaded(MAIN.format(words=words), tmp_path)

@@ -1,17 +1,19 @@
 """Copies in the place of known layers' weights give the gradients of hooks, bit for bit."""
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
 from torch import Tensor, nn
 
-from contract.small import different
+from contract.small import conv, data, different
 from hocket.stage.late_gradients.build import build_linearizer
 from hocket.stage.late_gradients.linearizer import KeptOutput, StageLayers
 from hocket.stage.late_gradients.saved_weights import CopiedWeights, SavedTensorHooks
 from hocket.stage.layers.known_layers import KnownLayers
+from hocket.stage.weight_copies.forward_state import mismatches, named_tensors, set_tensors
 
 IMAGES = torch.randn(4, 6, 8, 8, generator=torch.Generator().manual_seed(1))
 VECTORS = IMAGES[:, :, 0, 0].contiguous()
@@ -140,3 +142,60 @@ def test_a_graph_without_a_backward_is_freed(stash):
         for _ in range(3 if warmup else 8):
             linearizer.forward(module, inputs)  # 32 MiB before and after the activation
     assert resident_mib() - before < 100
+
+
+# The state of a forward is enough to repeat it, and holds nothing twice.
+
+(X, _), (OTHER, _) = data(conv, 2)
+
+
+hooks = partial(SavedTensorHooks, StageLayers(keep_states=True))
+
+
+def build_module():
+    (module,) = conv(1)
+    return module
+
+
+def change(module):
+    """Change a module as an update and a forward of another batch do."""
+    module(OTHER)
+    with torch.no_grad():
+        for p in module.parameters():
+            p.add_(0.1)
+
+
+def storages(state):
+    return {value.untyped_storage().data_ptr() for value in state.weights.values()}
+
+
+def test_stash_shares_what_is_kept_with_what_it_copies():
+    module, linearizer = build_module(), hooks(stash=True)
+    assert SavedTensorHooks(StageLayers(), stash=True).forward_state(module) is None
+    state = linearizer.forward_state(module)
+    stashed = storages(state)
+    linearizer.forward(module, X)
+    assert {copy.data_ptr() for copy in linearizer.copies._copies.values()} == stashed
+    assert storages(linearizer.forward_state(module)) == stashed
+    change(module)
+    linearizer.after_update()
+    assert not storages(linearizer.forward_state(module)) & stashed
+
+
+def test_equal_values_are_not_written_again():
+    """A write would end the validity of what autograd has saved."""
+    module = build_module()
+    before = [p._version for p in module.parameters()]
+    set_tensors(module, {name: value.clone() for name, value in named_tensors(module).items()})
+    assert [p._version for p in module.parameters()] == before
+
+
+def test_buffers_outside_of_a_state_dict_count_too():
+    class Hidden(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("hidden", torch.zeros(2), persistent=False)
+
+    assert named_tensors(Hidden()).keys() == {"hidden"}
+    assert mismatches(Hidden(), {}, "here") == ["here: 'hidden' is missing"]
+    assert mismatches(nn.ReLU(), {"a": torch.ones(1)}, "here") == ["here: there is no 'a'"]

@@ -20,6 +20,8 @@ from hocket.errors import DataError, NonFiniteError, PacketError
 from hocket.methods import BP, DNI, FDG, METHODS
 from hocket.program import Action
 from hocket.stage.contexts import seeded_rng
+from hocket.stage.passes.edges import graph_leaves
+from hocket.transport.packet import Activation
 
 
 def watched(method, modules, **options):
@@ -92,6 +94,14 @@ def test_an_action_without_its_packet_is_refused(method, kind):
     trainer.prepare(data(mlp, 1)[0][0])
     with pytest.raises(PacketError, match="batch 5"):
         trainer.stages[0].execute(Action(kind, 0, 5))
+
+
+@pytest.mark.parametrize("flags", [(), (True,), (True, False, True)])
+def test_an_activation_that_does_not_tell_of_each_tensor_is_refused(flags):
+    packet = Activation(7, 0, (torch.ones(2), torch.ones(2)), flags, None)
+    words = f"activation 7 has 2 tensors, and tells of {len(flags)} whether they are diff"
+    with pytest.raises(PacketError, match=words):
+        graph_leaves(packet)
 
 
 def test_a_report_tells_loss_norm_and_epoch():

@@ -1,15 +1,20 @@
-"""Boxes between threads: received packets are taken by key, and sends begin in order.
+"""Boxes of packets, between threads and in one.
 
-An inbox and an outbox hold a few; adding more waits for room, or for an error.
+An inbox and an outbox hold a few; adding more waits for room, or for an error. A mailbox gives
+each packet once, by the number of its batch.
 """
 
 import threading
 
 import pytest
+import torch
 
-from hocket.errors import TransitError
+from hocket.errors import PacketError, TransitError
+from hocket.transport.mailbox import Edge, NoNextStage
+from hocket.transport.packet import Activation, Gradient
 from hocket.transport.processes.inbox import Inbox
 from hocket.transport.processes.outbox import Outbox
+from hocket.tree import tensors
 
 SOON = 10.0  # seconds, which nothing here takes
 AT_ONCE = 0.05
@@ -149,3 +154,53 @@ def test_the_last_send_of_an_outbox_begins_after_all_others(outbox, sends):
     sends.finish(2)
     assert outbox.join(SOON)
     assert sends.begun == [0, 1, 2]
+
+
+# Mailboxes.
+
+
+def activation(batch: int) -> Activation:
+    return Activation(batch, 0, torch.zeros(1), (True,), None)
+
+
+def test_a_repeated_packet_is_named():
+    edge = Edge("stage 0", "stage 1")
+    for port, packet, told in (
+        (edge.to_next(), activation(4), "activations from stage 0 to stage 1: batch 4"),
+        (edge.to_previous(), Gradient(4, ()), "gradients from stage 1 to stage 0: batch 4"),
+    ):
+        port.send(packet)
+        with pytest.raises(PacketError, match=told):
+            port.send(packet)
+
+
+def test_the_end_of_the_network_sends_no_gradients():
+    NoNextStage().send(activation(0))
+    with pytest.raises(PacketError, match=r"gradient of batch 2 .* the end of the network"):
+        NoNextStage().receive(2)
+
+
+PACKET = Activation(
+    3,
+    1,
+    {"h": torch.zeros(2), "mask": torch.ones(2)},
+    (True, False),
+    torch.ones(2),
+    0.5,
+    (False, True),
+)
+
+
+def test_the_packet_of_a_skipped_batch_has_no_tensor():
+    empty = PACKET.without_values()
+    assert empty.skipped
+    assert not PACKET.skipped
+    assert not [*tensors(empty.values), *tensors(empty.targets), *empty.exact]
+    assert (empty.batch, empty.epoch, empty.share) == (3, 1, 0.5)
+    assert empty.differentiable == (True, False)
+
+
+def test_behind_a_codec_a_packet_names_no_tensor_that_is_to_stay_exact():
+    other = PACKET.with_values(torch.zeros(4))
+    assert vars(other) | {"values": PACKET.values, "exact": PACKET.exact} == vars(PACKET)
+    assert other.exact == ()
