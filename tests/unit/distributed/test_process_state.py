@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from hocket.distributed.folder import process_state as module
 from hocket.distributed.folder.process_state import (
     GLOO_THREADS,
     is_at_work,
@@ -71,7 +72,8 @@ def test_a_process_is_asleep_stopped_or_unknown():
 
 
 @pytest.mark.parametrize(("program", "works"), [("while True: pass", True), ("input()", False)])
-def test_the_kernel_knows_whether_a_process_is_at_work(program, works):
+def test_the_kernel_knows_whether_a_process_is_at_work(program, works, monkeypatch):
+    monkeypatch.setattr(module, "_WORK_S", 0.3)
     pipe = subprocess.PIPE
     with subprocess.Popen([sys.executable, "-c", program], stdin=pipe) as process:
         end_s = time.monotonic() + 60

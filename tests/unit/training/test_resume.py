@@ -69,6 +69,12 @@ def test_a_loop_of_ones_own_goes_on_from_its_position(tmp_path):
     trainer.finish()
     assert not different(state(trainer), state(whole))
 
+    trainer = trainer_of(mlp(3))  # which goes on with fit
+    trainer.resume(tmp_path)
+    trainer.fit(BATCHES, epochs=2, progress=False)
+    assert trainer.epoch == 3
+    assert not different(state(trainer), state(whole))
+
 
 def test_a_loop_of_ones_own_leaves_checkpoints_while_it_goes_on(tmp_path):
     trainer = trainer_of(mlp(3))
