@@ -169,7 +169,7 @@ def test_a_study_names_them_with_a_word_of_the_user(call, monkeypatch):
     run_here(monkeypatch)
     Path("mine.toml").write_text(
         "grid = {method = ['ddg', 'mine.py:late', 'mine.py:late:extra=1+mine.py:Half']}\n"
-        "base = {data = 'mine.py:toy', network = 'mine.py:small', epochs = 1}"
+        "base = {data = 'mine.py:toy', network = 'mine.py:small', plan = '2', epochs = 1}"
     )
     code, _, told = call("sweep", "mine.toml", "--method", "mine.py:late")
     assert code == 2
