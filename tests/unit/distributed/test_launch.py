@@ -572,7 +572,7 @@ def test_work_that_no_other_process_can_import_is_refused(monkeypatch):
     with pytest.raises(OptionError, match="give a function of a module"):
         launch(lambda: 0, processes=1)
     monkeypatch.setattr(launched.add, "__module__", "__main__")
-    with pytest.raises(OptionError, match="the program that runs is no module"):
+    with pytest.raises(OptionError, match=r"notebook that runs is no module.*%%writefile"):
         launch(launched.add, processes=1)
 
 

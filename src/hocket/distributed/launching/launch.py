@@ -220,12 +220,15 @@ def _check_options(processes: int, threads: int, grace_s: float, timeout_s: floa
 def _pickle_work(work: Callable[..., int], arguments: Sequence[Any]) -> bytes:
     try:
         if getattr(work, "__module__", None) == "__main__":
-            raise ValueError("the program that runs is no module that they could import")
+            raise ValueError(
+                "the program or notebook that runs is no module that they could import"
+            )
         return pickle.dumps((work, arguments))
     except Exception as error:  # the objects' own code may raise anything
         raise OptionError(
             f"cannot send {work!r} and its arguments to other processes: {error}; give a "
-            "function of a module, and arguments that pickle can write"
+            "function of a module (a cell that begins with %%writefile mine.py makes one), and "
+            "arguments that pickle can write"
         ) from error
 
 

@@ -128,6 +128,7 @@ def test_the_best_rate_gets_the_other_seeds(tmp_path, monkeypatch, here):
     assert [tried["mean"] for tried in row["sweep"]] == pytest.approx([0.105, 0.055, 0.205])
     report = (tmp_path / "README.md").read_text()
     assert "| bp, stages 1 | 0.1050 | **0.0550** | 0.2050 |" in report
+    assert {*record._repr_markdown_().splitlines()} <= {*report.splitlines()}
     assert "\nMean and standard deviation over the seeds 0, 1, 2, after the last" in report
 
 
