@@ -8,9 +8,8 @@ from dataclasses import asdict
 from io import FileIO
 
 import pytest
-import torch
-from torch import nn
 
+from contract.small import data, mlp, sgd
 from hocket import DGL, DNI, FDG, Trainer
 from hocket.errors import RunFolderError
 from hocket.runs import metrics_log
@@ -23,17 +22,16 @@ from hocket.runs.metrics_log import (
 from hocket.training.results.metrics import EpochResult, EvaluationResult
 from hocket.training.results.rows import scalars
 
-BATCHES = [(torch.ones(2, 3), torch.tensor([0, 1]))] * 6
+BATCHES = data(mlp, 6, size=2)
 
 
 def logged(folder, method, *, every=1, tensorboard=False):
     """Return the rows of two epochs of 6 batches on 2 stages."""
-    torch.manual_seed(0)
     with MetricsLog(folder, every, tensorboard=tensorboard) as logs:
         trainer = Trainer(
-            nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 2)),
+            mlp(2),
             method=method,
-            optimizer=lambda weights: torch.optim.SGD(weights, lr=0.1),
+            optimizer=sgd,
             watchers=[logs.log_event],
             gradient_error_every=4,
             on_gradient_error=logs.log_gradient_error,
