@@ -156,7 +156,6 @@ BAD = {
     "unknown method": ("--method fgd", "unknown method 'fgd' (did you mean 'fdg'?)"),
     "unknown option of a network": ("--network mlp:hiden=[3]", "did you mean 'hidden'?"),
     "PyTorch refuses": (f"--network resnet18:num_classes=-3 --data {SMALL}", "PyTorch refuses"),
-    "unknown data set": ("--data digit", "unknown data set 'digit' (did you mean 'digits'?)"),
     **{
         f"{option} as an option of {flag}": (f"{flag} {name}:{option}=x", f"option {option!r}")
         for flag, name, options in (
@@ -200,7 +199,6 @@ BAD = {
     "no epochs": ("--epochs 0", "epochs is 0; use a number of at least 1"),
     "half a process": ("--processes 1.5", "--processes: wanted a whole number, got '1.5'"),
     "half a restart": ("--max-restarts 0.4", "--max-restarts: wanted a whole number"),
-    "half a check": ("--check-every 1.5", "wanted a whole number, got '1.5'"),
     "unknown precision": ("--precision fp8", '"fp32", "bf16", "fp16"'),
     "two lengths": ("--updates 3 --epochs 3", "a training ends after one of the two"),
     "unknown flag": ("--epoch 3", "Unknown option: --epoch. Did you mean --epochs?"),

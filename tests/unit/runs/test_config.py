@@ -39,6 +39,8 @@ def test_what_is_written_is_read_back_and_what_is_left_out_has_its_default(choic
     run = RunConfig(**choices)
     run.write(tmp_path / "run.json")
     assert RunConfig.read(tmp_path / "run.json") == run
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        run.epochs = 3
     (tmp_path / "run.json").write_text('{"epochs": 2, "timeout_s": 1, "data_dir": "d"}')
     config = RunConfig.read(tmp_path / "run.json")
     assert config == RunConfig(epochs=2, timeout_s=1, data_dir=Path("d"))
