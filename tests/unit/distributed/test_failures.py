@@ -6,6 +6,7 @@ import threading
 import time
 import warnings
 from concurrent.futures import ThreadPoolExecutor
+from unittest.mock import Mock
 
 import pytest
 from torch.distributed import HashStore
@@ -366,24 +367,11 @@ def barriers_of(detector):
 # Without a store.
 
 
-class LostStore:
-    """A store whose host has died."""
-
-    def check(self, keys):
-        raise RuntimeError("connection refused")
-
-    def set(self, key, value):
-        raise RuntimeError("connection refused")
-
-    def add(self, key, amount):
-        raise RuntimeError("connection refused")
-
-    def compare_set(self, *_):
-        raise RuntimeError("connection refused")
-
-
 def test_without_a_store_every_process_reports_what_it_knows():
-    detector = FailureDetector(LostStore(), NAMES, 0, TIMEOUT_S)
+    store, gone = Mock(), RuntimeError("connection refused")
+    for call in (store.check, store.set, store.add, store.compare_set):
+        call.side_effect = gone
+    detector = FailureDetector(store, NAMES, 0, TIMEOUT_S)
     assert type(detector.peer_lost(1, "reset")) is PeerLostError
     assert "stage 1 does not answer" in str(end_of_wait(detector, 1))
     assert detector.record.report(build_error())

@@ -5,6 +5,7 @@ The totals of a recorder are those of the timeline of its spans.
 
 import math
 from itertools import count, pairwise
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
@@ -117,18 +118,9 @@ def test_of_many_problems_the_first_are_listed():
 # What a recorder has recorded.
 
 
-class Clock:
-    """Clock that returns the seconds it was set to."""
-
-    now_s = 0.0
-
-    def __call__(self):
-        return self.now_s
-
-
 def test_a_wait_inside_a_backward_is_not_busy():
-    clock = Clock()
-    recorder = Recorder(2, clock=clock)
+    clock = SimpleNamespace(now_s=0.0)
+    recorder = Recorder(2, clock=lambda: clock.now_s)
     with recorder.span("B", batch=7, tick=9):
         clock.now_s = 0.002
         with recorder.span("wait", batch=7, tick=9):
