@@ -20,7 +20,7 @@ from end_to_end.torchrun import TEST_PATH, run_under_torchrun
 from hocket.cli.main import main
 from hocket.distributed.launching.launch import launch
 from hocket.errors import HangError, PeerLostError, TransitError
-from unit.distributed.launched import NamedPipe, forked_processes, listening_addresses
+from unit.distributed.launched import NamedPipe, forked_processes, socket_addresses
 
 PROC = Path("/proc/net/tcp").exists()
 
@@ -28,11 +28,11 @@ PROC = Path("/proc/net/tcp").exists()
 @pytest.fixture(autouse=True)
 def _nothing_is_left(tmp_path, monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    before = sorted(listening_addresses(os.getpid())) if PROC else []
+    before = sorted(socket_addresses(listening=True)) if PROC else []
     yield
     assert not list(tmp_path.glob("hocket-*"))
     if PROC:
-        assert sorted(listening_addresses(os.getpid())) == before
+        assert sorted(socket_addresses(listening=True)) == before
         assert forked_processes() == []
 
 
