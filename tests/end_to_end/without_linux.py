@@ -38,19 +38,22 @@ def become(system):
     sys.platform = system
 
 
-become(sys.argv[1])
+if __name__ == "__main__":  # doctests import this file
+    become(sys.argv[1])
 
-from hocket.cli.main import main  # noqa: E402
-from hocket.distributed.launching.launch import launch  # noqa: E402
-from hocket.errors import OptionError  # noqa: E402
-from hocket.runs import environment  # noqa: E402
+    from hocket.cli.main import main
+    from hocket.distributed.launching.launch import launch
+    from hocket.errors import OptionError
+    from hocket.runs import environment
 
-environment.STATUS = Path("no such file")
-words = "train --network mlp:hidden=[8] --stages 2 --method fdg --epochs 1 --checkpoint-every 2"
-data = "synthetic:shape=[8],classes=3,examples=64,test_examples=16"
-code = main([*words.split(), "--data", data, "--run-dir", sys.argv[2]])
-try:
-    launch(print, processes=2)
-except OptionError as refusal:
-    print(refusal)
-sys.exit(code)
+    environment.STATUS = Path("no such file")
+    words = (
+        "train --network mlp:hidden=[8] --stages 2 --method fdg --epochs 1 --checkpoint-every 2"
+    )
+    data = "synthetic:shape=[8],classes=3,examples=64,test_examples=16"
+    code = main([*words.split(), "--data", data, "--run-dir", sys.argv[2]])
+    try:
+        launch(print, processes=2)
+    except OptionError as refusal:
+        print(refusal)
+    sys.exit(code)
