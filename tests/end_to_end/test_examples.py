@@ -1,26 +1,18 @@
 """Every example runs as it is printed, without warnings, and prints what it explains."""
 
-import os
 import re
 import runpy
-import socket
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 import torch
 
-import hocket
 from end_to_end.namespaces import run_python
 from unit.lab.studies.in_process import run_here
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 FILES = sorted(EXAMPLES.glob("*.py"))
-ALONE = os.environ | {
-    "PYTHONPATH": str(Path(hocket.__file__).parents[1]),
-    "OMP_NUM_THREADS": "1",
-}
 
 
 @pytest.fixture
@@ -134,48 +126,10 @@ def test_unet(run_example):
 
 
 def test_two_machines(run_example, tmp_path):
-    """One process runs it as well; torchrun is asked for one process on this machine."""
+    """One process runs it as well; tests/end_to_end/test_two_machines.py starts two."""
     text = run_example("09_two_machines.py", "one.pt")
     assert float(re.search(r"test error ([\d.]+)%", text)[1]) < 40
     assert (tmp_path / "one.pt").exists()
-    (tmp_path / "torchrun").write_text('#!/bin/sh\necho "$@"')
-    (tmp_path / "torchrun").chmod(0o755)
-    words = start_machine("1", "--", folder=tmp_path, path=tmp_path).communicate()[0].split()
-    assert words[:4] == ["--nnodes", "2", "--node-rank", "1"]
-    assert words[4:8] == ["--master-addr", "127.0.0.1", "--master-port", "29500"]
-    assert words[8:] == ["--nproc-per-node", "1", str(EXAMPLES / "09_two_machines.py"), "--"]
-
-
-@pytest.mark.longer
-def test_two_machines_over_loopback(run_example, tmp_path):
-    """Both machines leave the bits of one process."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = str(server.getsockname()[1])
-    tools = Path(sys.executable).parent
-    machines = [
-        start_machine(number, "two.pt", folder=tmp_path, path=tools, PORT=port)
-        for number in "01"
-    ]
-    (out, error), (silent, _) = (machine.communicate(timeout=120) for machine in machines)
-    assert [machine.returncode for machine in machines] == [0, 0], error
-    assert "one stage on each machine" in out
-    assert silent == ""
-    run_example("09_two_machines.py", "one.pt")
-    two, one = (torch.load(tmp_path / f, weights_only=True) for f in ("two.pt", "one.pt"))
-    assert all(torch.equal(two[name], one[name]) for name in one)
-
-
-def start_machine(number, word, *, folder, path, **environment):
-    """Start the script of a machine, with its commands from a folder first."""
-    found = {"PATH": f"{path}{os.pathsep}{os.environ['PATH']}", "GLOO_SOCKET_IFNAME": "lo"}
-    return subprocess.Popen(
-        ["sh", EXAMPLES / "09_two_machines.sh", "127.0.0.1", number, word],
-        cwd=folder,
-        env=ALONE | found | environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
 
 
 def test_own_method(run_example):

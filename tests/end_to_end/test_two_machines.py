@@ -24,11 +24,10 @@ from end_to_end.namespaces import (
 from hocket.cli.main import main
 from hocket.errors import HangError
 
-DOCUMENT = Path(__file__).parents[2] / "docs/several-machines.md"
-
-# Only its last two lines depend on processes: one of them writes the file.
+ROOT = Path(__file__).parents[2]
+DOCUMENT = ROOT / "docs/several-machines.md"
+EXAMPLES = ROOT / "examples"
 SCRIPT = """
-import sys
 import torch, hocket
 
 torch.set_num_threads(1)
@@ -42,8 +41,6 @@ trainer = hocket.Trainer(
     optimizer=lambda weights: torch.optim.SGD(weights, lr=0.1, momentum=0.9),
 )
 trainer.fit(batches, batches, epochs=3, progress=False)
-if trainer.is_main_process:
-    torch.save(trainer.network.state_dict(), sys.argv[1])
 """
 # Imitation of srun: runs a command in a task on each node.
 SRUN = """
@@ -110,7 +107,7 @@ def file_names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.rglob("*") if path.is_file())
 
 
-def write_script(tmp_path: Path, text: str = SCRIPT) -> str:
+def write_script(tmp_path: Path, text: str) -> str:
     script = tmp_path / "script.py"
     script.write_text(text)
     return str(script)
@@ -134,15 +131,16 @@ def test_a_training_on_two_machines_gives_the_weights_of_one_process(
     assert results[1].out == ""
 
 
-def test_a_script_for_one_process_gives_the_same_weights_on_two_machines(
-    link, folders, run_here, tmp_path
-):
-    script = write_script(tmp_path)
-    commands = [torchrun(link, number, script, "weights.pt") for number in (0, 1)]
-    require_success(run_on_both(link, folders, commands))
-    run_here(script, "alone.pt")
+def test_the_example_gives_the_same_weights_on_two_machines(link, folders, run_here, tmp_path):
+    program, first = EXAMPLES / "09_two_machines", link.nodes[0].address
+    commands = [["sh", f"{program}.sh", first, number, "weights.pt"] for number in "01"]
+    results = run_on_both(link, folders, commands)
+    require_success(results)
+    run_here(f"{program}.py", "alone.pt")
     require_equal_bits(folders[0] / "weights.pt", tmp_path / "alone.pt")
     assert file_names(folders[1]) == []
+    assert "one stage on each machine" in results[0].out
+    assert results[1].out == ""
 
 
 def test_replicas_on_two_machines_give_the_weights_of_one(link, folders, run_here, tmp_path):
@@ -190,7 +188,7 @@ class Fault(torch.nn.Module):
 trainer.network[{2 * stage}].append(Fault())
 trainer.fit("""
     script = write_script(tmp_path, SCRIPT.replace("trainer.fit(", fault))
-    commands = [torchrun(link, number, script, "weights.pt") for number in (0, 1)]
+    commands = [torchrun(link, number, script) for number in (0, 1)]
     results = run_on_both(link, folders, commands)
     assert [result.code for result in results] == [1, 1]
     assert "ArithmeticError: the fault of the test" in results[stage].err
@@ -218,8 +216,7 @@ def test_a_machine_that_is_cut_off_is_named_and_ends_itself(folders, tmp_path):
         first = link.nodes[0].address
         world = f"WORLD_SIZE=2 MASTER_ADDR={first} MASTER_PORT=29500"
         commands = [
-            ["env", *world.split(), f"RANK={rank}", sys.executable, script, "weights.pt"]
-            for rank in (0, 1)
+            ["env", *world.split(), f"RANK={rank}", sys.executable, script] for rank in (0, 1)
         ]
         results = run_on_both(link, folders, commands, meanwhile=cut)
     assert [result.code for result in results] == [HangError.exit_code] * 2
