@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
-from contract.small import LINEARIZE, data, different, mlp, train, weights_of
+from contract.small import LINEARIZE, data, mlp, train
 from hocket.errors import LinearizeError, OptionError
 from hocket.methods import ADL, FDG, PipeDream, PipeDream2BW
 from hocket.remedies import Compensate, Predict
@@ -89,28 +89,6 @@ def test_a_weight_that_is_replaced_by_one_with_other_strides_is_refused():
 
     with pytest.raises(LinearizeError, match=r"other strides .*; update weights in place"):
         train(PipeDream2BW(accumulate=1), modules, data(mlp, 9), watch=watch)
-
-
-@pytest.mark.parametrize("linearize", LINEARIZE)
-@pytest.mark.parametrize("build", [FDG, ADL])
-def test_the_weights_of_every_forward_are_found_at_its_backward(build, linearize):
-    method = build(linearize=linearize).with_remedies(Compensate(strength=0.0))
-    modules, forwarded, versions, found = mlp(3), {}, {}, 0
-
-    def watch(event, stage):
-        nonlocal found
-        place = stage.index, event.action.batch
-        if event.action.kind == "F":
-            forwarded[place] = list(weights_of(modules[stage.index]).values())
-            versions[place] = stage.updater.version
-        elif event.action.kind == "B":
-            then = stage.core.weights.at_version(versions[place])
-            found += then is not None
-            now = weights_of(modules[stage.index]).values()
-            assert not different(now if then is None else then, forwarded[place])
-
-    train(method, modules, data(mlp, 13), watch=watch)
-    assert found
 
 
 @pytest.mark.parametrize("linearize", LINEARIZE)
