@@ -147,6 +147,11 @@ class Unscheduled(optim.Optimizer):
             "scheduler is an object of StepLR",
         ),
         (sgd, {"scheduler": lambda optimizer: optimizer}, "the scheduler of stage 0 is a SGD"),
+        (
+            optim.Adagrad,
+            {"scheduler": lambda o: optim.lr_scheduler.OneCycleLR(o, 0.1, total_steps=9)},
+            "the scheduler of stage 0 cannot be built",
+        ),
     ],
 )
 def test_what_does_not_fit_its_stage_is_refused(optimizer, options, said):

@@ -151,15 +151,6 @@ def test_a_plateau_is_followed_after_a_resumption_as_before(tmp_path):
     assert different(before, list(refused.network.state_dict().values())) == []
 
 
-def test_a_scheduler_that_refuses_its_optimizer_is_named_with_its_stage():
-    def cycle(optimizer):
-        return lr_scheduler.OneCycleLR(optimizer, max_lr=0.1, total_steps=9)
-
-    trainer = Trainer(mlp(2), optimizer=torch.optim.Adagrad, scheduler=cycle)
-    with pytest.raises(OptionError, match="the scheduler of stage 0 cannot be built"):
-        trainer.step(*data(mlp, 1)[0])
-
-
 def test_plateaus_without_losses_are_refused():
     batches = data(mlp, 2)
     plateau = {"method": "fdg", "optimizer": sgd, "scheduler": ReduceLROnPlateau}
