@@ -72,8 +72,6 @@ def test_one_error_lists_all_problems_of_a_file(tmp_path):
     epoch = 3
     epochs = "many"
     optimizer = "AdamX:lr=1"
-    network = "mpl"
-    data = "digit"
     seed = 3
 
     lr = 0.1
@@ -104,8 +102,6 @@ def test_one_error_lists_all_problems_of_a_file(tmp_path):
         'grid: shrink is no option: write it behind the method, as in method = ["fdg:shrink',
         'grid: method.order is no option: write it behind the method, as in method = ["fdg:o',
         "unknown optimizer 'AdamX'",
-        "unknown network 'mpl' (did you mean 'mlp'",
-        "unknown data set 'digit' (did you mean 'digits'?)",
         "row 'fgd': unknown method 'fgd' (did you mean 'fdg'",
         "unknown option 'shrnk'",
     ):
