@@ -12,6 +12,7 @@ import pytest
 import torch
 
 import hocket
+from end_to_end.namespaces import run_python
 from unit.lab.studies.in_process import run_here
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
@@ -55,15 +56,8 @@ def numbers(line):
 
 def test_quickstart(tmp_path):
     """It runs alone, in a process that imports nothing else."""
-    text = subprocess.run(
-        [sys.executable, "-W", "error", EXAMPLES / "01_quickstart.py"],
-        cwd=tmp_path,
-        env=ALONE,
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=400,
-    ).stdout
+    words = ("-W", "error", EXAMPLES / "01_quickstart.py")
+    text = run_python(*words, folder=tmp_path, OMP_NUM_THREADS="1")
     assert shape(text) == shape(shown_output(EXAMPLES / "01_quickstart.py"))
     error = float(re.search(r"test error after 4 epochs: ([\d.]+)%", text)[1])
     assert error < 30
@@ -120,16 +114,8 @@ def test_bert(run_example):
 def test_two_processes_print_what_one_does(name, package, run_example, tmp_path):
     pytest.importorskip(package)
     words = ("-m", "hocket", "launch", "--processes", "2", EXAMPLES / name)
-    two = subprocess.run(
-        [sys.executable, *words],
-        cwd=tmp_path,
-        env=ALONE,
-        stdout=subprocess.PIPE,
-        text=True,
-        check=True,
-        timeout=400,
-    )
-    assert two.stdout == run_example(name)
+    two = run_python(*words, folder=tmp_path, OMP_NUM_THREADS="1")
+    assert two == run_example(name)
 
 
 def test_gpt_muon(run_example):
