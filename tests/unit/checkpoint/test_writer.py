@@ -13,7 +13,7 @@ import torch
 from torch.distributed import HashStore
 from torch.utils.data import DataLoader, TensorDataset
 
-from contract.small import data, different, mlp, sgd
+from contract.small import data, different, mlp, sgd, values_of
 from hocket import Checkpoints, Trainer
 from hocket.checkpoint import writer
 from hocket.checkpoint.claimed_folders import claim_folder
@@ -49,10 +49,6 @@ def begin_part(rank, folder, world, **kind):
 
 def names(folder):
     return sorted(file.name for file in folder.iterdir())
-
-
-def weights(trainer):
-    return [p for stage in trainer.stages for p in stage.module.parameters()]
 
 
 @pytest.mark.parametrize(
@@ -102,7 +98,7 @@ def test_on_a_full_disk_the_training_goes_on_with_the_checkpoint_before_or_stops
     assert names(tmp_path) == [checkpoint_name(2, 0)]  # and nothing that would fill the disk
     other = build_trainer()
     other.fit(data(mlp, 4), epochs=1, progress=False)
-    assert not different(weights(trainer), weights(other))
+    assert not different(values_of(trainer), values_of(other))
     with pytest.raises(CheckpointError, match=said):
         fit(tmp_path / "stop", every=2, on_error="stop")
 
@@ -274,7 +270,7 @@ def test_the_state_is_that_of_its_tick_however_slow_the_disk(tmp_path, monkeypat
     resumed = build_trainer()
     resumed.resume(tmp_path / "slow" / checkpoint_name(4, 0))
     resumed.fit(batches, epochs=1, progress=False)
-    assert not different(weights(resumed), weights(trainer))
+    assert not different(values_of(resumed), values_of(trainer))
 
 
 def test_a_training_that_returns_to_an_earlier_checkpoint_keeps_its_own(tmp_path):
