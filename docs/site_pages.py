@@ -56,6 +56,7 @@ TRAINED = {
     "10_own_method": ("fdg:order=forward-first,forward_delay=2,backward_delay=2", 2),
     "13_search": ("fdg", 2),
     "14_transformers_trainer": ("paci:accumulate=4", 2),
+    "15_ray": ("fdg", 2),
 }
 WHY = "Back-propagation trains 2 batches in the time in which FDG trains 6"
 STALE = "Stage 0 updates three times between the forward of batch 6 and its backward"

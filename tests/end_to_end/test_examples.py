@@ -12,6 +12,7 @@ import pytest
 import torch
 
 import hocket
+from end_to_end.test_two_machines import require_equal_bits
 from unit.lab.studies.in_process import run_here
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
@@ -20,6 +21,22 @@ ALONE = os.environ | {
     "PYTHONPATH": str(Path(hocket.__file__).parents[1]),
     "OMP_NUM_THREADS": "1",
 }
+# Added to the example of Ray: stage 1 is killed once, in the middle of the second epoch.
+KILLED = """
+import os, signal
+
+class Killed(hocket.callbacks.Callback):
+    def on_step(self, trainer, events):
+        once = Path(folder, "killed")
+        if trainer.engine.tick_count == 70 and not (trainer.is_main_process or once.exists()):
+            once.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+
+def train("""
+ONE_PROCESS = """
+ray.train.report = lambda metrics, checkpoint: None
+train({"folder": sys.argv[1]})
+"""
 
 
 @pytest.fixture
@@ -38,6 +55,19 @@ def run_example(tmp_path, monkeypatch, capsys):
     return run
 
 
+def run_alone(folder, *words):
+    """Run Python in a folder, in a process that imports nothing else, and return its output."""
+    return subprocess.run(
+        [sys.executable, *words],
+        cwd=folder,
+        env=ALONE,
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+        timeout=600,
+    ).stdout
+
+
 def shown_output(file):
     """Return the output that an example shows in the comments at its end."""
     return file.read_text().partition("\n# It prints:\n#\n")[2].replace("#", "")
@@ -54,16 +84,7 @@ def numbers(line):
 
 
 def test_quickstart(tmp_path):
-    """It runs alone, in a process that imports nothing else."""
-    text = subprocess.run(
-        [sys.executable, "-W", "error", EXAMPLES / "01_quickstart.py"],
-        cwd=tmp_path,
-        env=ALONE,
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=400,
-    ).stdout
+    text = run_alone(tmp_path, "-W", "error", EXAMPLES / "01_quickstart.py")
     assert shape(text) == shape(shown_output(EXAMPLES / "01_quickstart.py"))
     error = float(re.search(r"test error after 4 epochs: ([\d.]+)%", text)[1])
     assert error < 30
@@ -117,16 +138,7 @@ def test_bert_in_two_processes(run_example, tmp_path):
     """Two processes print what one does."""
     pytest.importorskip("transformers")
     words = ("-m", "hocket", "launch", "--processes", "2", EXAMPLES / "06_bert.py")
-    two = subprocess.run(
-        [sys.executable, *words],
-        cwd=tmp_path,
-        env=ALONE,
-        stdout=subprocess.PIPE,
-        text=True,
-        check=True,
-        timeout=400,
-    )
-    assert two.stdout == run_example("06_bert.py")
+    assert run_alone(tmp_path, *words) == run_example("06_bert.py")
 
 
 def test_gpt_muon(run_example):
@@ -172,8 +184,7 @@ def test_two_machines_over_loopback(run_example, tmp_path):
     assert "one stage on each machine" in out
     assert silent == ""
     run_example("09_two_machines.py", "one.pt")
-    two, one = (torch.load(tmp_path / f, weights_only=True) for f in ("two.pt", "one.pt"))
-    assert all(torch.equal(two[name], one[name]) for name in one)
+    require_equal_bits(tmp_path / "two.pt", tmp_path / "one.pt")
 
 
 def start_machine(number, word, *, folder, path, **environment):
@@ -233,16 +244,27 @@ def test_transformers_trainer_in_two_processes(run_example, tmp_path):
     """Two processes print what one does."""
     pytest.importorskip("accelerate")
     words = ("launch", "--processes", "2", EXAMPLES / "14_transformers_trainer.py")
-    two = subprocess.run(
-        [sys.executable, "-m", "hocket", *words],
-        cwd=tmp_path,
-        env=ALONE,
-        stdout=subprocess.PIPE,
-        text=True,
-        check=True,
-        timeout=400,
-    )
-    assert two.stdout == run_example("14_transformers_trainer.py")
+    text = run_alone(tmp_path, "-m", "hocket", *words)
+    assert text == run_example("14_transformers_trainer.py")
+
+
+@pytest.mark.longer
+def test_ray(tmp_path):
+    """A worker is killed, and the weights are those of one process."""
+    pytest.importorskip("ray")
+    example = (EXAMPLES / "15_ray.py").read_text()
+    fit = "progress=False, callbacks=[Killed()]"
+    killed = example.replace("def train(", KILLED).replace("progress=False", fit)
+    (tmp_path / "killed.py").write_text(killed)
+    text = run_alone(tmp_path, "killed.py", "ray")
+    assert (tmp_path / "ray/killed").exists()
+    # Ray tells of the killed worker first.
+    assert shape(text)[-1:] == shape(shown_output(EXAMPLES / "15_ray.py"))
+    # Ray has a checkpoint of each epoch.
+    assert len(list(tmp_path.glob("ray/*/checkpoint_*/manifest.json"))) == 3
+    (tmp_path / "one.py").write_text(example.partition("if __name__")[0] + ONE_PROCESS)
+    run_alone(tmp_path, "one.py", "one")
+    require_equal_bits(tmp_path / "ray/network.pt", tmp_path / "one/network.pt")
 
 
 def test_every_example_is_run_here():
