@@ -6,7 +6,7 @@ torchrun between machines in test_two_machines.py.
 
 import pytest
 
-from end_to_end.test_examples import run_alone
+from end_to_end.namespaces import run_python
 from end_to_end.test_two_machines import require_equal_bits, write_script
 
 pytestmark = pytest.mark.longer
@@ -38,7 +38,7 @@ def alone(tmp_path_factory):
     """Return the weights of the script in one process, and the script."""
     folder = tmp_path_factory.mktemp("alone")
     script = write_script(folder)
-    run_alone(folder, script, "weights.pt")
+    run_python(script, "weights.pt", folder=folder)
     return folder / "weights.pt", script
 
 
@@ -46,7 +46,7 @@ def alone(tmp_path_factory):
 def test_a_launcher_of_scripts_gives_the_weights_of_one_process(launcher, alone, tmp_path):
     pytest.importorskip(launcher)
     weights, script = alone
-    run_alone(tmp_path, "-m", *COMMANDS[launcher], script, "weights.pt")
+    run_python("-m", *COMMANDS[launcher], script, "weights.pt", folder=tmp_path)
     require_equal_bits(tmp_path / "weights.pt", weights)
 
 
@@ -54,5 +54,5 @@ def test_tasks_of_submitit_give_the_weights_of_one_process(alone, tmp_path):
     pytest.importorskip("submitit")
     weights, script = alone
     (tmp_path / "submits.py").write_text(SUBMITS)
-    run_alone(tmp_path, "submits.py", script)
+    run_python("submits.py", script, folder=tmp_path)
     require_equal_bits(tmp_path / "weights.pt", weights)

@@ -12,6 +12,7 @@ import pytest
 import torch
 
 import hocket
+from end_to_end.namespaces import run_python
 from end_to_end.test_two_machines import require_equal_bits
 from unit.lab.studies.in_process import run_here
 
@@ -55,19 +56,6 @@ def run_example(tmp_path, monkeypatch, capsys):
     return run
 
 
-def run_alone(folder, *words):
-    """Run Python in a folder, in a process that imports nothing else, and return its output."""
-    return subprocess.run(
-        [sys.executable, *words],
-        cwd=folder,
-        env=ALONE,
-        stdout=subprocess.PIPE,
-        text=True,
-        check=True,
-        timeout=600,
-    ).stdout
-
-
 def shown_output(file):
     """Return the output that an example shows in the comments at its end."""
     return file.read_text().partition("\n# It prints:\n#\n")[2].replace("#", "")
@@ -84,7 +72,9 @@ def numbers(line):
 
 
 def test_quickstart(tmp_path):
-    text = run_alone(tmp_path, "-W", "error", EXAMPLES / "01_quickstart.py")
+    """It runs alone, in a process that imports nothing else."""
+    words = ("-W", "error", EXAMPLES / "01_quickstart.py")
+    text = run_python(*words, folder=tmp_path, OMP_NUM_THREADS="1")
     assert shape(text) == shape(shown_output(EXAMPLES / "01_quickstart.py"))
     error = float(re.search(r"test error after 4 epochs: ([\d.]+)%", text)[1])
     assert error < 30
@@ -141,7 +131,8 @@ def test_bert(run_example):
 def test_two_processes_print_what_one_does(name, package, run_example, tmp_path):
     pytest.importorskip(package)
     words = ("-m", "hocket", "launch", "--processes", "2", EXAMPLES / name)
-    assert run_alone(tmp_path, *words) == run_example(name)
+    two = run_python(*words, folder=tmp_path, OMP_NUM_THREADS="1")
+    assert two == run_example(name)
 
 
 def test_gpt_muon(run_example):
@@ -250,14 +241,14 @@ def test_ray(tmp_path):
     fit = "progress=False, callbacks=[Killed()]"
     killed = example.replace("def train(", KILLED).replace("progress=False", fit)
     (tmp_path / "killed.py").write_text(killed)
-    text = run_alone(tmp_path, "killed.py", "ray")
+    text = run_python("killed.py", "ray", folder=tmp_path)
     assert (tmp_path / "ray/killed").exists()
     # Ray tells of the killed worker first.
     assert shape(text)[-1:] == shape(shown_output(EXAMPLES / "15_ray.py"))
     # Ray has a checkpoint of each epoch.
     assert len(list(tmp_path.glob("ray/*/checkpoint_*/manifest.json"))) == 3
     (tmp_path / "one.py").write_text(example.partition("if __name__")[0] + ONE_PROCESS)
-    run_alone(tmp_path, "one.py", "one")
+    run_python("one.py", "one", folder=tmp_path)
     require_equal_bits(tmp_path / "ray/network.pt", tmp_path / "one/network.pt")
 
 
