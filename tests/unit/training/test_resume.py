@@ -103,7 +103,7 @@ def test_one_that_is_saved_after_an_epoch_of_a_fit_has_the_state_of_its_loader(t
         order = torch.Generator().manual_seed(0)
         batches = DataLoader(BATCHES, batch_size=None, shuffle=True, generator=order)
         trainer.fit(batches, epochs=3, progress=False, **options)
-        return state(trainer)
+        return values_of(trainer)
 
     first, again = trainer_of(mlp(2)), trainer_of(mlp(2))
     whole = fit(first, on_epoch=lambda epoch: epoch.number or first.save(tmp_path))
