@@ -24,7 +24,7 @@ from end_to_end.namespaces import (
 from hocket.cli.main import main
 from hocket.errors import HangError
 
-DOCUMENT = Path(__file__).parents[2] / "docs/several-machines.md"
+DOCS = Path(__file__).parents[2] / "docs"
 
 # Only its last two lines depend on processes: one of them writes the file.
 SCRIPT = """
@@ -50,7 +50,7 @@ SRUN = """
 import os, subprocess, sys
 
 def start(number, enter):
-    variables = os.environ | {{"SLURM_NODEID": str(number)}}
+    variables = os.environ | {{"SLURM_PROCID": str(number), "SLURM_LOCALID": "0"}}
     return subprocess.Popen([*enter, *sys.argv[1:]], env=variables)
 
 tasks = [start(number, enter) for number, enter in enumerate({enter!r})]
@@ -69,9 +69,16 @@ def folders(tmp_path):
     return [tmp_path / "first", tmp_path / "second"]
 
 
-def documented(kind: str) -> list[str]:
-    """Return the blocks of a kind in the documentation."""
-    return re.findall(rf"```{kind}\n(.*?)```", DOCUMENT.read_text(), re.DOTALL)
+def documented(kind: str, page: str) -> list[str]:
+    """Return the blocks of a kind on a page of the documentation."""
+    return re.findall(rf"```{kind}\n(.*?)```", (DOCS / page).read_text(), re.DOTALL)
+
+
+def on_each(command: str) -> list[list[str]]:
+    """Return a command of the first machine, for each machine."""
+    return [
+        ["bash", "-c", command.replace("--node-rank 0", f"--node-rank {n}")] for n in (0, 1)
+    ]
 
 
 def torchrun_arguments(block: str) -> list[str]:
@@ -119,10 +126,10 @@ def write_script(tmp_path: Path, text: str = SCRIPT) -> str:
 def test_a_training_on_two_machines_gives_the_weights_of_one_process(
     link, folders, run_here, tmp_path
 ):
-    blocks = documented("sh")[:2]
-    results = run_on_both(link, folders, [["bash", "-c", block] for block in blocks])
+    block, _ = documented("sh", "several-machines.md")
+    results = run_on_both(link, folders, on_each(block))
     require_success(results)
-    run_here(*torchrun_arguments(blocks[0]))
+    run_here(*torchrun_arguments(block))
     require_equal_bits(folders[0] / "run/network.pt", tmp_path / "run/network.pt")
     assert file_names(folders[0]) == [
         ".lock", "environment.json", "metrics.jsonl", "network.pt", "plan.json", "run.json",
@@ -146,22 +153,22 @@ def test_a_script_for_one_process_gives_the_same_weights_on_two_machines(
 
 
 def test_replicas_on_two_machines_give_the_weights_of_one(link, folders, run_here, tmp_path):
-    blocks = documented("sh")[2:]
-    require_success(run_on_both(link, folders, [["bash", "-c", block] for block in blocks]))
-    run_here(*torchrun_arguments(blocks[0]), "--processes", "4")
+    _, block = documented("sh", "several-machines.md")
+    require_success(run_on_both(link, folders, on_each(block)))
+    run_here(*torchrun_arguments(block), "--processes", "4")
     require_equal_bits(folders[0] / "run/network.pt", tmp_path / "run/network.pt")
     assert file_names(folders[1]) == [f"metrics.stage1-replica{n}.jsonl" for n in (0, 1)]
 
 
 def test_the_script_for_slurm_trains(link, tmp_path):
-    (block,) = documented("sbatch")
+    (block,) = documented("sbatch", "clusters.md")
     script = tmp_path / "job.sh"
     script.write_text(block)
     srun = tmp_path / "srun"
     enter = [node.command() for node in link.nodes]
     srun.write_text(f"#!{sys.executable}\n{SRUN.format(enter=enter)}")
     srun.chmod(0o755)
-    slurm = {"SLURM_NNODES": "2", "SLURM_JOB_ID": "123456789"}
+    slurm = {"SLURM_NTASKS": "2", "SLURM_JOB_ID": "123456789"}
     variables = environment()
     done = subprocess.run(
         link.nodes[0].command("bash", str(script)),  # on the first node, as SLURM does
