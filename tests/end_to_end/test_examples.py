@@ -9,10 +9,27 @@ import pytest
 import torch
 
 from end_to_end.namespaces import run_python
+from end_to_end.test_two_machines import require_equal_bits
 from unit.lab.studies.in_process import run_here
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 FILES = sorted(EXAMPLES.glob("*.py"))
+# Added to the example of Ray: stage 1 is killed once, in the middle of the second epoch.
+KILLED = """
+import os, signal
+
+class Killed(hocket.callbacks.Callback):
+    def on_step(self, trainer, events):
+        once = Path(folder, "killed")
+        if trainer.engine.tick_count == 70 and not (trainer.is_main_process or once.exists()):
+            once.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+
+def train("""
+ONE_PROCESS = """
+ray.train.report = lambda metrics, checkpoint: None
+train({"folder": sys.argv[1]})
+"""
 
 
 @pytest.fixture
@@ -169,6 +186,25 @@ def test_transformers_trainer(run_example):
     text = run_example("14_transformers_trainer.py")
     first, *_, last = map(float, re.findall(r"evaluation loss ([\d.]+)", text))
     assert last < first < 3.7, "guessing is 3.7"
+
+
+@pytest.mark.longer
+def test_ray(tmp_path):
+    """A worker is killed, and the weights are those of one process."""
+    pytest.importorskip("ray")
+    example = (EXAMPLES / "15_ray.py").read_text()
+    fit = "progress=False, callbacks=[Killed()]"
+    killed = example.replace("def train(", KILLED).replace("progress=False", fit)
+    (tmp_path / "killed.py").write_text(killed)
+    text = run_python("killed.py", "ray", folder=tmp_path)
+    assert (tmp_path / "ray/killed").exists()
+    # Ray tells of the killed worker first.
+    assert shape(text)[-1:] == shape(shown_output(EXAMPLES / "15_ray.py"))
+    # Ray has a checkpoint of each epoch.
+    assert len(list(tmp_path.glob("ray/*/checkpoint_*/manifest.json"))) == 3
+    (tmp_path / "one.py").write_text(example.partition("if __name__")[0] + ONE_PROCESS)
+    run_python("one.py", "one", folder=tmp_path)
+    require_equal_bits(tmp_path / "ray/network.pt", tmp_path / "one/network.pt")
 
 
 def test_every_example_is_run_here():

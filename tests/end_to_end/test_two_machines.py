@@ -25,9 +25,12 @@ from hocket.cli.main import main
 from hocket.errors import HangError
 
 ROOT = Path(__file__).parents[2]
-DOCUMENT = ROOT / "docs/several-machines.md"
+DOCS = ROOT / "docs"
 EXAMPLES = ROOT / "examples"
+
+# Only its last two lines depend on processes: one of them writes the file.
 SCRIPT = """
+import sys
 import torch, hocket
 
 torch.set_num_threads(1)
@@ -41,13 +44,15 @@ trainer = hocket.Trainer(
     optimizer=lambda weights: torch.optim.SGD(weights, lr=0.1, momentum=0.9),
 )
 trainer.fit(batches, batches, epochs=3, progress=False)
+if trainer.is_main_process:
+    torch.save(trainer.network.state_dict(), sys.argv[1])
 """
 # Imitation of srun: runs a command in a task on each node.
 SRUN = """
 import os, subprocess, sys
 
 def start(number, enter):
-    variables = os.environ | {{"SLURM_NODEID": str(number)}}
+    variables = os.environ | {{"SLURM_PROCID": str(number), "SLURM_LOCALID": "0"}}
     return subprocess.Popen([*enter, *sys.argv[1:]], env=variables)
 
 tasks = [start(number, enter) for number, enter in enumerate({enter!r})]
@@ -66,9 +71,16 @@ def folders(tmp_path):
     return [tmp_path / "first", tmp_path / "second"]
 
 
-def documented(kind: str) -> list[str]:
-    """Return the blocks of a kind in the documentation."""
-    return re.findall(rf"```{kind}\n(.*?)```", DOCUMENT.read_text(), re.DOTALL)
+def documented(kind: str, page: str) -> list[str]:
+    """Return the blocks of a kind on a page of the documentation."""
+    return re.findall(rf"```{kind}\n(.*?)```", (DOCS / page).read_text(), re.DOTALL)
+
+
+def on_each(command: str) -> list[list[str]]:
+    """Return a command of the first machine, for each machine."""
+    return [
+        ["bash", "-c", command.replace("--node-rank 0", f"--node-rank {n}")] for n in (0, 1)
+    ]
 
 
 def torchrun_arguments(block: str) -> list[str]:
@@ -107,7 +119,7 @@ def file_names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.rglob("*") if path.is_file())
 
 
-def write_script(tmp_path: Path, text: str) -> str:
+def write_script(tmp_path: Path, text: str = SCRIPT) -> str:
     script = tmp_path / "script.py"
     script.write_text(text)
     return str(script)
@@ -116,10 +128,10 @@ def write_script(tmp_path: Path, text: str) -> str:
 def test_a_training_on_two_machines_gives_the_weights_of_one_process(
     link, folders, run_here, tmp_path
 ):
-    blocks = documented("sh")[:2]
-    results = run_on_both(link, folders, [["bash", "-c", block] for block in blocks])
+    block, _ = documented("sh", "several-machines.md")
+    results = run_on_both(link, folders, on_each(block))
     require_success(results)
-    run_here(*torchrun_arguments(blocks[0]))
+    run_here(*torchrun_arguments(block))
     require_equal_bits(folders[0] / "run/network.pt", tmp_path / "run/network.pt")
     assert file_names(folders[0]) == [
         ".lock", "environment.json", "metrics.jsonl", "network.pt", "plan.json", "run.json",
@@ -144,22 +156,22 @@ def test_the_example_gives_the_same_weights_on_two_machines(link, folders, run_h
 
 
 def test_replicas_on_two_machines_give_the_weights_of_one(link, folders, run_here, tmp_path):
-    blocks = documented("sh")[2:]
-    require_success(run_on_both(link, folders, [["bash", "-c", block] for block in blocks]))
-    run_here(*torchrun_arguments(blocks[0]), "--processes", "4")
+    _, block = documented("sh", "several-machines.md")
+    require_success(run_on_both(link, folders, on_each(block)))
+    run_here(*torchrun_arguments(block), "--processes", "4")
     require_equal_bits(folders[0] / "run/network.pt", tmp_path / "run/network.pt")
     assert file_names(folders[1]) == [f"metrics.stage1-replica{n}.jsonl" for n in (0, 1)]
 
 
 def test_the_script_for_slurm_trains(link, tmp_path):
-    (block,) = documented("sbatch")
+    (block,) = documented("sbatch", "clusters.md")
     script = tmp_path / "job.sh"
     script.write_text(block)
     srun = tmp_path / "srun"
     enter = [node.command() for node in link.nodes]
     srun.write_text(f"#!{sys.executable}\n{SRUN.format(enter=enter)}")
     srun.chmod(0o755)
-    slurm = {"SLURM_NNODES": "2", "SLURM_JOB_ID": "123456789"}
+    slurm = {"SLURM_NTASKS": "2", "SLURM_JOB_ID": "123456789"}
     variables = environment()
     done = subprocess.run(
         link.nodes[0].command("bash", str(script)),  # on the first node, as SLURM does
@@ -188,7 +200,7 @@ class Fault(torch.nn.Module):
 trainer.network[{2 * stage}].append(Fault())
 trainer.fit("""
     script = write_script(tmp_path, SCRIPT.replace("trainer.fit(", fault))
-    commands = [torchrun(link, number, script) for number in (0, 1)]
+    commands = [torchrun(link, number, script, "weights.pt") for number in (0, 1)]
     results = run_on_both(link, folders, commands)
     assert [result.code for result in results] == [1, 1]
     assert "ArithmeticError: the fault of the test" in results[stage].err
@@ -216,7 +228,8 @@ def test_a_machine_that_is_cut_off_is_named_and_ends_itself(folders, tmp_path):
         first = link.nodes[0].address
         world = f"WORLD_SIZE=2 MASTER_ADDR={first} MASTER_PORT=29500"
         commands = [
-            ["env", *world.split(), f"RANK={rank}", sys.executable, script] for rank in (0, 1)
+            ["env", *world.split(), f"RANK={rank}", sys.executable, script, "weights.pt"]
+            for rank in (0, 1)
         ]
         results = run_on_both(link, folders, commands, meanwhile=cut)
     assert [result.code for result in results] == [HangError.exit_code] * 2

@@ -11,6 +11,7 @@ from itertools import islice
 import pytest
 import torch
 from torch import nn
+from torch.utils.data import DataLoader
 
 from contract.small import conv, data, different, mlp, sgd, stepped, values_of
 from hocket import Checkpoints, Trainer, zoo
@@ -95,6 +96,19 @@ def test_a_fit_that_was_over_is_over(tmp_path):
     assert list(at.history) == again.fit(BATCHES, epochs=2, progress=False) == history
     assert not different(values_of(first), values_of(again))
     assert [epoch.number for epoch in again.fit(BATCHES, epochs=1, progress=False)] == [2]
+
+
+def test_one_that_is_saved_after_an_epoch_of_a_fit_has_the_state_of_its_loader(tmp_path):
+    def fit(trainer, **options):
+        order = torch.Generator().manual_seed(0)
+        batches = DataLoader(BATCHES, batch_size=None, shuffle=True, generator=order)
+        trainer.fit(batches, epochs=3, progress=False, **options)
+        return values_of(trainer)
+
+    first, again = trainer_of(mlp(2)), trainer_of(mlp(2))
+    whole = fit(first, on_epoch=lambda epoch: epoch.number or first.save(tmp_path))
+    again.resume(tmp_path)
+    assert not different(whole, fit(again))
 
 
 def test_a_damaged_one_is_passed_over_by_name(saved):
