@@ -14,7 +14,8 @@ COMMANDS = {
     ),
     "script": (
         "Print a Python script that trains as a run has trained, to begin one's own with.",
-        "hocket script runs/NAME > train.py",
+        "hocket script runs/NAME",
+        "hocket script runs/NAME --out train.py",
     ),
     "watch": (
         "Show the report of runs in a browser while they train.",

@@ -3,19 +3,23 @@
 from pathlib import Path
 
 from hocket.errors import OptionError
+from hocket.runs.config import require_writable
 
 
-def script_command(run: Path) -> int:
+def script_command(run: Path, out: Path | None = None) -> int:
     """Print a Python script that trains as a run has trained, to the same bits.
 
     Metrics, timeline and summary stay with `hocket train`.
 
     Args:
         run: Folder of the run.
+        out: File to write instead; an older one is replaced.
 
     Raises:
         OptionError: It is no run folder.
     """
+    if out is not None:
+        require_writable("out", out)
     from hocket.runs.config import RunConfig
     from hocket.runs.resolve import ResolvedRun
     from hocket_lab.report.run_script import write_script
@@ -25,5 +29,9 @@ def script_command(run: Path) -> int:
             f"{str(run)!r} is no run folder, as it has no run.json; name one that "
             "`hocket train` printed, in runs/ by default"
         )
-    print(write_script(ResolvedRun.from_config(RunConfig.read(file), run), run.name), end="")
+    text = write_script(ResolvedRun.from_config(RunConfig.read(file), run), run.name)
+    if out is None:
+        print(text, end="")
+    else:
+        out.write_text(text, encoding="utf-8")
     return 0

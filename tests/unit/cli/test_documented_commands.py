@@ -88,7 +88,7 @@ RUN = [command for command in documented() if command not in ELSEWHERE]
 
 def make_small(command):
     """Return the words of a command in its small form."""
-    name, *words = shlex.split(command.removeprefix("hocket ").partition(" > ")[0])
+    name, *words = shlex.split(command.removeprefix("hocket "))
     if name in ("report", "script"):  # whose paths are expanded by the shell
         return [name, *("runs/NAME" if word == "runs/*" else word for word in words)]
     if name == "sweep":

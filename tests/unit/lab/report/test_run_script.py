@@ -54,8 +54,9 @@ def test_a_script_trains_to_the_bits_of_the_run(name, tmp_path, monkeypatch, cap
     capsys.readouterr()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
+        assert main(["script", str(folder), "--out", "train.py"]) == 0
         assert main(["script", str(folder)]) == 0
-        Path("train.py").write_text(capsys.readouterr().out)
+        assert Path("train.py").read_text() == capsys.readouterr().out
         runpy.run_path("train.py")
     files = {file.name for file in folder.glob("*.pt")}
     assert "network.pt" in files
