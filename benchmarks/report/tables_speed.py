@@ -221,6 +221,28 @@ def link_table(record: Record) -> str:
     return f"{markdown_table(heads, lines)}\n\n{legend}"
 
 
+def unequal_table(record: Record) -> str:
+    """Return a table with a line for each row of the record."""
+    shown = table(
+        record.rows,
+        ("row", "{row}"),
+        ("ms/step", milliseconds("slowed_s", 1)),
+        ("range", lambda row: f"{1000 * row['min_s']:.1f} to {1000 * row['max_s']:.1f}"),
+        ("predicted", milliseconds("predicted_s", 1)),
+        ("compared with equal cuts", "{gain:.2f} times as fast"),
+        ("predicted", "{predicted_gain:.2f}"),
+        ("not slowed, ms/step", milliseconds("free_s", 1)),
+        ("cuts", lambda row: ", ".join(row["cuts"]) or NONE),
+    )
+    legend = (
+        "{network} on batches of {batch} in two processes, bp in one. The last process has a "
+        "speed of {speed}: signals stop it for the rest of every 10 ms, whatever it does. "
+        "Medians and range over {repetitions} rounds of {seconds:g} s in turns; gains are "
+        "ratios of medians, predictions are those of `hocket plan`."
+    ).format(**record.settings)
+    return f"{shown}\n\n{legend}"
+
+
 def _format_goal(value: float, goal: float | None) -> str:
     """Return the goal, and whether it is met."""
     return NONE if goal is None else f"{goal:.2f} {'met' if value <= goal else 'missed'}"

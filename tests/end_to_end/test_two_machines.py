@@ -6,6 +6,7 @@ The tests run the commands of the documentation.
 import re
 import runpy
 import shlex
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -23,6 +24,7 @@ from end_to_end.namespaces import (
 )
 from hocket.cli.main import main
 from hocket.errors import HangError
+from hocket.partition import Plan
 
 DOCUMENT = Path(__file__).parents[2] / "docs/several-machines.md"
 
@@ -74,6 +76,13 @@ def documented(kind: str) -> list[str]:
     return re.findall(rf"```{kind}\n(.*?)```", DOCUMENT.read_text(), re.DOTALL)
 
 
+def on_both(block: str) -> list[list[str]]:
+    """Return the command of each machine: the second has another rank."""
+    return [
+        ["bash", "-c", block.replace("--node-rank 0", f"--node-rank {rank}")] for rank in (0, 1)
+    ]
+
+
 def torchrun_arguments(block: str) -> list[str]:
     """Return the module that torchrun runs in a command, and its arguments."""
     words = shlex.split(block.replace("\\\n", " "))
@@ -119,10 +128,10 @@ def write_script(tmp_path: Path, text: str = SCRIPT) -> str:
 def test_a_training_on_two_machines_gives_the_weights_of_one_process(
     link, folders, run_here, tmp_path
 ):
-    blocks = documented("sh")[:2]
-    results = run_on_both(link, folders, [["bash", "-c", block] for block in blocks])
+    block, _, _ = documented("sh")
+    results = run_on_both(link, folders, on_both(block))
     require_success(results)
-    run_here(*torchrun_arguments(blocks[0]))
+    run_here(*torchrun_arguments(block))
     require_equal_bits(folders[0] / "run/network.pt", tmp_path / "run/network.pt")
     assert file_names(folders[0]) == [
         ".lock", "environment.json", "metrics.jsonl", "network.pt", "plan.json", "run.json",
@@ -146,11 +155,23 @@ def test_a_script_for_one_process_gives_the_same_weights_on_two_machines(
 
 
 def test_replicas_on_two_machines_give_the_weights_of_one(link, folders, run_here, tmp_path):
-    blocks = documented("sh")[2:]
-    require_success(run_on_both(link, folders, [["bash", "-c", block] for block in blocks]))
-    run_here(*torchrun_arguments(blocks[0]), "--processes", "4")
+    _, block, _ = documented("sh")
+    require_success(run_on_both(link, folders, on_both(block)))
+    run_here(*torchrun_arguments(block), "--processes", "4")
     require_equal_bits(folders[0] / "run/network.pt", tmp_path / "run/network.pt")
     assert file_names(folders[1]) == [f"metrics.stage1-replica{n}.jsonl" for n in (0, 1)]
+
+
+def test_a_plan_for_unequal_machines_trains_on_both(link, folders, tmp_path, monkeypatch):
+    train, _, plan = documented("sh")
+    monkeypatch.chdir(tmp_path)
+    assert main(shlex.split(plan)[1:]) == 0
+    for folder in folders:
+        folder.mkdir()
+        shutil.copy("plan.json", folder)
+    require_success(run_on_both(link, folders, on_both(f"{train.rstrip()} --plan plan.json")))
+    kept = [Plan.read(file).cuts for file in ("plan.json", folders[0] / "run/plan.json")]
+    assert kept[0] == kept[1]
 
 
 def test_the_script_for_slurm_trains(link, tmp_path):

@@ -1,7 +1,9 @@
 """Prediction of methods on a network: cut by measured times, rehearse, and forecast."""
 
+import math
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import astuple, replace
+from itertools import accumulate
 from typing import NamedTuple
 
 import torch
@@ -10,12 +12,13 @@ from hocket.errors import CutError, format_problems, warn
 from hocket.methods import parse_method
 from hocket.methods.method import Method
 from hocket.methods.registry import forwards_first
-from hocket.partition.costs.link import ONE_MACHINE, Link
+from hocket.partition.costs.device import Device
 from hocket.partition.costs.profile import LayerCost
 from hocket.partition.costs.unevenness import warn_if_uneven
 from hocket.partition.cut_points import find_cut_points
 from hocket.partition.cutting import fastest_cut, measure_layers, require_enough_layers
 from hocket.partition.recording.recording import TRAINING
+from hocket_lab.planner.devices import ALIKE, Devices
 from hocket_lab.planner.forecast import Forecast, StageProfiles, forecast
 from hocket_lab.planner.rehearsals import (
     Candidate,
@@ -35,9 +38,7 @@ def cut_by_time(
     build: NetworkFactory,
     counts: Sequence[int],
     methods: Sequence[str],
-    *,
-    link: Link = ONE_MACHINE,
-    memory_limit_mib: float = float("inf"),
+    devices: Devices = ALIKE,
 ) -> list[list[Candidate]]:
     """Cut for each number of stages and each method, by measured times of layers.
 
@@ -45,8 +46,7 @@ def cut_by_time(
         build: Builds the network and a batch.
         counts: Numbers of stages.
         methods: Methods, each as name or name:option=value.
-        link: Link that packets go over.
-        memory_limit_mib: Memory that a stage may hold, in MiB.
+        devices: Devices of the stages.
 
     Returns:
         For each number of stages, a candidate for each method. Those whose stages do not fit
@@ -55,7 +55,9 @@ def cut_by_time(
     Raises:
         CutError: The network cannot be cut into that number of stages, or nothing fits into the
             memory.
+        OptionError: The devices are for another number of stages.
     """
+    by_count = {count: devices.for_stages(count) for count in counts}
     network, inputs, _ = build()
     graph = find_cut_points(network, inputs)
     for count in counts:
@@ -70,8 +72,7 @@ def cut_by_time(
     merged = _merge_costs(costs, single)
     # By whether a method waits for gradients.
     costs_by_signal = {True: costs, False: merged}
-    kinds = {name: _kind(parse_method(name)) for name in methods}
-    local = [name for name, kind in kinds.items() if not kind.needs_gradient]
+    local = [name for name in methods if not parse_method(name).signal.needs_gradient]
     if local and (most := max(counts)) > len(merged):
         raise CutError(
             f"cannot cut this network into {most} stages for {', '.join(local)}: a stage with "
@@ -80,21 +81,25 @@ def cut_by_time(
         )
     names, work = list(costs), [cost.total_s for cost in costs.values()]
     candidates, too_large = [], []
-    for count in counts:
+    for count, of_stages in by_count.items():
+        limited = any(device.memory_limit_mib < math.inf for device in of_stages)
+        kinds = {name: _kind(parse_method(name), count if limited else 0) for name in methods}
         cuts = {}
         for kind in sorted(set(kinds.values()), reverse=True):
             layers = costs_by_signal[kind.needs_gradient]
             try:
-                cuts[kind] = _fastest_cuts(
-                    layers, count, link, memory_limit_mib, overlapping=kind.overlapping
-                )
+                cuts[kind] = _fastest_cuts(layers, of_stages, kind)
             except CutError as error:
                 left_out = [name for name in methods if kinds[name] == kind]
                 too_large.append(f"{', '.join(left_out)}: {error}")
-        for kind in list(cuts)[:1]:  # one warning for each number of stages
-            positions = [names.index(name) - 1 for name in cuts[kind]]
-            warn_if_uneven(graph, work, positions)
-        candidates.append([Candidate(m, cuts[kinds[m]]) for m in methods if kinds[m] in cuts])
+        if len({device.speed for device in of_stages}) == 1:
+            for kind in list(cuts)[:1]:  # one warning for each number of stages
+                positions = [names.index(name) - 1 for name in cuts[kind]]
+                warn_if_uneven(graph, work, positions)
+        fitting = [name for name in methods if kinds[name] in cuts]
+        candidates.append(
+            [Candidate(name, cuts[kinds[name]], devices=of_stages) for name in fitting]
+        )
     if not any(candidates):
         raise CutError(format_problems("cannot cut this network", too_large))
     for text in too_large:
@@ -106,7 +111,6 @@ def predict_all(
     build: NetworkFactory,
     candidates: Sequence[Candidate],
     *,
-    link: Link = ONE_MACHINE,
     contended: bool = False,
     track: Track = iter,
 ) -> list[Forecast]:
@@ -115,7 +119,6 @@ def predict_all(
     Args:
         build: Builds the network and a batch.
         candidates: Methods and cuts.
-        link: Link that packets go over.
         contended: The stages share this machine.
         track: Iterates over what is to be rehearsed.
 
@@ -139,9 +142,7 @@ def predict_all(
         )
         contended_profiles = _profiles_by_candidate(rehearsed, found)
     return [
-        forecast(
-            each, profiles[each], link=link, contended_profiles=contended_profiles.get(each)
-        )
+        forecast(each, profiles[each], contended_profiles=contended_profiles.get(each))
         for each in candidates
     ]
 
@@ -156,7 +157,7 @@ def hide_link(forecasts: Sequence[Forecast]) -> list[Candidate]:
     programs = set(map(_spelling_key, forecasts))
     hiding = []
     for waiting in filter(lambda forecast: forecast.hiding_delay, forecasts):
-        delayed = Candidate(waiting.method, waiting.cuts, waiting.hiding_delay)
+        delayed = Candidate(waiting.method, waiting.cuts, waiting.hiding_delay, waiting.devices)
         for candidate in (*_in_other_order(waiting), delayed):
             if _spelling_key(candidate) not in programs:
                 programs.add(_spelling_key(candidate))
@@ -174,49 +175,67 @@ def _in_other_order(forecast: Forecast) -> list[Candidate]:
     turned = forwards_first(forecast.method)
     if turned is None or any(least_extra_delay(parse_method(turned), forecast.times)):
         return []
-    return [Candidate(turned, forecast.cuts)]
+    return [Candidate(turned, forecast.cuts, devices=forecast.devices)]
 
 
 class _MethodKind(NamedTuple):
-    """Properties of a method on which its fastest cut depends."""
+    """Properties of a method on which its fastest cut depends.
+
+    Attributes:
+        needs_gradient: True if stages wait for gradients.
+        overlapping: True if stages compute while packets are on their way.
+        held: Graphs, inputs and versions of the weights that each stage holds; empty if memory
+            is not limited.
+    """
 
     needs_gradient: bool
     overlapping: bool
+    held: tuple[tuple[int, int, int], ...]
 
 
-def _kind(method: Method) -> _MethodKind:
+def _kind(method: Method, stages: int) -> _MethodKind:
     """Return the kind of a method.
 
     Packets and computation overlap unless stages wait for both directions in each batch. Where
     a delay is too short for a slow link, an extra delay hides it.
+
+    Args:
+        method: The method.
+        stages: Number of stages whose memory is limited; 0 for no limit.
     """
     signal = method.signal
     waits = "update" in method.locks() or signal.learns_from_gradient
-    return _MethodKind(signal.needs_gradient, overlapping=not waits)
+    held = tuple(astuple(method.memory(stage, stages)) for stage in range(stages))
+    return _MethodKind(signal.needs_gradient, not waits, held)
 
 
 def _fastest_cuts(
-    costs: Mapping[str, LayerCost],
-    count: int,
-    link: Link,
-    memory_limit_mib: float,
-    *,
-    overlapping: bool,
+    costs: Mapping[str, LayerCost], devices: Sequence[Device], kind: _MethodKind
 ) -> tuple[str, ...]:
     """Return the names of the layers that begin stages, with the fastest slowest stage.
 
     Args:
         costs: Cost of each layer, by name.
-        count: Number of stages.
-        link: Link that packets go over.
-        memory_limit_mib: Memory that a stage may hold, in MiB.
-        overlapping: Stages compute while packets are on their way.
+        devices: Device of each stage.
+        kind: Kind of the method.
     """
-    names = list(costs)
-    # An edge has the same latency wherever it is, and an extra delay may hide it.
-    rate = replace(link, latency_s=0.0)
+    names, layers = list(costs), list(costs.values())
+    weights = [0, *accumulate(cost.weight_bytes for cost in layers)]
+    kept = [0, *accumulate(cost.kept_bytes for cost in layers)]
+
+    def memory_mib(stage: int, first: int, end: int) -> float:
+        """Return the memory of a stage, with gradients and a momentum."""
+        graphs, inputs, versions = kind.held[stage]
+        copies = 3 + (versions if versions > 1 else 0)
+        received = layers[first - 1].output_bytes if first else 0
+        size = copies * (weights[end] - weights[first]) + graphs * (kept[end] - kept[first])
+        return (size + (inputs - graphs) * received) / 2**20
+
     last_layers = fastest_cut(
-        list(costs.values()), count, rate, memory_limit_mib, overlapping=overlapping
+        layers,
+        devices,
+        overlapping=kind.overlapping,
+        memory_mib=memory_mib if kind.held else None,
     )
     return tuple(names[last + 1] for last in last_layers)
 
