@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
-from pictures import programs, records
+from pictures import programs, rates, records, turns
 
-PICTURES = programs.PICTURES | records.PICTURES
+PICTURES = programs.PICTURES | records.PICTURES | rates.PICTURES | turns.PICTURES
 
 if __name__ == "__main__":
     for name, picture in PICTURES.items():

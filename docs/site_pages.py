@@ -19,6 +19,7 @@ from latex2mathml.converter import convert
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
+from pictures import examples
 from pictures.programs import costs, method_picture
 from site_player import programs as player_programs
 
@@ -45,7 +46,7 @@ ELSEWHERE |= {p: p for f in ROOT.glob("records/*/*.svg") if (p := str(f.relative
 RECORDS = sorted(file.parent.name for file in ROOT.glob("records/*/README.md"))
 ELSEWHERE |= {f"records/{name}/README.md": f"records/{name}/index.md" for name in RECORDS}
 SOURCES = {page: source for source, page in ELSEWHERE.items()}
-# Methods and stages that the examples train, and pictures of those that compare.
+# Methods and stages that the examples train; pictures.examples has those that compare.
 TRAINED = {
     "01_quickstart": ("fdg", 2),
     "02_own_network": ("fdg", 3),
@@ -57,17 +58,13 @@ TRAINED = {
     "13_search": ("fdg", 2),
     "14_transformers_trainer": ("paci:accumulate=4", 2),
 }
-WHY = "Back-propagation trains 2 batches in the time in which FDG trains 6"
-STALE = "Stage 0 updates three times between the forward of batch 6 and its backward"
-COMPARED = {
-    "03_compare_methods": ("why.svg", WHY),
-    "04_gradient_error": ("stale.svg", STALE),
-    "05_draw_program": ("why.svg", WHY),
-    "11_own_remedy": ("stale.svg", STALE),
-    "12_study": (
-        "images.svg",
-        "What a study finds: a row for each method",
+# Two more print two numbers each, and show what these are about.
+SHARED = {
+    "11_own_remedy": (
+        "stale.svg",
+        "Stage 0 updates three times between the forward of batch 6 and its backward",
     ),
+    "12_study": ("images.svg", "What a study finds: a row for each method"),
 }
 STILL = re.compile(r"!\[[^\]]*\]\(docs/pictures/why\.svg\)")
 FRONT = """
@@ -104,6 +101,10 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
         f"examples/programs/{name}.svg": method_picture(*given)
         for name, given in TRAINED.items()
     }
+    drawn |= {
+        f"examples/programs/{name}.svg": picture()
+        for name, (picture, _) in examples.PICTURES.items()
+    }
     for place, picture in drawn.items():
         files.append(File.generated(config, place, content=picture))
     return files
@@ -118,7 +119,7 @@ def page_of(file: Path) -> str:
     if file.suffix == ".md":
         return text
     if file in PLAIN:
-        return f"# {file.name}\n\n```python\n{text}```\n"
+        return f"# {file.relative_to(ROOT)}\n\n```python\n{text}```\n"
     picture = picture_of(file.stem)
     if file.suffix == ".sh":
         return f"# {file.name}\n\n{picture}\n\n```sh\n{text}```\n"
@@ -135,12 +136,15 @@ def page_of(file: Path) -> str:
 
 
 def picture_of(example: str) -> str:
-    """Return the picture of an example: of what it trains, or of what it compares."""
-    if example in COMPARED:
-        file, seen = COMPARED[example]
+    """Return the picture of an example: of what it trains, or of what it prints."""
+    if example in SHARED:
+        file, seen = SHARED[example]
         return f"![{seen}](../docs/pictures/{file})"
-    name, stages = TRAINED[example]
-    seen = f"Program of {name} on {stages} stages: {costs(parse_method(name), stages)}"
+    if example in examples.PICTURES:
+        _, seen = examples.PICTURES[example]
+    else:
+        name, stages = TRAINED[example]
+        seen = f"Program of {name} on {stages} stages: {costs(parse_method(name), stages)}"
     return f"![{seen}](programs/{example}.svg)"
 
 

@@ -30,3 +30,16 @@ def box(x: float, y: float, width: float, height: float, colour: str, more: str 
         f'<rect x="{x:g}" y="{y:g}" width="{width:g}" height="{height:g}" '
         f'fill="{colour}"{more}/>'
     )
+
+
+def circle(x: float, y: float, colour: str) -> str:
+    """Return a dot."""
+    return f'<circle cx="{x:.1f}" cy="{y:.1f}" r="5" fill="{colour}"/>'
+
+
+def line(x1: float, y1: float, x2: float, y2: float, colour: str, width: float = 1) -> str:
+    """Return a straight line."""
+    return (
+        f'<line x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}" '
+        f'stroke="{colour}" stroke-width="{width:g}"/>'
+    )

@@ -18,7 +18,7 @@ LEFT, HEAD, UNIT, ROW = 62, 44, 16.0, 26  # pixels
 # Methods that the documents show.
 SHOWN = [
     "bp", "gpipe", "1f1b", "fdg", "adl:accumulate=2", "ddg", "pipedream", "fr", "dsp",
-    "pipedream-2bw:accumulate=2", "paci:accumulate=2", "dgl", "dni",
+    "pipedream-2bw:accumulate=2", "paci:accumulate=2", "dgl",
 ]  # fmt: skip
 
 
@@ -26,7 +26,7 @@ def compare_picture(*titled: tuple[str, Method]) -> str:
     """Return the programs of methods below each other, when all stages are busy."""
     lines, top = [], 0
     for title, method in titled:
-        shown = window(method, STAGES, first=4)
+        shown = window(in_units(method, STAGES), first=4)
         trained = {s.batch for s in shown if (s.kind, s.stage) == ("B", 0)}
         lines += panel(shown, STAGES, title, f"{len(trained)} batches trained", top)
         top += panel_height(STAGES) + 8
@@ -35,7 +35,7 @@ def compare_picture(*titled: tuple[str, Method]) -> str:
 
 def stale_picture() -> str:
     """Return FDG with the way of batch 6, and the updates that make its gradient stale."""
-    shown = window(FDG(), STAGES, first=4)
+    shown = window(in_units(FDG(), STAGES), first=4)
     # The updates of stage 0 between the forward of the batch and its backward.
     turns = [s for s in shown if s.stage == 0]
     forward, backward = [n for n, s in enumerate(turns) if s.batch == 6 and s.kind != "U"]
@@ -47,11 +47,18 @@ def stale_picture() -> str:
     return svg(height + 24, *lines, *legend(height + 14))
 
 
-def method_picture(name: str, stages: int = STAGES) -> str:
-    """Return the program of a method from its first batch on."""
+def method_picture(name: str, stages: int = STAGES, also: str = "") -> str:
+    """Return the program of a method from its first batch on.
+
+    Args:
+        name: The method.
+        stages: Number of stages K.
+        also: Method with the same program, to name with it.
+    """
     method, height = parse_method(name), panel_height(stages)
-    title = f"{name} on {stages} stages"
-    lines = panel(window(method, stages), stages, title, costs(method, stages), 0)
+    title = f"{name}{also and f' and {also}'} on {stages} stages"
+    shown = window(in_units(method, stages))
+    lines = panel(shown, stages, title, costs(method, stages), 0)
     return svg(height + 24, *lines, *legend(height + 14))
 
 
@@ -69,9 +76,8 @@ def join(numbers: Iterable[str]) -> str:
     return ", ".join(numbers)
 
 
-def window(method: Method, stages: int, first: int = 0) -> list[Span]:
-    """Return the actions from the forward of a batch at stage 0 on, in whole units of time."""
-    spans = in_units(method, stages)
+def window(spans: list[Span], first: int = 0) -> list[Span]:
+    """Return the actions that fit into a picture, from the forward of a batch at stage 0 on."""
     start = min(s.start_s for s in spans if (s.kind, s.stage, s.batch) == ("F", 0, first))
     return [s for s in spans if start <= s.start_s and start < s.end_s <= start + LENGTH]
 
@@ -150,6 +156,7 @@ PICTURES = {
     ),
     "stale.svg": stale_picture,
     "program-two-stages.svg": partial(method_picture, "fdg", stages=2),
+    "program-dni.svg": partial(method_picture, "dni", also="cdni"),
 }
 PICTURES |= {
     f"program-{name.partition(':')[0]}.svg": partial(method_picture, name) for name in SHOWN

@@ -4,7 +4,7 @@ import json
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
-from pictures.frame import BLUE, ORANGE, WIDTH, svg, text
+from pictures.frame import BLUE, ORANGE, WIDTH, circle, line, svg, text
 from pictures.programs import LENGTH, legend, panel, panel_height
 
 from hocket.methods import parse_method
@@ -96,6 +96,7 @@ def dots_picture(
     rows: dict[str, Sequence[float]],
     ends: tuple[float, float],
     form: Callable[[float], str],
+    room: int = 80,
 ) -> str:
     """Return a row of dots for each method, one dot of each series.
 
@@ -105,6 +106,7 @@ def dots_picture(
         rows: Values of each method, one for each series.
         ends: Values at the left and the right end.
         form: Function that writes a value.
+        room: Pixels for the written values.
     """
     lines = [text(8, 20, title, bold=True)]
     x = 8
@@ -114,10 +116,10 @@ def dots_picture(
     # A line from end to end for each method; the larger value is written at the right.
     for place, (name, values) in enumerate(rows.items()):
         y = 66 + place * ROW
-        lines += [text(8, y + 4, name), line(NAMES, y, WIDTH - 80, y, "#e4e4e4")]
+        lines += [text(8, y + 4, name), line(NAMES, y, WIDTH - room, y, "#e4e4e4")]
         for value, (_, colour) in zip(values, series, strict=True):
             share = (value - ends[0]) / (ends[1] - ends[0])
-            lines.append(circle(NAMES + 6 + share * (WIDTH - NAMES - 92), y, colour))
+            lines.append(circle(NAMES + 6 + share * (WIDTH - NAMES - room - 12), y, colour))
         written = dict.fromkeys(map(form, values))
         lines.append(text(WIDTH - 8, y + 4, ", ".join(written), anchor="end"))
     return svg(60 + len(rows) * ROW, *lines)
@@ -182,19 +184,6 @@ def finals(rows: Iterable[dict], metric: str) -> dict[tuple[str, int], float]:
         key = row["options"]["method"], row["options"]["stages"]
         found.setdefault(key, row["final"][metric]["mean"])
     return found
-
-
-def circle(x: float, y: float, colour: str) -> str:
-    """Return a dot."""
-    return f'<circle cx="{x:.1f}" cy="{y:.1f}" r="5" fill="{colour}"/>'
-
-
-def line(x1: float, y1: float, x2: float, y2: float, colour: str, width: float = 1) -> str:
-    """Return a straight line."""
-    return (
-        f'<line x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}" '
-        f'stroke="{colour}" stroke-width="{width:g}"/>'
-    )
 
 
 def x_of(stale: float) -> float:

@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from hocket.program.program import unroll as unroll
     from hocket.program.text import format_program as format_program
     from hocket.runs.plot import draw_program as draw_program
+    from hocket.runs.results import results as results
     from hocket.signals.losses import cross_entropy as cross_entropy
     from hocket.stage.training_options import TrainingOptions as TrainingOptions
     from hocket.training.results.metrics import EpochResult as EpochResult
@@ -73,6 +74,7 @@ _MODULES = {
     "cut": "hocket.partition",
     "draw_program": "hocket.runs.plot",
     "format_program": "hocket.program",
+    "results": "hocket.runs.results",
     "unroll": "hocket.program",
     "untie": "hocket.partition",
 }
@@ -85,7 +87,7 @@ __all__ = [
     "EpochResult", "EvaluationResult", "GPipe", "HocketError", "Method", "OneFOneB",
     "PipeDream", "PipeDream2BW", "Plan", "Trainer", "TrainingOptions", "callbacks", "codecs",
     "cross_entropy", "cut", "data", "draw_program", "errors", "format_program", "methods",
-    "optim", "remedies", "signals", "unroll", "untie", "zoo",
+    "optim", "remedies", "results", "signals", "unroll", "untie", "zoo",
 ]  # fmt: skip
 
 

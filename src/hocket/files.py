@@ -8,17 +8,23 @@ import errno
 import json
 import os
 import stat
+import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from io import BufferedReader, FileIO
 from pathlib import Path
 from typing import Any
 
+# Windows has no such flags, and reads text unless it is told otherwise.
+NO_LINK = getattr(os, "O_NOFOLLOW", 0)
+_NO_WAIT = getattr(os, "O_NONBLOCK", 0)
+_BINARY = getattr(os, "O_BINARY", 0)
+_NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | NO_LINK | _BINARY
+_LOCKED_BYTE = 2**30
 JSON_LIMIT = 2**26
 """Most bytes of a JSON file that is read."""
 LINE_LIMIT = 2**22
 """Most bytes of a line that is read."""
-_NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
 
 
 def open_regular_file(file: Path, *, follow_links: bool = False) -> BufferedReader:
@@ -33,8 +39,8 @@ def open_regular_file(file: Path, *, follow_links: bool = False) -> BufferedRead
     """
     if not follow_links and file.is_symlink():
         raise OSError(errno.ELOOP, "it is a link", str(file))
-    links = 0 if follow_links else os.O_NOFOLLOW
-    number = os.open(file, os.O_RDONLY | os.O_NONBLOCK | links)
+    links = 0 if follow_links else NO_LINK
+    number = os.open(file, os.O_RDONLY | _NO_WAIT | _BINARY | links)
     if not stat.S_ISREG(os.fstat(number).st_mode):
         os.close(number)
         raise OSError(errno.EINVAL, "it is not a regular file", str(file))
@@ -89,7 +95,7 @@ def open_to_append(file: Path) -> FileIO:
     """
     if file.is_symlink() or (file.exists() and not file.is_file()):
         raise OSError(errno.EINVAL, "it is not a regular file", str(file))
-    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW
+    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | NO_LINK | _BINARY
     return FileIO(os.open(file, flags, 0o666), "ab")
 
 
@@ -145,7 +151,9 @@ def sync_path(path: Path) -> None:
     Raises:
         OSError: The path cannot be opened, or the disk fails.
     """
-    number = os.open(path, os.O_RDONLY)
+    if path.is_dir() and not hasattr(os, "O_DIRECTORY"):  # Windows opens none
+        return
+    number = os.open(path, os.O_RDONLY if path.is_dir() else os.O_RDWR)
     try:
         os.fsync(number)
     except OSError as error:
@@ -154,3 +162,44 @@ def sync_path(path: Path) -> None:
             raise
     finally:
         os.close(number)
+
+
+def lock_file(number: int) -> bool:
+    """Lock an open file against other processes; return False if one of them has locked it.
+
+    The system unlocks it at the latest when this process ends.
+
+    Args:
+        number: Descriptor of the file, or of a folder except on Windows.
+
+    Raises:
+        OSError: The file system has no locks.
+    """
+    if sys.platform == "win32":
+        import msvcrt
+
+        # Bytes behind the end, as nobody can read a byte that is locked.
+        os.lseek(number, _LOCKED_BYTE, os.SEEK_SET)
+        try:
+            msvcrt.locking(number, msvcrt.LK_NBLCK, 1)
+        except PermissionError:
+            return False
+        finally:
+            os.lseek(number, 0, os.SEEK_SET)
+        return True
+    import fcntl
+
+    try:
+        fcntl.flock(number, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def unlock_file(number: int) -> None:
+    """Unlock a file that `lock_file` has locked, for copies of its descriptor, too."""
+    if sys.platform != "win32":  # Windows hands no descriptor on
+        import fcntl
+
+        with suppress(OSError):
+            fcntl.flock(number, fcntl.LOCK_UN)

@@ -4,12 +4,17 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from hocket_lab.report.page import Report as Report
     from hocket_lab.studies.study import Study as Study
     from hocket_lab.studies.sweep import sweep as sweep
 
-_MODULES = {"Study": "hocket_lab.studies.study", "sweep": "hocket_lab.studies.sweep"}
+_MODULES = {
+    "Report": "hocket_lab.report.page",
+    "Study": "hocket_lab.studies.study",
+    "sweep": "hocket_lab.studies.sweep",
+}
 
-__all__ = ["Study", "sweep"]
+__all__ = ["Report", "Study", "sweep"]
 
 
 def __getattr__(name: str) -> Any:

@@ -7,6 +7,7 @@ from draw_pictures import PICTURES
 from benchmarks.harness.record import FILE, Record
 from benchmarks.report.render import render, stale_excerpts
 from benchmarks.report.tables_faults import expectations_table
+from hocket.methods import METHODS
 from hocket.runs.tables import method_markdown
 
 ROOT = Path(__file__).parents[2]
@@ -24,6 +25,14 @@ def test_the_table_of_methods_is_what_the_command_prints():
     text = (ROOT / "docs/methods.md").read_text()
     (shown,) = re.findall(r"<!-- methods -->\n(.*?)\n<!-- end -->", text, re.DOTALL)
     assert shown == method_markdown(3)
+
+
+def test_each_method_has_a_picture_its_plain_version_and_its_cost():
+    items = re.split(r"^\* ", (ROOT / "docs/methods.md").read_text(), flags=re.MULTILINE)[1:]
+    heads = "".join(item.partition(":")[0] for item in items)
+    methods = {name for name in METHODS if not name.endswith("-official")}
+    assert set(re.findall(r"\*\*([\w-]+)\*\*", heads)) == methods
+    assert all(re.search("pictures/.*tests/reference/.*measured", x, re.DOTALL) for x in items)
 
 
 def test_the_table_of_faults_is_that_of_the_promises():

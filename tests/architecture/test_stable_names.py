@@ -57,7 +57,10 @@ def used(text):
 
 @pytest.mark.parametrize("name", STABLE)
 def test_a_stable_name_exists_and_says_what_it_is(name):
-    assert resolve(name).__doc__
+    first = (resolve(name).__doc__ or "").strip().partition("\n")[0]
+    # A dataclass without a docstring gets its signature for one.
+    assert len(first) > 15
+    assert not first.startswith(f"{name.rpartition('.')[2]}(")
 
 
 def test_types_in_signatures_have_their_values_on_a_page():

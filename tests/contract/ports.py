@@ -4,7 +4,7 @@ They are run by both ends in turn in one process, or by each end in a process of
 """
 
 from contextlib import contextmanager
-from functools import partial
+from functools import cache, partial
 from unittest.mock import patch
 
 import torch
@@ -14,6 +14,7 @@ from torch.distributed.distributed_c10d import _get_default_store
 
 from benchmarks.faults.packets import damage_packet, relabel_packet
 from contract.crossing import TENSORS, TREES
+from contract.processes import in_processes
 from hocket.distributed.world.world import World
 from hocket.errors import HangError, PacketError
 from hocket.stage.passes.edges import to_outgoing
@@ -33,6 +34,7 @@ from hocket.transport.processes.shared_memory import SharedMemoryBackend
 from hocket.tree import tensors
 
 CAPACITY = 4
+CONNECTIONS = ["gloo", "shared memory"]
 
 
 def activation(batch):
@@ -247,3 +249,9 @@ def run_steps(connect):
             results["flooded"], results["hang"] = taken, str(error)
     distributed.barrier()
     return results
+
+
+@cache
+def in_two_processes(transport):
+    """Run each end in a process of its own, once for all tests; return the results by rank."""
+    return in_processes(in_a_process, transport, processes=2)

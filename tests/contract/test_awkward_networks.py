@@ -127,14 +127,6 @@ def test_buffers_see_the_batches_of_the_training_and_nothing_else(stages):
     torch.testing.assert_close(network.var, plain.var)
 
 
-@pytest.mark.filterwarnings("ignore:without weights to train")
-@pytest.mark.parametrize("stages", [1, 2, 3])
-def test_counters_in_layers_of_a_sequence_count_batches(stages):
-    network = nn.Sequential(nn.Linear(5, 6), nn.Tanh(), Counted())
-    train_beside_plain(network, stages)
-    assert network[2].count == 4
-
-
 def with_backward_hook() -> nn.Module:
     network = nn.Sequential(nn.Sequential(nn.Linear(5, 6), nn.Tanh()), nn.Linear(6, 3))
     network[0].register_full_backward_pre_hook(

@@ -210,21 +210,6 @@ def test_after_a_fault_another_trainer_goes_on():
     assert all(weight.isfinite().all() for weight in weights(train(modules)))
 
 
-@LINEAR
-@pytest.mark.parametrize("whole", [True, False], ids=["stage", "layer"])
-def test_a_weight_that_is_frozen_in_between_stays_as_it_is(linear, whole):
-    frozen: list[Tensor] = []
-
-    def freeze(step: int, modules: Modules) -> None:
-        if step == 4:
-            layer = modules[0][2]
-            (modules[0] if whole else layer.weight).requires_grad_(False)
-            frozen.append(layer.weight.detach().clone())
-
-    modules = train(squares(linear, nn.Tanh), change=freeze)
-    assert torch.equal(modules[0][2].weight, frozen[0])
-
-
 def penalty(modules: Sequence[nn.Module]) -> Tensor:
     return 0.1 * sum((p**2).sum() for module in modules for p in module.parameters())
 

@@ -20,13 +20,13 @@ from hocket.distributed.world import joined_worlds
 from hocket.errors import HocketError
 from hocket.methods import METHODS
 
-TRAININGS = 20
+TRAININGS = 10
 DISORDERLY = 8
 """Trainings that fail, or are forgotten; they are closed in the background."""
 HALF = 40
 """Descriptors of half as many sets of process groups; these have fewer threads."""
-TICKS = 200
-ROUNDS = 6
+TICKS = 100
+ROUNDS = 5
 METHODS_IN_TURN = ("fdg", "dgl", "fdg", "dgl-async", "fdg", "dni", "fdg", "adl", "fdg", "bp")
 CLOSED = "this trainer is closed: its network remains, and everything else has to be done"
 BATCHES = data(mlp, 2)

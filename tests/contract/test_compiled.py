@@ -19,14 +19,26 @@ from contract.small import CLASSES, LINEARIZE, LOCKSTEP, data, different, far, m
 from contract.worlds import Case, trained, trained_apart
 from hocket import Trainer
 from hocket.errors import LinearizeError, OptionError
-from hocket.methods import BP, FDG
+from hocket.methods import BP, FDG, METHODS
+from hocket.methods.method import Method
 from hocket.remedies import CompensateAdaptively, Predict
 
 AOT = "aot_eager"
 SHORT = {"batches": 4, "last": 4, "epochs": 1}
 LINEARIZED = [Case("fdg", "conv", (("linearize", kind),)) for kind in LINEARIZE]
+
+
+def kind_of(method: Method) -> object:
+    """What the compiled stages of methods may differ in."""
+    late = method.delay(0, 2) > 0
+    groups = method.flushes, method.accumulate > 1
+    return type(method.signal), method.linearize, method.hold, late, *groups
+
+
+# The first method of each kind.
+KINDS = {kind_of(METHODS[name]()): name for name in reversed(LOCKSTEP)}
 CASES = [
-    *(Case(name, **SHORT) for name in LOCKSTEP),
+    *(Case(name, **SHORT) for name in KINDS.values()),
     *LINEARIZED,
     Case("fr", "conv", (("statistics", "both"),), **SHORT),
     Case("pipedream", options=(("hold", "vertical"),), **SHORT),

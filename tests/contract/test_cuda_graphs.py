@@ -117,11 +117,10 @@ def test_a_training_resumes_from_the_state_of_any_tick(method):
     replayed.prepare(batches[0][0])
     for tick in range(BATCHES):
         state = copy.deepcopy(replayed._session.engine.state_dict())
-        for replays in (False, True):
-            resumed = build(method, conv, replays=replays, resumable=True)
-            resumed.prepare(batches[0][0])
-            resumed._session.engine.load_state_dict(copy.deepcopy(state))
-            assert losses_of(resumed, batches[tick:]) == wanted[tick:]
+        resumed = build(method, conv, replays=tick % 2 == 1, resumable=True)
+        resumed.prepare(batches[0][0])
+        resumed._session.engine.load_state_dict(state)
+        assert losses_of(resumed, batches[tick:]) == wanted[tick:]
         replayed.step(*batches[tick])
 
 

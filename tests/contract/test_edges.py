@@ -8,9 +8,10 @@ import torch
 from torch import nn
 
 from contract.crossing import TENSORS, TREES, numbers
-from contract.ports import crossed_in_memory, describe
+from contract.ports import CONNECTIONS, crossed_in_memory, describe, in_two_processes
 from contract.small import (
     CLASSES,
+    LINEARIZE,
     Gradients,
     Sending,
     back_propagate,
@@ -19,13 +20,13 @@ from contract.small import (
     everything,
     far,
     mlp,
+    skips,
     train,
 )
-from contract.test_ports import CONNECTIONS, in_two_processes
 from hocket import Trainer
 from hocket.codecs import VQ, Cast, Exact, Integers
 from hocket.errors import NonFiniteError, OptionError, PacketError
-from hocket.methods import BP, METHODS
+from hocket.methods import BP, FDG, FR, METHODS
 from hocket.stage.passes.edges import to_outgoing
 from hocket.transport.encoded import EncodedPort
 from hocket.transport.mailbox import Edge
@@ -201,6 +202,21 @@ def test_back_propagation_trains_through_complex_activations():
     assert far(train(BP(), modules, BATCHES).state, plain) == []
 
 
+@pytest.mark.parametrize(
+    ("method", "count"),
+    [
+        (BP(), 6),
+        (FR(backward_delay=0), 6),
+        *((FDG(linearize=linearize), 1) for linearize in LINEARIZE),
+    ],
+)
+def test_several_tensors_cross_an_edge(method, count):
+    """Bit-equal to back-propagation: no gradient is late, or no weight has moved yet."""
+    batches = data(skips, count)
+    plain = back_propagate(skips(3), batches)
+    assert not different(train(method, skips(3), batches).state, plain)
+
+
 class Spoiling(Sending):
     """Stage whose mask is not a number where it was infinite."""
 
@@ -231,6 +247,19 @@ def embedding(*, sparse):
     torch.manual_seed(0)
     first = nn.Sequential(nn.Embedding(9, 5, sparse=sparse), nn.Flatten())
     return [first.double(), nn.Sequential(nn.Linear(15, CLASSES)).double()]
+
+
+@pytest.mark.parametrize("method", [BP(), FDG(), FDG(linearize="recompute")])
+def test_a_stage_may_send_integers_alone(method):
+    """It has nothing to learn, and no gradient comes back to it."""
+
+    class Shift(nn.Module):
+        def forward(self, tokens):
+            return (tokens + 1) % 9
+
+    shifted = [((tokens + 1) % 9, targets) for tokens, targets in words()]
+    trained = train(method, [Shift(), *embedding(sparse=False)], words())
+    assert not different(trained.state, train(method, embedding(sparse=False), shifted).state)
 
 
 @pytest.mark.parametrize("name", ["bp", "ddg", "fdg", "adl", "dsp", "fr", "dgl", "dni"])

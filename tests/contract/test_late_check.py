@@ -12,7 +12,7 @@ from contract.small import LINEARIZED, conv, data, different, mlp, sgd
 from contract.spoiled import BACKWARD, FORWARD, brittle, marked
 from contract.test_non_finite import state_of
 from hocket import Trainer, cross_entropy
-from hocket.errors import NonFiniteError, OptionError
+from hocket.errors import NonFiniteError
 from hocket.methods import BP, METHODS
 from hocket.remedies import REMEDIES
 from hocket.stage.setup import Setup
@@ -142,11 +142,6 @@ def test_nothing_is_made_of_a_training_before_somebody_has_looked(name, tmp_path
         LOOKS[name](trainer, tmp_path)
     assert all(stage.persistent_fault() is None for stage in trainer.stages)
     assert not list(tmp_path.glob("tick-*"))
-
-
-def test_a_batch_that_was_learned_from_cannot_be_skipped():
-    with pytest.raises(OptionError, match="check_every is 2 and on_nan is 'skip'"):
-        build("fdg", check_every=2, on_nan="skip")
 
 
 GPU = {"device": torch.device("cuda")}

@@ -311,27 +311,3 @@ def test_recompute_at_the_stashed_weights_is_stash(order, stages, net):
     for place, gradients in runs["stash"].gradients.items():
         assert not different(gradients, runs["recompute"].gradients[place])
     assert not different(runs["stash"].state, runs["recompute"].state)
-
-
-# (l) Nothing is lost, nothing doubled, nothing left over.
-
-
-@pytest.mark.parametrize("epoch_end", ["carry", "drain"])
-@pytest.mark.parametrize("stages", STAGES)
-@every_lockstep_method
-def test_every_stage_forwards_and_back_propagates_every_batch_once(name, stages, epoch_end):
-    epochs, batches = 3, data(mlp, 3, last=2)
-    method = build_method(name, epoch_end=epoch_end)
-    trained = train(method, mlp(stages), batches, epochs=epochs, lr=1e-3)
-    everything = list(range(epochs * len(batches)))
-    learns = trained.trainer.stages[0].signal.learns_from_gradient
-    for k, stage in enumerate(trained.trainer.stages):
-        assert [e.action.batch for e in trained.of("F", k)] == everything
-        assert [e.action.batch for e in trained.of("B", k)] == everything
-        lessons = everything if learns and k < stages - 1 else []
-        assert [e.action.batch for e in trained.of("T", k)] == lessons
-        assert [e.report.epoch for e in trained.of("B", k)] == [b // 3 for b in everything]
-        assert len(stage.in_flight) == 0
-        assert all(p.grad is None for p in stage.module.parameters())
-        port = stage.core.parts.to_previous
-        assert port._incoming.state_dict() == port._outgoing.state_dict() == []

@@ -1,32 +1,27 @@
 """Every transport: packets arrive unchanged, by number, exactly once."""
 
 import re
-from functools import cache
 
 import pytest
 
-from contract import ports
-from contract.ports import activation, contents, gradient
-from contract.processes import in_processes
+from contract.ports import (
+    CONNECTIONS,
+    activation,
+    contents,
+    gradient,
+    in_memory,
+    in_two_processes,
+)
 from hocket.transport.processes.connection import IN_FLIGHT
 
 pytestmark = pytest.mark.xdist_group("ports")
 
 
-@cache
-def in_two_processes(transport):
-    """Run each end in a process of its own; return the results by rank."""
-    return in_processes(ports.in_a_process, transport, processes=2)
-
-
 def results(transport):
     if transport == "memory":
-        return ports.in_memory()
+        return in_memory()
     first, second = in_two_processes(transport)
     return first | second
-
-
-CONNECTIONS = ["gloo", "shared memory"]
 
 
 @pytest.fixture(params=["memory", *CONNECTIONS])

@@ -282,17 +282,6 @@ def test_gradients_that_cannot_be_multiplied_are_refused(remedy, grad, kind):
         acting.correct_gradient([weight.detach().clone()])
 
 
-@pytest.mark.parametrize("stages", [2, 4])
-@pytest.mark.parametrize("base", [PipeDream(), FDG()], ids=label)
-def test_spikes_forward_where_decaying_momentum_predicts(base, stages):
-    """Under stash, weights of one are predicted weights of the other; close in float64."""
-    losses = [
-        train(base.with_remedies(r), mlp(stages), data(mlp, 20), weight_decay=0.0).losses
-        for r in (SpikeCompensation(), Predict(direction="decaying"))
-    ]
-    assert losses[0] == pytest.approx(losses[1], rel=1e-10)
-
-
 @pytest.mark.parametrize(
     "options",
     [{"momentum": 0.0}, {"momentum": 1.0}, {"nesterov": True}, {"dampening": 0.5}],
@@ -425,27 +414,19 @@ def test_a_remedy_that_resizes_warns_under_optimizers_without_a_scale(remedy):
 
 
 @pytest.mark.parametrize(
-    ("name", "options"),
+    ("build", "told"),
     [
-        ("t1", {"anneal": 1.5}),
-        ("t3", {"updates": 0.5}),
-        ("staleness-rate", {"power": "1"}),
-        ("predict", {"direction": "first"}),
+        (partial(T1, anneal=1.5), "remedy 't1' cannot be built"),
+        (partial(T3, updates=0.5), "remedy 't3' cannot be built"),
+        (partial(StalenessRate, power="1"), "remedy 'staleness-rate' cannot be built"),
+        (partial(Predict, direction="first"), "remedy 'predict' cannot be built"),
+        (partial(FDG().with_remedies, "t1"), "remedies has 't1', which is no remedy"),
+        (partial(remedy_options, "t9"), "unknown remedy 't9'"),
     ],
 )
-def test_an_option_of_another_kind_is_refused(name, options):
-    with pytest.raises(OptionError, match=f"remedy '{name}' cannot be built"):
-        REMEDIES[name](**options)
-
-
-def test_a_remedy_that_is_none_is_refused():
-    with pytest.raises(OptionError, match="remedies has 't1', which is no remedy"):
-        FDG().with_remedies("t1")
-
-
-def test_options_of_an_unknown_remedy_are_refused():
-    with pytest.raises(OptionError, match="unknown remedy 't9'"):
-        remedy_options("t9")
+def test_what_is_no_remedy_or_no_option_of_one_is_refused(build, told):
+    with pytest.raises(OptionError, match=told):
+        build()
 
 
 def test_a_memory_of_two_weights_is_moved_once():

@@ -5,11 +5,10 @@ from dataclasses import replace
 import pytest
 from torch import nn
 
-from contract.resumed import CASES, EVERY, FREE, all_of, differences
-from contract.small import LOCKSTEP, data, different, mlp, sgd
+from contract.resumed import CASES, FREE, all_of, differences
+from contract.small import LOCKSTEP, data, mlp, sgd
 from contract.worlds import NETS, distinct, trained
 from hocket import Checkpoints, Trainer
-from hocket.checkpoint.directory import newest_first
 from hocket.errors import CheckpointError
 from hocket.methods import DGLAsync
 
@@ -31,26 +30,6 @@ def test_stages_that_run_freely_go_on_after_any_turn_of_the_first(case, tmp_path
     assert len(checkpoints) >= case.epochs * (case.batches + 1)
     for place in checkpoints[FREE.index(case) % 2 :: 2]:  # all of them, over all cases
         assert not differences(whole, trained(case, 3, resume=place)), place.name
-
-
-def test_a_second_training_of_free_stages_counts_its_own_epochs(tmp_path):
-    """The slow stage has learned its first epoch when the second training begins."""
-
-    def trainer():
-        return Trainer(
-            mlp(2), method=DGLAsync(), optimizer=sgd, stage_speeds=(1, 0.5), resumable=True
-        )
-
-    whole, batches = trainer(), data(mlp, 3)
-    whole.fit(batches, epochs=1, progress=False)
-    whole.fit(batches, epochs=2, progress=False, checkpoints=Checkpoints(tmp_path, 1, EVERY))
-    weights = whole.network.state_dict().values()
-    for place in newest_first(tmp_path):
-        resumed = trainer()
-        resumed.resume(place)
-        history = resumed.fit(batches, epochs=2, progress=False)
-        assert len(history) == 4
-        assert not different(weights, resumed.network.state_dict().values()), place.name
 
 
 @pytest.mark.parametrize("stages", [1, 2, 4])

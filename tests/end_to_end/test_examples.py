@@ -113,10 +113,13 @@ def test_bert(run_example):
 
 
 @pytest.mark.longer
-def test_bert_in_two_processes(run_example, tmp_path):
-    """Two processes print what one does."""
-    pytest.importorskip("transformers")
-    words = ("-m", "hocket", "launch", "--processes", "2", EXAMPLES / "06_bert.py")
+@pytest.mark.parametrize(
+    ("name", "package"),
+    [("06_bert.py", "transformers"), ("14_transformers_trainer.py", "accelerate")],
+)
+def test_two_processes_print_what_one_does(name, package, run_example, tmp_path):
+    pytest.importorskip(package)
+    words = ("-m", "hocket", "launch", "--processes", "2", EXAMPLES / name)
     two = subprocess.run(
         [sys.executable, *words],
         cwd=tmp_path,
@@ -126,7 +129,7 @@ def test_bert_in_two_processes(run_example, tmp_path):
         check=True,
         timeout=400,
     )
-    assert two.stdout == run_example("06_bert.py")
+    assert two.stdout == run_example(name)
 
 
 def test_gpt_muon(run_example):
@@ -226,23 +229,6 @@ def test_transformers_trainer(run_example):
     text = run_example("14_transformers_trainer.py")
     first, *_, last = map(float, re.findall(r"evaluation loss ([\d.]+)", text))
     assert last < first < 3.7, "guessing is 3.7"
-
-
-@pytest.mark.longer
-def test_transformers_trainer_in_two_processes(run_example, tmp_path):
-    """Two processes print what one does."""
-    pytest.importorskip("accelerate")
-    words = ("launch", "--processes", "2", EXAMPLES / "14_transformers_trainer.py")
-    two = subprocess.run(
-        [sys.executable, "-m", "hocket", *words],
-        cwd=tmp_path,
-        env=ALONE,
-        stdout=subprocess.PIPE,
-        text=True,
-        check=True,
-        timeout=400,
-    )
-    assert two.stdout == run_example("14_transformers_trainer.py")
 
 
 def test_every_example_is_run_here():

@@ -15,7 +15,7 @@ from unit.lab.studies.in_process import run_here
 WAIT_S = 1000.0
 STUDY = """
 target = "test_loss <= 1.5"
-learning_rates = [0.05, 0.1]
+learning_rates = [0.05]
 seeds = [0, 1]
 seeds_for_sweep = [0]
 jobs = 2
@@ -96,7 +96,7 @@ def test_nothing_is_lost_by_sigkill_and_ctrl_c(tmp_path, monkeypatch):
     whole = hocket_lab.sweep(study, tmp_path / "whole", progress=False)
     assert whole.stopped_by == whole.unfinished == 0
     for row in whole.rows:
-        assert [run["state"] for run in row["runs"]] == ["finished"] * 3
+        assert [run["state"] for run in row["runs"]] == ["finished"] * 2
     assert all((run / "output.log").read_text().count("epoch 1/20:") == 1 for run in begun)
     assert without_times(went_on.rows) == without_times(whole.rows)
     for run in (tmp_path / "whole/runs").iterdir():

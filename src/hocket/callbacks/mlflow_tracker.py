@@ -55,11 +55,7 @@ class MLflow:
             ) from error
 
     def _find_experiment(self, refusal: type[Exception]) -> str:
-        """Return the identifier of the experiment, which is created if there is none.
-
-        Args:
-            refusal: Error of MLflow.
-        """
+        """Return the identifier of the experiment, which is created if there is none."""
         name = os.environ.get("MLFLOW_EXPERIMENT_NAME", "hocket")
         with suppress(refusal):  # there is one, perhaps by another process just now
             return str(self._client.create_experiment(name))

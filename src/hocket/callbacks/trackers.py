@@ -12,7 +12,7 @@ from hocket.training.results.rows import event_row
 
 
 class Tracker(Protocol):
-    """Service that gets the rows of metrics of one process.
+    """Service that gets the rows of metrics of one process; ``Tracking`` has an example.
 
     Attributes:
         title: Name of the service, for messages.
@@ -21,27 +21,14 @@ class Tracker(Protocol):
     title: str
 
     def log(self, kind: str, values: Mapping[str, Any]) -> None:
-        """Take a row of metrics.
-
-        Args:
-            kind: Kind of the row, such as ``backward``.
-            values: Its values, as in ``metrics.jsonl``.
-        """
+        """Take the values of a row as in ``metrics.jsonl``, of a kind such as ``backward``."""
 
     def close(self, *, failed: bool = False) -> None:
-        """Send what is left, and end the run at the service.
-
-        Args:
-            failed: True if the training ended by an error.
-        """
+        """Send what is left, and end the run, which may have failed by an error."""
 
 
 class Trackers:
-    """Trackers of a process; one that fails is left out from then on.
-
-    Args:
-        trackers: The trackers.
-    """
+    """Trackers of a process; one that fails is left out from then on."""
 
     def __init__(self, trackers: Sequence[Tracker] = ()) -> None:
         self._trackers = list(trackers)

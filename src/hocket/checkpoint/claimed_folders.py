@@ -1,6 +1,5 @@
 """Folders of checkpoints that belong to one training, so that no two are mixed in one."""
 
-import fcntl
 import os
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -8,6 +7,7 @@ from pathlib import Path
 
 from hocket.checkpoint.directory import newest_first
 from hocket.errors import CheckpointError
+from hocket.files import lock_file, unlock_file
 
 
 @contextmanager
@@ -36,19 +36,12 @@ def claim_folder(folder: Path, own: set[Path]) -> Iterator[None]:
             folder.mkdir(parents=True, exist_ok=True)
             number = os.open(folder, os.O_RDONLY)
             stack.callback(os.close, number)
-            try:
-                fcntl.flock(number, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
+            if not lock_file(number):
                 raise CheckpointError(
                     f"{str(folder)!r} is the folder of a fit that is under way; save "
                     "checkpoints of your own, or of another training, to another folder"
-                ) from None
-
+                )
             # Not only closed: workers of loaders, which were forked meanwhile, have a copy.
-            def unlock() -> None:
-                with suppress(OSError):
-                    fcntl.flock(number, fcntl.LOCK_UN)
-
-            stack.callback(unlock)
+            stack.callback(unlock_file, number)
         own.add(place)
         yield

@@ -20,4 +20,5 @@ from hocket.methods.registry import as_method as as_method
 from hocket.methods.registry import build_method as build_method
 from hocket.methods.registry import method_options as method_options
 from hocket.methods.registry import parse_method as parse_method
+from hocket.methods.simulated.delays import with_extra_delay as with_extra_delay
 from hocket.methods.simulated.delays import with_staleness as with_staleness

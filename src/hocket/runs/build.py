@@ -292,6 +292,11 @@ def decay_groups(parameters: Sequence[nn.Parameter]) -> list[dict[str, Any]]:
     return groups + ([{"params": others, "weight_decay": 0.0}] if others else [])
 
 
+def split_schedulers(text: str) -> list[Named]:
+    """Return the schedulers that a text joins by plus signs, as does no number's: 1e+5."""
+    return [Named.parse(part) for part in re.split(r"\+(?=[A-Za-z])", text)]
+
+
 def build_scheduler_factory(config: RunConfig) -> SchedulerFactory | None:
     """Return a function that builds the scheduler of a stage; None for none.
 
@@ -300,8 +305,7 @@ def build_scheduler_factory(config: RunConfig) -> SchedulerFactory | None:
     """
     if config.scheduler == "none":
         return None
-    # A sign of a number, as in 1e+5, joins nothing.
-    parts = [Named.parse(part) for part in re.split(r"\+(?=[A-Za-z])", config.scheduler)]
+    parts = split_schedulers(config.scheduler)
     members, base = vars(lr_scheduler), lr_scheduler.LRScheduler
     classes = [_find_class(members, base, "scheduler", part) for part in parts]
 

@@ -1,6 +1,7 @@
 """Environment of a result: versions, machine, source code and memory."""
 
 import hashlib
+import math
 import os
 import platform
 import subprocess
@@ -99,14 +100,16 @@ def _processor() -> str:
 
 
 def peak_mib() -> float:
-    """Return the most memory that this process has held, in MiB.
+    """Return the most memory that this process has held, in MiB; NaN on Windows.
 
     On Linux a new program inherits the peak in ``ru_maxrss`` from its parent; the one in its
     status file is its own.
     """
     if STATUS.is_file():
         return status_mib("VmHWM")
-    import resource  # not on Windows
+    if sys.platform == "win32":
+        return math.nan
+    import resource
 
     scale = 2**20 if sys.platform == "darwin" else 2**10
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / scale

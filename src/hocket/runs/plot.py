@@ -29,8 +29,11 @@ COLOURS: Mapping[SpanKind, str] = {
 }
 # Widths of actions in a program; a backward takes about twice as long as a forward.
 WIDTHS = {"F": 1.0, "B": 2.0, "U": 0.4, "T": 0.6}
-# Inches: width of a forward, height of a row, width of the widest picture, width of a digit.
-FORWARD_IN, ROW_IN, WIDEST_IN, DIGIT_IN = 0.32, 0.5, 40.0, 0.08
+# Points of letters: 17 pixels on a screen, 12 where a few batches are shown 400 pixels wide.
+LETTERS_PT = 13
+# Inches: widths of a digit and, for each digit, of a forward; height of a row; widths of the
+# narrowest panel, below which the names of colours have room, and of the widest picture.
+DIGIT_IN, FORWARD_IN, ROW_IN, NARROWEST_IN, WIDEST_IN = 0.1, 0.13, 0.5, 4.0, 40.0
 
 
 @dataclass(frozen=True)
@@ -52,6 +55,10 @@ class Panel:
     tick_ends_s: Sequence[float] = ()
     measured: bool = False
     labels: Mapping[tuple[SpanKind, int, int], str] = field(default_factory=dict)
+
+    def label(self, span: Span) -> str:
+        """Return the text in the box of an action."""
+        return self.labels.get((span.kind, span.stage, span.batch), str(span.batch))
 
 
 def draw_program(ticks: Sequence[Tick], stages: int, title: str, file: Path) -> None:
@@ -121,32 +128,34 @@ def draw_panels(panels: Sequence[Panel], file: Path) -> None:
     if file.suffix not in (".svg", ".png", ".pdf"):
         raise OptionError(f"cannot draw to {str(file)!r}; use a name in .svg, .png or .pdf")
     import_extra("matplotlib", "plot", "a picture")
+    from matplotlib import rc_context
     from matplotlib.backends.backend_svg import FigureCanvasSVG
     from matplotlib.figure import Figure
 
     # Size the figure after its panels.
     heights = [len(panel.stages) for panel in panels]
-    width_in = min(max(map(_panel_width_in, panels)), WIDEST_IN - 2)
-    height = sum(1.2 + ROW_IN * count for count in heights)
-    figure = Figure(figsize=(2 + width_in, height), layout="tight")
+    width_in = min(max(map(_panel_width_in, panels)), WIDEST_IN - 1)
+    height_in = 0.6 + sum(0.9 + ROW_IN * count for count in heights)
+    figure = Figure(figsize=(1 + width_in, height_in), layout="constrained")
     FigureCanvasSVG(figure)
-    all_axes = figure.subplots(len(panels), squeeze=False, height_ratios=heights)[:, 0]
-    for axes, panel in zip(all_axes, panels, strict=True):
-        _draw_panel(axes, panel, width_in)
-    # Explain the colours, and write the file.
-    drawn = {span.kind for panel in panels for span in panel.timeline.spans}
-    shown = [kind for kind in COLOURS if kind in drawn]
-    all_axes[0].legend(
-        [_build_box(kind, 0, 1, 0) for kind in shown],
-        [KIND_NAMES[kind] for kind in shown],
-        loc="upper left",
-        bbox_to_anchor=(1, 1),
-        frameon=False,
-    )
-    try:
-        figure.savefig(file)
-    except OSError as error:
-        raise OptionError(f"cannot draw to {str(file)!r}: {error.strerror}") from error
+    with rc_context({"font.size": LETTERS_PT, "axes.titlesize": LETTERS_PT}):
+        all_axes = figure.subplots(len(panels), squeeze=False, height_ratios=heights)[:, 0]
+        for axes, panel in zip(all_axes, panels, strict=True):
+            _draw_panel(axes, panel, width_in)
+        # Explain the colours, and write the file.
+        drawn = {span.kind for panel in panels for span in panel.timeline.spans}
+        shown = [kind for kind in COLOURS if kind in drawn]
+        figure.legend(
+            [_build_box(kind, 0, 1, 0) for kind in shown],
+            [KIND_NAMES[kind] for kind in shown],
+            loc="outside lower left",
+            ncols=3,
+            frameon=False,
+        )
+        try:
+            figure.savefig(file)
+        except OSError as error:
+            raise OptionError(f"cannot draw to {str(file)!r}: {error.strerror}") from error
 
 
 def layout_program(ticks: Sequence[Tick], stages: int) -> Timeline:
@@ -173,10 +182,11 @@ def layout_program(ticks: Sequence[Tick], stages: int) -> Timeline:
 
 
 def _panel_width_in(panel: Panel) -> float:
-    """Return the width in inches at which the median forward is `FORWARD_IN` wide."""
-    forwards_s = [s.end_s - s.start_s for s in panel.timeline.flatten().spans if s.kind == "F"]
-    median_s = median(forwards_s) if forwards_s else 1.0
-    return max(FORWARD_IN * panel.timeline.length_s / median_s, 1.0)
+    """Return the width in inches at which a median forward has room for each label."""
+    forwards = [s for s in panel.timeline.flatten().spans if s.kind == "F"]
+    median_s = median(s.end_s - s.start_s for s in forwards) if forwards else 1.0
+    digits = max((len(panel.label(s)) for s in forwards), default=1)
+    return max(digits * FORWARD_IN * panel.timeline.length_s / median_s, NARROWEST_IN)
 
 
 def _draw_panel(axes: "Axes", panel: Panel, width_in: float) -> None:
@@ -196,12 +206,11 @@ def _draw_panel(axes: "Axes", panel: Panel, width_in: float) -> None:
         if key not in widest or piece_s > widest[key].end_s - widest[key].start_s:
             widest[key] = piece
     # Number each action in its widest piece, if there is room.
-    for (kind, stage, batch), piece in widest.items():
+    for piece in widest.values():
         middle_s = (piece.start_s + piece.end_s) / 2 - start_s
         piece_in = width_in * (piece.end_s - piece.start_s) / length_s
-        label = panel.labels.get((kind, stage, batch), str(batch))
-        if kind in ("F", "B") and len(label) * DIGIT_IN <= piece_in:
-            axes.text(middle_s, rows[stage], label, ha="center", va="center", size=8)
+        if piece.kind in ("F", "B") and len(label := panel.label(piece)) * DIGIT_IN <= piece_in:
+            axes.text(middle_s, rows[piece.stage], label, ha="center", va="center")
     # Draw ticks, rows and axis.
     for tick_end_s in panel.tick_ends_s:
         if start_s < tick_end_s <= start_s + length_s:

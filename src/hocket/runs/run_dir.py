@@ -1,6 +1,5 @@
 """Run folder: its name, its checkpoints, and its lock."""
 
-import fcntl
 import os
 import platform
 import stat
@@ -11,6 +10,7 @@ from pathlib import Path
 
 from hocket.checkpoint.directory import newest_first
 from hocket.errors import RunFolderError
+from hocket.files import NO_LINK, lock_file
 from hocket.options.named import Named
 from hocket.remedies.registry import split_remedies
 from hocket.runs.config import RunConfig
@@ -108,18 +108,16 @@ def lock_run_dir(run_dir: Path, noun: str = "run folder") -> Iterator[None]:
     # Open the file of the lock, never through a link.
     file = run_dir / LOCK
     try:
-        number = os.open(file, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
+        number = os.open(file, os.O_RDWR | os.O_CREAT | NO_LINK, 0o666)
     except OSError as error:
         raise RunFolderError(cannot_write(file, error)) from error
     with os.fdopen(number, "r+") as lock:
         # Take the lock.
-        try:
-            fcntl.flock(number, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+        if not lock_file(number):
             raise RunFolderError(
                 f"the {noun} {str(run_dir)!r} is in use by {lock.read(LOCK_LENGTH)}; wait "
                 "until it has ended, or end it"
-            ) from None
+            )
         # Leave a name for others' messages; on a full disk the lock holds without one.
         with suppress(OSError):
             lock.truncate()

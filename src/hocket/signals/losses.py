@@ -40,6 +40,10 @@ def cross_entropy(output: Tree, targets: Tree, *, label_smoothing: float = 0.0) 
 
     Raises:
         DataError: The targets are not one class index for each prediction.
+
+    >>> scores = torch.tensor([[0.0, 0.0], [5.0, 1.0]])
+    >>> cross_entropy(scores, torch.tensor([1, -100]))  # of the first sample alone
+    tensor(0.6931)
     """
     if isinstance(own := getattr(output, "loss", None), Tensor) and not label_smoothing:
         return own

@@ -23,7 +23,7 @@ StageTensors: TypeAlias = Mapping[str, dict[str, Tensor]]
 class TrainerView(Protocol):
     """A trainer during a ``fit``, as its callbacks see it; ``hocket.Trainer`` documents it.
 
-    Callbacks depend on this protocol, and the trainer on them.
+    Callbacks depend on this protocol, and the trainer on them. ``Callback`` has an example.
     """
 
     @property
@@ -93,46 +93,41 @@ class Callback:
     of the epoch. That is a call and not a returned value, as the request may come from
     any method and from a single process.
 
-    >>> class Losses(Callback):
+    >>> import hocket, torch
+    >>> class Counts(Callback):
     ...     def on_epoch(self, trainer, result):
+    ...         weights = trainer.state_dict()  # in every process
     ...         if trainer.is_main_process:
-    ...             print(f"epoch {result.number}: {result.loss:.3f}")
+    ...             print(f"{result.samples} samples, weights {', '.join(weights)}")
+    >>> trainer = hocket.Trainer(torch.nn.Linear(8, 2), stages=1, optimizer=torch.optim.SGD)
+    >>> batches = [(torch.ones(4, 8), torch.tensor([0, 1, 0, 1]))]
+    >>> _ = trainer.fit(batches, epochs=1, progress=False, callbacks=[Counts()])
+    4 samples, weights weight, bias
     """
 
     def on_start(self, trainer: TrainerView, state: dict[str, Any] | None) -> None:
         """Prepare for a ``fit``, from the beginning or from where a checkpoint was written.
 
-        Args:
-            trainer: The trainer, perhaps with no stages yet.
-            state: What ``state_dict`` returned for the checkpoint; None if the ``fit`` is new.
+        The trainer may have no stages yet. ``state`` is what ``state_dict`` returned for the
+        checkpoint; None if the ``fit`` is new.
         """
 
     def on_step(self, trainer: TrainerView, events: Sequence[Event]) -> None:
         """Act after a tick at which a batch entered; processes are not at the same one.
 
-        Args:
-            trainer: The trainer.
-            events: Events of the tick at the stages of this process.
+        The events are those of the tick at the stages of this process.
         """
 
     def on_update(self, trainer: TrainerView, stage: Stage) -> None:
         """Act after an update of the weights of a stage of this process, in its tick.
 
         Ticks at which batches in flight are completed count as well.
-
-        Args:
-            trainer: The trainer.
-            stage: The stage.
         """
 
     def on_epoch(self, trainer: TrainerView, result: EpochResult) -> None:
         """Act after an epoch, before its checkpoint.
 
         Where stages run freely in separate processes, this comes for all epochs at the end.
-
-        Args:
-            trainer: The trainer.
-            result: Result of the epoch.
         """
 
     def on_evaluation(
@@ -151,10 +146,7 @@ class Callback:
 
         It is written while the training goes on, and this comes some ticks after its own, at
         the latest before the next one is begun; for the last checkpoint before ``fit`` ends.
-
-        Args:
-            trainer: The trainer.
-            folder: Folder of the checkpoint, which ``trainer.resume`` takes.
+        ``trainer.resume`` takes its folder.
         """
 
     def state_dict(self) -> dict[str, Any]:
@@ -166,11 +158,9 @@ class Callback:
         return {}
 
     def load_stage_tensors(self, stage: Stage, tensors: dict[str, Tensor]) -> None:
-        """Continue from what a checkpoint kept for a stage, after ``on_start``.
+        """Continue from what ``stage_tensors`` returned for a checkpoint, after ``on_start``.
 
-        Args:
-            stage: The stage, perhaps cut elsewhere than before the checkpoint.
-            tensors: What ``stage_tensors`` returned for its weights and buffers.
+        The stage may be cut elsewhere than before the checkpoint.
         """
 
 

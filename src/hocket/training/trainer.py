@@ -290,9 +290,7 @@ class Trainer:
             DataError: There is no tensor among the inputs.
             NonFiniteError: An output, loss or gradient is NaN or infinite.
 
-        >>> network = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 2))
-        >>> sgd = lambda weights: torch.optim.SGD(weights, lr=0.1)
-        >>> trainer = Trainer(network, stages=2, optimizer=sgd)
+        >>> trainer = Trainer([nn.Linear(8, 8), nn.Linear(8, 2)], optimizer=torch.optim.SGD)
         >>> batch = torch.ones(4, 8), torch.tensor([0, 1, 0, 1])
         >>> [trainer.step(*batch) is None for _ in range(4)]
         [True, False, False, False]
@@ -338,7 +336,13 @@ class Trainer:
             return self._session.ticks.end_epoch()
 
     def finish(self) -> list[Event]:
-        """Complete every batch in flight and apply every gradient."""
+        """Complete every batch in flight and apply every gradient.
+
+        >>> trainer = Trainer([nn.Linear(8, 8), nn.Linear(8, 2)], optimizer=torch.optim.SGD)
+        >>> loss = trainer.step(torch.ones(4, 8), torch.tensor([0, 1, 0, 1]))
+        >>> [str(event.action) for event in trainer.finish()]
+        ['F1.0', 'B1.0', 'U1.0', 'B0.0', 'U0.0']
+        """
         setup, state = self._session.setup, self._fit_state
         counts_epochs = setup.scheduler is not None and setup.scheduler_unit == "epoch"
         if counts_epochs and state.epoch == 0 and state.batches:
@@ -468,7 +472,7 @@ class Trainer:
     def save(self, folder: Path | str, *, keep: int = 3, note: Any = None) -> None:
         """Write a checkpoint of the training as it is between two ticks, and wait for it.
 
-        Among several processes all must call it after the same tick.
+        Among several processes all must call it after the same tick. ``resume`` has an example.
 
         Args:
             folder: Folder of checkpoints, in which each gets a folder.
@@ -533,8 +537,7 @@ class Trainer:
         Raises:
             DataError: There are no batches.
 
-        >>> sgd = lambda weights: torch.optim.SGD(weights, lr=0.1)
-        >>> trainer = Trainer(nn.Linear(8, 2), stages=1, optimizer=sgd)
+        >>> trainer = Trainer(nn.Linear(8, 2), stages=1, optimizer=torch.optim.SGD)
         >>> result = trainer.evaluate([(torch.ones(4, 8), torch.tensor([0, 1, 0, 1]))])
         >>> result.error
         0.5
@@ -558,8 +561,7 @@ class Trainer:
         Raises:
             DataError: A batch has no tensors as inputs.
 
-        >>> sgd = lambda weights: torch.optim.SGD(weights, lr=0.1)
-        >>> trainer = Trainer(nn.Linear(8, 2), stages=1, optimizer=sgd)
+        >>> trainer = Trainer(nn.Linear(8, 2), stages=1, optimizer=torch.optim.SGD)
         >>> outputs = trainer.predict([torch.ones(4, 8), torch.ones(3, 8)])
         >>> [tuple(output.shape) for output in outputs]
         [(4, 2), (3, 2)]
@@ -609,6 +611,10 @@ class Trainer:
 
         It shares its tensors with the network: clone or save them before later steps.
         Among several processes all must call it, and all get all of it.
+
+        >>> trainer = Trainer([nn.Linear(8, 8), nn.Linear(8, 2)], optimizer=torch.optim.SGD)
+        >>> list(trainer.state_dict())
+        ['0.weight', '0.bias', '1.weight', '1.bias']
         """
         self.collect()
         state: dict[str, Any] = self.network.state_dict()

@@ -12,6 +12,10 @@ COMMANDS = {
         "hocket report runs/*",
         "hocket report sweeps/mine --out study.html",
     ),
+    "script": (
+        "Print a Python script that trains as a run has trained, to begin one's own with.",
+        "hocket script runs/NAME > train.py",
+    ),
     "watch": (
         "Show the report of runs in a browser while they train.",
         "hocket watch runs",

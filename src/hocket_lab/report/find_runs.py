@@ -10,10 +10,11 @@ from typing import Any
 
 from hocket.errors import HocketError, OptionError, RunFolderError
 from hocket.runs.config import RunConfig, parse_config
+from hocket.runs.read_folder import DAMAGED, run_folders
 from hocket_lab.report.rates import ReportedStudy, read_study
-from hocket_lab.report.reported_run import DAMAGED, BatchMetrics, ReportedRun, read_run
+from hocket_lab.report.reported_run import BatchMetrics, ReportedRun, read_run
 from hocket_lab.studies.curve import Point
-from hocket_lab.studies.record import FILE, RUNS, SweepRecord
+from hocket_lab.studies.record import FILE, SweepRecord
 from hocket_lab.studies.rows import DEFAULTS, with_learning_rate
 from hocket_lab.studies.selection import is_chosen
 
@@ -70,20 +71,13 @@ def _read_path(path: Path) -> Iterator[ReportedRun | ReportedStudy | str]:
         yield f"{str(path)!r} {problem}; give the folders of runs"
         return
     try:
-        if (path / "run.json").is_file():
-            yield read_run(path)
-        elif (path / FILE).is_file():
+        if (path / FILE).is_file() and not (path / "run.json").is_file():
             yield from _read_study(path)
-        elif inner := sorted(
-            # Of a folder of runs, or of a study without a record yet.
-            file.parent
-            for pattern in ("*/run.json", f"{RUNS}/*/run.json")
-            for file in path.glob(pattern)
-        ):
+        elif (inner := run_folders(path)) not in ([], [path]):
             for folder in inner:
                 yield from _read_path(folder)
         else:
-            yield read_run(path)  # which refuses it
+            yield read_run(path)  # which refuses what is none
     except HocketError as error:
         yield str(error)
 

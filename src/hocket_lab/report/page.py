@@ -8,14 +8,39 @@ from dataclasses import replace
 from importlib.resources import files
 from pathlib import Path
 
-from hocket.errors import OptionError, RunFolderError
+from hocket.errors import OptionError, RunFolderError, warn
 from hocket.files import write_text_atomically
+from hocket.runs.read_folder import DAMAGED
+from hocket.runs.results import matching_paths
 from hocket_lab.report import curves, plans, programs, rates, summaries
-from hocket_lab.report.find_runs import FoundRuns
+from hocket_lab.report.find_runs import FoundRuns, find_runs
 from hocket_lab.report.groups import Group, compare_settings, group_runs
 from hocket_lab.report.line_chart import line_sample
 from hocket_lab.report.markup import Child, Markup, element
-from hocket_lab.report.reported_run import DAMAGED, ReportedRun
+from hocket_lab.report.reported_run import ReportedRun
+
+
+class Report:
+    """Report of runs side by side, which a notebook shows as the value of a cell.
+
+    A folder that cannot be read is left out, with a warning.
+
+    Args:
+        paths: Run folders, folders of them, folders of studies, or patterns such as ``runs/*``.
+
+    Raises:
+        RunFolderError: There is no run that can be read.
+    """
+
+    def __init__(self, *paths: Path | str) -> None:
+        self._page, found = build_fitting_page(find_runs(matching_paths(*paths)))
+        for reason in found.left_out:
+            warn(f"left out: {reason}")
+
+    def _repr_html_(self) -> Markup:
+        sandbox = "allow-scripts allow-downloads"  # its script does not reach the notebook
+        style = "width: 100%; height: 80vh; border: 0"
+        return element("iframe", srcdoc=self._page, sandbox=sandbox, style=style)
 
 
 def write_report(found: FoundRuns, file: Path) -> FoundRuns:

@@ -7,10 +7,11 @@ from typing import Any
 from hocket.errors import HocketError
 from hocket.files import read_json
 from hocket.partition.plan import Plan
+from hocket.runs.read_folder import DAMAGED
 from hocket_lab.planner.simulate import StageTimes
 from hocket_lab.report.groups import Group
 from hocket_lab.report.markup import Markup, element
-from hocket_lab.report.reported_run import DAMAGED, ReportedRun
+from hocket_lab.report.reported_run import ReportedRun
 from hocket_lab.report.tables import Cell, Row, group_cell, number, sortable_table
 
 

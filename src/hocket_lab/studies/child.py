@@ -13,10 +13,10 @@ from pathlib import Path
 from hocket.distributed.launching.deferred_compiler import defer_compiler
 from hocket.errors import HocketError, NonFiniteError, RunFolderError
 from hocket.runs.config import RunConfig, parse_config
+from hocket.runs.read_folder import METRICS_FILE, metric_rows
 from hocket.runs.run_dir import lock_run_dir
 from hocket.runs.start import train_in_process
 from hocket.runs.summary import Summary
-from hocket_lab.studies.curve import count_epochs
 from hocket_lab.studies.rows import file_digests
 from hocket_lab.studies.run_folder import RunResult, write_result
 
@@ -77,7 +77,8 @@ def _finished(run_dir: Path, epochs: int) -> RunResult:
         run_dir: Its folder.
         epochs: Number of epochs that it has trained.
     """
-    if (written := count_epochs(run_dir)) >= epochs:
+    written = sum(1 for _ in metric_rows(run_dir / METRICS_FILE, "epoch"))
+    if written >= epochs:
         return RunResult("finished")
     return RunResult(
         "failed",

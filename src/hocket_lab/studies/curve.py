@@ -1,25 +1,21 @@
 """Curve of a run: its metrics against batches, updates, samples and seconds."""
 
-import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 from hocket.errors import OptionError
-from hocket.files import read_lines
 from hocket.methods import Method, parse_method
 from hocket.options.named import Named
 from hocket.remedies.registry import split_remedies
 from hocket.runs.build import build_run_method
 from hocket.runs.config import RunConfig
 from hocket.runs.own_code import own_functions
+from hocket.runs.read_folder import METRICS_FILE, metric_rows
 from hocket_lab.studies.target import Target
-
-METRICS_FILE = "metrics.jsonl"
-"""File of a run folder with the metrics of its epochs."""
 
 
 @dataclass(frozen=True)
@@ -138,11 +134,6 @@ def build_read_method(config: RunConfig) -> Method:
     return build_run_method(config)
 
 
-def count_epochs(folder: Path) -> int:
-    """Return the number of epochs in the metrics of a run."""
-    return sum(1 for _ in metric_rows(folder / METRICS_FILE, "epoch"))
-
-
 def epoch_length(folder: Path, config: RunConfig) -> int | None:
     """Return the number of batches in a run's first epoch; None if that has not ended.
 
@@ -214,11 +205,3 @@ def read_gradient_error(folder: Path) -> list[StageError]:
         StageError(stage, fmean(r["cosine"] for r in rows), fmean(r["ratio"] for r in rows))
         for stage, rows in sorted(by_stage.items())
     ]
-
-
-def metric_rows(file: Path, *kinds: str) -> Iterator[dict[str, Any]]:
-    """Yield the rows of some kinds of a file of metrics; none if there is no such file."""
-    if not file.exists():
-        return
-    starts = tuple(f'{{"kind": "{kind}"'.encode() for kind in kinds)
-    yield from (json.loads(line) for line in read_lines(file) if line.startswith(starts))

@@ -89,6 +89,9 @@ class SweepRecord:
         except OSError as error:
             raise RunFolderError(cannot_write_study(self.folder, error)) from error
 
+    def _repr_markdown_(self) -> str:  # for notebooks
+        return markdown(self.values, None)
+
     @staticmethod
     def read(folder: Path | str) -> "SweepRecord":
         """Read the record in the folder of a study.

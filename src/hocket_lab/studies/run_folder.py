@@ -9,7 +9,7 @@ from typing import Literal, TypeAlias, get_args
 from hocket.errors import OptionError, RunFolderError, format_problems
 from hocket.files import open_regular_file, read_json
 from hocket.runs.config import RunConfig, write_json
-from hocket_lab.studies.curve import METRICS_FILE
+from hocket.runs.read_folder import METRICS_FILE
 from hocket_lab.studies.rows import Run, choices
 
 RESULT = "result.json"

@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from benchmarks.harness.balance import Balancer, balance_pipeline
 from benchmarks.peers.pipeline import one_per_process, round_robin, v_shape
 from hocket.partition import Plan
-from hocket.partition.costs.balance import balance
 from unit.benchmarks.small_workloads import exact
 
 COSTS = st.lists(st.integers(0, 20).map(float), min_size=6, max_size=8)
@@ -32,14 +31,6 @@ def test_no_other_cut_has_a_shorter_step(homes, costs, microbatches):
     shortest = min(step(costs, cuts, homes, microbatches) for cuts in others)
     assert found in others
     assert step(costs, found, homes, microbatches) == shortest
-
-
-@given(costs=COSTS)
-def test_with_a_stage_for_every_process_the_largest_is_smallest(costs):
-    def largest(cuts):
-        return max(sum(costs[a:b]) for a, b in itertools.pairwise([0, *cuts, len(costs)]))
-
-    assert largest(balance_pipeline(costs, one_per_process(3), 4)) == largest(balance(costs, 3))
 
 
 def test_layers_are_timed_once_for_each_size_of_micro_batch_and_their_times_decide():

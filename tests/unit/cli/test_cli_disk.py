@@ -134,22 +134,6 @@ def test_code_that_a_file_names_is_run_only_if_the_user_names_it(call, way, netw
     assert not Path("harm").exists()
 
 
-# What could not be used later is refused at once.
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        ("--network mlpp --data cifar10 --data-dir none", "unknown network 'mlpp'"),
-        ("--network own.py:net --data cifar10 --data-dir none", "cannot import 'own.py'"),
-        ("--processes 1.5", "--processes: wanted a whole number, got '1.5'"),
-        ("--max-restarts 0.4", "--max-restarts: wanted a whole number, got '0.4'"),
-    ],
-)
-def test_mistakes_show_before_anything_is_read(refused, words, said):
-    assert said in refused("train", *words.split())
-
-
 def test_a_home_folder_after_an_equals_sign_is_that_of_the_user(call, tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path / "me"))
     (tmp_path / "me").mkdir()

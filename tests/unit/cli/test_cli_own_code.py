@@ -1,17 +1,21 @@
-"""Methods, remedies and data sets of the user have names on the command line."""
+"""Networks, methods, remedies and data sets of the user have names."""
 
 import json
 import re
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
+import torch
 
+from hocket import data
 from hocket.errors import OptionError
 from hocket.methods import parse_method
 from hocket.methods.registry import forwards_first, normalize_method
+from hocket.options import Named
 from hocket.remedies import parse_remedies
-from hocket.runs.build import load_data
+from hocket.runs.build import build_network, load_data
 from hocket.runs.config import RunConfig
 from hocket.runs.own_code import named_code
 from hocket_lab.studies.rows import Run
@@ -21,10 +25,13 @@ from unit.lab.studies.in_process import run_here
 MINE = """
 from __future__ import annotations
 
+import beside
+
 from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
+from torch import nn
 
 from hocket.data import Data
 from hocket.data.batches import Batches, InMemory
@@ -49,9 +56,22 @@ def toy(*, batch_size, seed=0, size: int = 64):
     return Data("toy", train, Batches(examples, batch_size), 2, (8,), "vectors")
 
 
-def number():
-    return 3
+def small(num_classes, in_features, width=4):
+    layers = nn.Linear(in_features, width), nn.Linear(width, num_classes)
+    return nn.Sequential(nn.Flatten(), *layers)
+
+
+def failing():
+    return 1 / 0
+
+
+def number(classes=3):
+    return classes
+
+
+_hidden = 3
 """
+DIGITS = data.load("digits", batch_size=32)
 METHOD = "mine.py:late:extra=1+mine.py:Half(share=0.25)"
 TRAIN = ("--data", "mine.py:toy:size=32", "--network", "mlp:hidden=[8,8]", "--batch-size", "8")
 
@@ -61,8 +81,10 @@ def mine(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])
     Path("mine.py").write_text(MINE)
+    Path("beside.py").touch()
     yield
-    sys.modules.pop("mine", None)
+    for name in ("mine", "beside"):
+        sys.modules.pop(name, None)
 
 
 def test_a_function_builds_a_method_or_loads_data_and_a_class_is_a_remedy():
@@ -77,9 +99,44 @@ def test_a_function_builds_a_method_or_loads_data_and_a_class_is_a_remedy():
     assert (data.shape, len(data.train)) == ((8,), 4)
 
 
+@pytest.mark.parametrize("module", ["mine.py", "./mine.py", "mine"])
+def test_a_file_and_a_module_give_the_network_fitted_to_the_data(module):
+    run = RunConfig(network=f"{module}:small:width=6")
+    network = build_network(run, DIGITS)
+    assert network[1].weight.shape == (6, 64)
+    assert network(torch.zeros(2, 1, 8, 8)).shape == (2, 10)
+    assert Named.parse(run.network).title == "small"
+    again = build_network(run, DIGITS)
+    assert torch.equal(network[1].weight, again[1].weight)
+
+
+def test_a_file_that_fails_leaves_no_module():
+    Path("mine.py").write_text("1 / 0")
+    with pytest.raises(OptionError, match="ZeroDivisionError"):
+        build_network(RunConfig(network="mine.py:small"), DIGITS)
+    assert "mine" not in sys.modules
+
+
+NETWORKS = {
+    "nowhere:small": r"cannot import 'nowhere' for the network 'nowhere:small'.*ModuleNo",
+    "mine.py": r"is a file; .*mine.py:build",
+    "nowhere.py:small": "FileNotFoundError: .*nowhere.py.*name a module, or a file",
+    "mine:smal": "unknown function of 'mine': 'smal' .did you mean",
+    "mine:_hidden": "unknown function of 'mine': '_hidden'",
+    "mine:small:depth=2": "small does not take these options: got an unexpected",
+    "mine:failing": "failing fails: ZeroDivisionError",
+    "resnet20:wide": "cannot read 'wide' in 'resnet20:wide'",
+    "mine:number": "number returns a int; return a torch.nn.*Module",
+}
+
+
 @pytest.mark.parametrize(
     ("build", "message"),
     [
+        *(
+            (partial(build_network, RunConfig(network=name), DIGITS), f"(?s){said}")
+            for name, said in NETWORKS.items()
+        ),
         (lambda: parse_method("mine.py:late:power=2"), "'power' .*; there are: extra, order"),
         (lambda: parse_method("mine.py:late:extra=many"), "extra is 'many'"),
         (lambda: parse_method("mine.py:number"), "mine.py:number returns a int; .*Method"),

@@ -132,11 +132,7 @@ def test_a_signal_leaves_a_checkpoint_of_its_tick(call, whole, monkeypatch, numb
 
 
 def test_the_command_to_resume_is_quoted_and_names_a_network_of_ones_own(call, monkeypatch):
-    Path("nets.py").write_text(
-        "import hocket\n\n\ndef build(in_features, num_classes):\n"
-        "    options = dict(in_features=in_features, num_classes=num_classes)\n"
-        "    return hocket.zoo.mlp(hidden=[16, 16], **options)\n"
-    )
+    Path("nets.py").write_text("from hocket.zoo import mlp as build\n")
     stop_at(monkeypatch, 17, signal.SIGINT)
     words = ("--network", "nets.py:build", "--run-dir", "my run")
     told = call("train", *QUICK[2:], *words)[2]

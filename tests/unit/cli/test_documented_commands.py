@@ -87,8 +87,8 @@ RUN = [command for command in documented() if command not in ELSEWHERE]
 
 def make_small(command):
     """Return the words of a command in its small form."""
-    name, *words = shlex.split(command.removeprefix("hocket "))
-    if name == "report":  # whose paths are expanded by the shell
+    name, *words = shlex.split(command.removeprefix("hocket ").partition(" > ")[0])
+    if name in ("report", "script"):  # whose paths are expanded by the shell
         return [name, *("runs/NAME" if word == "runs/*" else word for word in words)]
     if name == "sweep":
         return [name, *(word for word in words if word not in ("--data-dir", "DIR"))]
@@ -140,7 +140,7 @@ def test_a_documented_command_runs(command, folder, tmp_path, monkeypatch, capsy
     for file in folder.iterdir():
         (tmp_path / file.name).symlink_to(file)
     words = make_small(command)
-    if not {"--resume", "--config", "report", "--timeline"} & set(words):
+    if not {"--resume", "--config", "report", "script", "--timeline"} & set(words):
         (tmp_path / "runs").unlink()
     if "--plan-out" in words:
         (tmp_path / "plan.json").unlink()

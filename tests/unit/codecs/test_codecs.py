@@ -6,35 +6,16 @@ import re
 import pytest
 import torch
 
-from hocket.codecs import VQ, Cast, Exact, Integers
+from hocket.codecs import VQ, Integers
 from hocket.codecs.registry import as_codec
 from hocket.errors import NonFiniteError, OptionError
-from hocket.tree import tensors
 
-ALL = [
-    Exact(),
-    Cast(torch.bfloat16),
-    Cast(torch.float16),
+LOSSY = [
     Integers(),
     VQ(groups=2, codes=4),
     VQ(groups=4, codes=4),
     VQ(groups=1, codes=300),
 ]
-LOSSY = ALL[3:]
-
-
-def maps(dtype=torch.float32, *, channels_last=True):
-    generator = torch.Generator().manual_seed(0)
-    made = torch.randn(10, 4, 6, 5, generator=generator, dtype=dtype)
-    return made.contiguous(memory_format=torch.channels_last) if channels_last else made
-
-
-@pytest.mark.parametrize("codec", ALL, ids=str)
-def test_equal_seeds_give_equal_codes(codec):
-    one, other = codec.encoder(7), codec.encoder(7)
-    for _ in range(3):
-        pairs = zip(tensors(one.encode(maps())), tensors(other.encode(maps())), strict=True)
-        assert all(torch.equal(a, b) for a, b in pairs)
 
 
 def int8_bound(decoded, dtype, largest):
@@ -73,7 +54,7 @@ def test_int8_encodes_the_smallest_and_the_largest_numbers(dtype):
 @pytest.mark.parametrize("codec", LOSSY, ids=str)
 @pytest.mark.parametrize("value", [math.nan, math.inf])
 def test_nan_and_infinity_are_refused(codec, value):
-    tensor = maps(channels_last=False).clone()
+    tensor = torch.ones(10, 4, 6, 5)
     tensor[3, 1, 2, 2] = value
     with pytest.raises(NonFiniteError, match=f"to be sent holds {value}, which its codec"):
         codec.encoder(0).encode(tensor)

@@ -316,9 +316,7 @@ def test_a_part_of_cifar10_has_the_known_labels_and_normalisation():
 
 
 @real
-@pytest.mark.skipif(
-    "HOCKET_SLOW" not in os.environ, reason="decodes 60,000 images; set HOCKET_SLOW=1 to run"
-)
+@pytest.mark.longer
 def test_all_of_cifar10_has_the_published_statistics():
     train, test = read_release(CIFAR10, DATA_DIR)
     assert train.targets.bincount().tolist() == [5000] * 10

@@ -68,13 +68,6 @@ def report(folder):
     return 0
 
 
-def write(text):
-    # In one piece each, which print does not promise.
-    sys.stdout.write(f"{rank()} says {text}\n")
-    sys.stderr.write(f"{rank()} warns of {text}\n")
-    return 0
-
-
 # Ends of a process.
 
 
@@ -114,15 +107,6 @@ def exit_with_a_file_open(folder, code):
 def leave_a_thread_behind():
     threading.Thread(target=threading.Event().wait).start()
     return 0
-
-
-def fail_one_after_the_other(first, then):
-    """End process 0 with one code, and process 1 with the other once process 0 is gone."""
-    if rank() == 0:
-        return first
-    with contextlib.suppress(RuntimeError):
-        distributed.recv(torch.zeros(1), src=0)
-    return then
 
 
 def fail_without_a_store(kinds, command_line):

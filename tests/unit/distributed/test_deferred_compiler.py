@@ -24,7 +24,6 @@ USES = {
     "compiles": "assert torch.compile(torch.neg, backend='eager')(weight).sum() == -1",
     "submodule": "import torch._dynamo.config as c; assert c is torch._dynamo.config",
     "other submodule": "import torch._dynamo.backends.cudagraphs as c; assert c.__spec__",
-    "name": "from torch._dynamo import reset; reset()",
     "rules": "assert torch._dynamo.trace_rules.lookup(torch.neg)",
     "disable": "assert torch.compiler.disable(lambda: 3)() == 3",
 }

@@ -11,7 +11,11 @@ from torch.distributed import HashStore
 
 from hocket.distributed.failures import detector as failures
 from hocket.distributed.failures import first_failure, store_client
-from hocket.distributed.failures.detector import STATUS_REQUEST_KEY, FailureDetector
+from hocket.distributed.failures.detector import (
+    STATUS_REQUEST_KEY,
+    FailureDetector,
+    finish_operation,
+)
 from hocket.distributed.failures.first_failure import FAILURE_KEY
 from hocket.distributed.failures.phases import Phase, RunningClock, Status, TimeLimits
 from hocket.distributed.folder.identity import ProcessIdentity
@@ -308,19 +312,36 @@ def test_a_wait_for_the_code_of_a_caller_is_told_of(detectors, monkeypatch, idle
 
 
 class Unfinished:
-    """An operation of gloo that others have to take part in, until so many waits are over."""
+    """An operation of gloo that others have to take part in, until so many waits are over.
 
-    def __init__(self, waits=math.inf):
-        self.waits = waits
+    Args:
+        waits: Number of waits that run out of time; it is completed after the last one.
+        error: Its error, if it fails then.
+    """
+
+    def __init__(self, waits=math.inf, error=None):
+        self.waits, self.error = waits, error
 
     def wait(self, limit):
         if self.waits > 0:
             self.waits -= 1
             time.sleep(limit.total_seconds())
             raise RuntimeError("Operation timed out!")
+        if self.error is not None:
+            raise self.error
 
     def is_completed(self):
         return self.waits <= 0
+
+
+@pytest.mark.parametrize("waits", [0, 1])
+def test_an_operation_that_fails_ends_the_wait_with_its_own_error(detectors, waits):
+    operation = Unfinished(waits, RuntimeError("connection reset by peer"))
+    with (
+        pytest.raises(RuntimeError, match="connection reset by peer"),
+        detectors[0].waiting_for("waiting", [1], "it") as wait,
+    ):
+        finish_operation(wait, operation)
 
 
 def test_a_wait_may_have_a_limit_of_its_own(detectors):
@@ -451,7 +472,7 @@ def test_a_consequence_is_not_reported_while_the_store_is_slow(slow, pair):
     detector, other = pair
     slow.answers.clear()
     other.record.report(build_error("the cause"))
-    late = threading.Timer(4 * store_client.STORE_TIMEOUT_S, slow.answers.set)
+    late = threading.Timer(2 * store_client.STORE_TIMEOUT_S, slow.answers.set)
     late.start()
     assert str(detector.peer_lost(1, "reset")) == "stage 1 failed: ValueError: the cause"
     assert not detector.record.report(build_error("a consequence"))

@@ -1,6 +1,10 @@
 """Of processes that fail at the same time exactly one tells why."""
 
 import gc
+import os
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -9,6 +13,7 @@ from torch.distributed import HashStore
 from hocket.distributed.failures.detector import FailureDetector
 from hocket.distributed.failures.first_failure import FAILURE_KEY
 from hocket.distributed.folder.identity import ProcessIdentity
+from hocket.distributed.folder.launch_folder import LaunchFolder, Note
 from hocket.distributed.world import joined_worlds
 from hocket.errors import HangError, PeerFailedError, WorldError
 
@@ -133,3 +138,23 @@ def test_a_failure_to_join_is_told_in_the_world_that_others_join(
         joined_worlds.join_world(2, 1, 60.0, 1800.0)
     assert process.fails(error) == first
     assert entered.check([FAILURE_KEY]) == isinstance(error, WorldError)
+
+
+def test_what_two_processes_have_seen_at_the_same_time_is_not_mixed(tmp_path, monkeypatch):
+    """Both have opened a file, and the one with less to say writes last."""
+    folder, texts = LaunchFolder(tmp_path), ["a long message", "a short one"]
+    opened, written = threading.Barrier(2), threading.Event()
+
+    def write(path, text):
+        with open(path, "w") as file:
+            opened.wait(60)
+            if text == texts[1]:
+                written.wait(60)
+            file.write(text)
+        written.set()
+
+    monkeypatch.setattr(Path, "write_text", write)
+    monkeypatch.setattr(os, "getpid", threading.get_ident)  # a thread stands for a process
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(lambda text: folder.write(Note.SYMPTOM, text=text), texts))
+    assert folder.read(Note.SYMPTOM) in texts

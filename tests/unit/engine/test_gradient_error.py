@@ -101,13 +101,6 @@ def test_it_has_for_the_updates_before_which_it_is_flushed():
     assert [batch for batch in range(12) if exact(found[0, batch])] == [0, 1, 2, 3]
 
 
-def test_shrink_is_the_ratio():
-    found = compared(FDG(shrink=0.5), mlp(3), data(mlp, 6), lr=0.0)
-    for (stage, _), comparison in found.items():
-        assert comparison.cosine == pytest.approx(1, abs=1e-12)
-        assert comparison.ratio == pytest.approx(0.5 ** (2 - stage), rel=1e-12)
-
-
 def test_a_late_gradient_is_held_against_that_of_all_weights_of_now():
     """Computed here from the weights at the beginning of the tick of each backward."""
     modules, batches, gradients = mlp(3), data(mlp, 10), Gradients()
@@ -160,7 +153,9 @@ def test_a_target_out_of_range_is_told_as_in_any_training(method):
     batches[2][1][0] = CLASSES
     told = []
     for compare in (compared, train):
-        with pytest.raises(DataError, match="the targets do not fit the outputs") as caught:
+        with pytest.raises(
+            DataError, match=r"the targets do not fit the outputs.*arget 3 is"
+        ) as caught:
             compare(method, mlp(2), batches)
         told.append((str(caught.value), caught.value.__notes__))
     assert told[0] == told[1]

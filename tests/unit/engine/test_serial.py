@@ -3,26 +3,32 @@
 import pytest
 from torch import nn
 
-from contract.small import LOCKSTEP, data, mlp, sgd, train
+from contract.small import LOCKSTEP, STAGES, data, mlp, sgd, train
 from hocket import Trainer, unroll
 from hocket.methods import FDG, METHODS
 
 
 @pytest.mark.parametrize("name", LOCKSTEP)
 @pytest.mark.parametrize("epoch_end", ["carry", "drain"])
-def test_events_are_the_program(epoch_end, name):
+@pytest.mark.parametrize("stages", STAGES)
+def test_events_are_the_program_and_nothing_is_left_over(stages, epoch_end, name):
     method = METHODS[name](epoch_end=epoch_end)
-    trained = train(method, mlp(3), data(mlp, 4), epochs=2, lr=1e-3)
+    trained = train(method, mlp(stages), data(mlp, 4, last=2), epochs=2, lr=1e-3)
     program = [
         (tick, action)
-        for tick, actions in enumerate(unroll(method, 3, [4, 4]))
+        for tick, actions in enumerate(unroll(method, stages, [4, 4]))
         for action in actions
     ]
     if epoch_end == "carry":
         assert [(e.tick, e.action) for e in trained.events] == program
     assert [e.action for e in trained.events] == [action for _, action in program]
-    flushed = trained.trainer.stages[0].updater.version  # ends without gradients left
-    assert flushed > 0
+    for k, stage in enumerate(trained.trainer.stages):
+        assert [e.report.epoch for e in trained.of("B", k)] == [b // 4 for b in range(8)]
+        assert len(stage.in_flight) == 0
+        assert all(p.grad is None for p in stage.module.parameters())
+        port = stage.core.parts.to_previous
+        assert port._incoming.state_dict() == port._outgoing.state_dict() == []
+        assert stage.updater.version > 0
 
 
 @pytest.mark.parametrize("reason", ["no", "you tried: can't allocate memory: 9 bytes"])

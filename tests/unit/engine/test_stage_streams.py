@@ -165,11 +165,3 @@ def test_streams_are_refused_where_nothing_overlaps(stages, options, said):
     setup = Setup(device=device, streams=True, **given)
     with pytest.raises(OptionError, match=said):
         build.build_engine(build.EngineParts(setup, [mlp(2)] * stages, None, [], SoloWorld()))
-
-
-def test_a_trainer_refuses_them_too():
-    with (
-        Trainer(mlp(2), method="fdg", optimizer=sgd, streams=True) as trainer,
-        pytest.raises(OptionError, match="leave streams out"),
-    ):
-        trainer.step(*data(mlp, 1)[0])

@@ -46,19 +46,11 @@ WRONG = {
 }
 
 
-@pytest.mark.parametrize("field", WRONG)
-def test_a_choice_out_of_its_range_is_refused(field):
-    value, text = WRONG[field]
-    with pytest.raises(OptionError) as caught:
-        table(**{field: value})
-    assert text in str(caught.value)
-    assert "method 'table' cannot be built" in str(caught.value)
-
-
 def test_all_wrong_choices_are_reported_at_once():
     with pytest.raises(OptionError) as caught:
         table(**{field: value for field, (value, _) in WRONG.items()})
-    assert all(text in str(caught.value) for _, text in WRONG.values())
+    assert "method 'table' cannot be built" in str(caught.value)
+    assert [text for _, text in WRONG.values() if text not in str(caught.value)] == []
     for rate in (-1.0, float("nan"), float("inf"), True, "2"):
         with pytest.raises(OptionError, match="first_stage_rate is"):
             table(first_stage_rate=rate)

@@ -87,29 +87,6 @@ def test_weights_of_heads_are_named_after_their_stage():
     assert [name for name in names if name.startswith("signal of stage 0: ")]
 
 
-def test_weight_decay_on_matrices_only():
-    """Bit-equal to a plain loop with the same groups, as the page on own networks has it."""
-
-    def optimizer(named_parameters):
-        groups = {True: [], False: []}
-        for name, parameter in named_parameters:
-            groups[name.endswith("weight") and parameter.dim() > 1].append(parameter)
-        return optim.SGD(
-            [{"params": groups[True], "weight_decay": 0.5}, {"params": groups[False]}], lr=0.1
-        )
-
-    network, plain = nn.Sequential(*mlp(2)), nn.Sequential(*mlp(2))
-    trainer = Trainer(network, stages=2, method="bp", optimizer=optimizer)
-    alone = optimizer(list(plain.named_parameters()))
-    for x, y in data(mlp, 3):
-        trainer.step(x, y)
-        alone.zero_grad()
-        nn.functional.cross_entropy(plain(x), y).backward()
-        alone.step()
-    pairs = zip(network.parameters(), plain.parameters(), strict=True)
-    assert all(torch.equal(ours, theirs) for ours, theirs in pairs)
-
-
 class NeedsRate(optim.SGD):
     def __init__(self, params, rate) -> None:
         super().__init__(params, rate)

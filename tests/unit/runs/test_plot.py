@@ -46,6 +46,10 @@ def test_every_batch_is_in_the_svg_once_for_each_forward_and_backward(tmp_path, 
     assert numbers_in(svg) == {(str(batch), ""): 6 for batch in range(5)}
     assert [text for text in shown if text not in svg] == []
     assert "target" not in svg
+    # Letters are legible where the picture is shown 400 pixels wide.
+    (width,) = re.findall(r'viewBox="0 0 ([\d.]+) ', svg)
+    smallest = 100 * min(map(float, re.findall(r"scale\((0\.\d+) -", svg)))
+    assert smallest * 400 / float(width) >= 12
 
 
 @pytest.mark.parametrize(
@@ -74,26 +78,6 @@ def test_stages_of_back_propagation_wait_for_each_other_and_those_of_fdg_do_not(
     assert longest_tick("bp") >= 9
 
 
-# Measured timelines.
-
-
-def test_program_and_timeline_in_one_picture(tmp_path):
-    file = tmp_path / "both.svg"
-    ticks = unroll_method("fdg", 3, 20)
-    panels = [
-        program_panel(ticks, 3, "the program", first=10, batches=4),
-        timeline_panel(simulated_fdg(stages=3, batches=20).window(10, 4), "the measurement"),
-    ]
-    draw_panels(panels, file)
-    svg = file.read_text()
-    for text in ("the program", "the measurement", "wait"):
-        assert svg.count(f"<!-- {text} -->") == 1
-    assert svg.count("<!-- stage 1 -->") == 2
-    # Each of these batches has a forward and a backward on every stage, in both panels.
-    assert {numbers_in(svg)[str(batch), ""] for batch in range(10, 14)} == {12}
-    assert not {("0", ""), ("19", "")} & numbers_in(svg).keys()
-
-
 def test_rows_are_the_stages_that_were_recorded_with_the_numbers_that_fit(tmp_path):
     spans = (
         Span(2, "F", 123, 0, 0.0, 1.0),
@@ -104,19 +88,9 @@ def test_rows_are_the_stages_that_were_recorded_with_the_numbers_that_fit(tmp_pa
     draw_panels([timeline_panel(Timeline(spans), "narrow")], file)
     svg = file.read_text()
     assert set(numbers_in(svg)) == {("123", ""), ("456", "")}
-    assert "stage 2" in svg
-    assert "stage 0" not in svg
+    assert set(re.findall(r"stage \d", svg)) == {"stage 2"}
 
 
-@pytest.mark.parametrize(
-    ("name", "said"),
-    [
-        ("a.gif", r"use a name in \.svg, \.png or \.pdf"),
-        ("a.svg.txt", r"use a name in \.svg, \.png or \.pdf"),
-        ("none/a.svg", r"cannot draw to .*a\.svg': No such file"),
-    ],
-)
-def test_a_picture_that_cannot_be_written_is_an_error(tmp_path, name, said):
-    with pytest.raises(OptionError, match=said):
-        draw_program(unroll_method("fdg"), 3, "fdg", tmp_path / name)
-    assert list(tmp_path.iterdir()) == []
+def test_a_picture_that_cannot_be_written_is_an_error(tmp_path):
+    with pytest.raises(OptionError, match=r"cannot draw to .*a\.svg': No such file"):
+        draw_program(unroll_method("fdg"), 3, "fdg", tmp_path / "none/a.svg")

@@ -2,6 +2,7 @@
 
 import sys
 from dataclasses import fields
+from types import ModuleType
 
 import pytest
 
@@ -9,7 +10,8 @@ from hocket.errors import OptionError
 from hocket.methods import FDG
 from hocket.options.common_options import CommonOptions
 from hocket.runs.config import RunConfig
-from hocket.runs.resolve import ResolvedRun
+from hocket.runs.resolve import TRACKERS, ResolvedRun, parse_trackers
+from hocket.runs.train import train
 
 WRONG = {
     "method": "fgd",
@@ -58,3 +60,30 @@ def test_a_format_whose_package_is_missing_is_refused_before_the_training(monkey
     with pytest.raises(OptionError, match="weights_format 'safetensors' needs the package"):
         ResolvedRun.from_config(RunConfig(weights_format="safetensors"))
     ResolvedRun.from_config(RunConfig())
+
+
+# Trackers.
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("comet", "log_to is 'comet'; use 'wandb' or 'mlflow'"),
+        ("wandb,wandb", "log_to is 'wandb,wandb'; name each once"),
+        ("", "log_to is ''; use"),
+    ],
+)
+def test_other_names_are_refused(text, said):
+    with pytest.raises(OptionError) as caught:
+        parse_trackers(text)
+    assert said in str(caught.value)
+
+
+@pytest.mark.parametrize("name", TRACKERS)
+def test_without_its_package_a_tracker_is_refused_before_anything_is_made(
+    name, tmp_path, monkeypatch
+):
+    monkeypatch.setitem(sys.modules, name, ModuleType(name))
+    with pytest.raises(OptionError, match=rf"pip install 'hocket\[{name}\]'"):
+        train(RunConfig(log_to=name, run_dir=tmp_path / "run"))
+    assert list(tmp_path.iterdir()) == []

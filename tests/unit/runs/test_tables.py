@@ -52,27 +52,6 @@ def test_tables_list_every_method_every_remedy_and_every_option():
             assert f"{option}={default}" in options
 
 
-@pytest.mark.parametrize(
-    ("name", "column", "shown"),
-    [
-        ("fdg", "delay", "6 4 2 0"),
-        ("fdg", "staleness", "5 3 1 0"),
-        ("ddg", "delay", "3 2 1 0"),
-        ("bp", "delay", "0 0 0 0"),
-        ("adl", "staleness", "1.25 0.75 0.25 0"),
-        ("fdg", "locks", "none"),
-        ("ddg", "locks", "forward"),
-        ("bp", "locks", "forward, backward, update"),
-        ("fr", "graphs", "1 1 1 1"),
-        ("dgl", "delays", "1,-"),
-    ],
-)
-def test_the_numbers_are_those_of_the_papers(name, column, shown):
-    rows = rows_by_method(4)
-    assert rows[name][column] == shown
-    assert rows[name]["paper"]
-
-
 @pytest.mark.parametrize("stages", [1, 4, 5, 8])
 def test_a_method_that_is_refused_has_no_figures_and_a_reason(stages):
     """The Trainer refuses the same ones."""

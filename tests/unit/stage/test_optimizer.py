@@ -184,21 +184,6 @@ def test_plateaus_without_losses_are_refused():
             Trainer(mlp(2), **plateau | others).prepare(batches[0][0])
 
 
-def test_without_gradient_nothing_moves():
-    """No weight decay, no momentum: a stage does not change before its first gradient."""
-    modules, moved = mlp(3), []
-    before = [[p.clone() for p in module.parameters()] for module in modules]
-
-    def watch(event, stage):
-        if event.action.kind == "U":
-            moved.append(stage.index)
-        for k, module in enumerate(modules):
-            assert bool(different(before[k], module.parameters())) == (k in moved)
-
-    train(FDG(), modules, data(mlp, 8), watch=watch, weight_decay=0.1)
-    assert moved[0] == 2
-
-
 class RateRecorder:
     """Optimizer factory that records the learning rate of each step."""
 

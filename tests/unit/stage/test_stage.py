@@ -8,7 +8,6 @@ import torch
 from torch import Tensor, nn
 
 from contract.small import (
-    LOCKSTEP,
     data,
     different,
     mlp,
@@ -120,19 +119,6 @@ def test_a_report_counts_the_targets_that_the_loss_is_over(ignored):
     done = train(FDG(), mlp(2), batches, loss=loss)
     counts = [event.report.targets for event in done.of("B", 1)]
     assert counts == [int((targets != ignored).sum()) for _, targets in batches]
-
-
-@pytest.mark.parametrize("name", LOCKSTEP)
-def test_a_stage_keeps_no_gradient_behind_an_update(name):
-    kept = []
-
-    def watch(event, stage):
-        if event.action.kind == "U":
-            kept.append(stage.gradients)
-
-    train(METHODS[name](), mlp(2), data(mlp, 3), watch=watch, lr=1e-3)
-    assert kept
-    assert not any(kept)
 
 
 def test_randomness_is_put_back_after_an_error():

@@ -1,12 +1,17 @@
-"""A timeline is a value: its totals, its windows, and spans that are refused."""
+"""A timeline is a value: its totals, its windows, and spans that are refused.
+
+The totals of a recorder are those of the timeline of its spans.
+"""
 
 import math
+from itertools import count, pairwise
 
 import pytest
+from hypothesis import given
 
 from hocket.errors import DataError, OptionError
-from hocket.timeline import Fractions, Span, Timeline, Totals
-from unit.timeline.timelines import simulated_fdg
+from hocket.timeline import Fractions, Recorder, Span, Timeline, Totals
+from unit.timeline.timelines import build_timeline, recordings, simulated_fdg
 
 
 def span(kind, start_s, end_s, *, stage=0, batch=0, tick=0):
@@ -32,19 +37,6 @@ def test_fractions_refer_to_the_whole_timeline():
         0: Fractions(busy=0.4, communication=0.05, waiting=0.2),
         1: Fractions(busy=0.2, communication=0.0, waiting=0.3),
     }
-
-
-def test_a_send_inside_a_wait_inside_a_backward_counts_as_a_send():
-    timeline = Timeline((span("B", 0, 10), span("wait", 2, 8), span("send", 3, 4)))
-    assert timeline.totals() == {0: Totals(busy_s=4, communication_s=1, waiting_s=5)}
-    pieces = [(p.kind, p.start_s, p.end_s) for p in timeline.flatten().spans]
-    assert pieces == [
-        ("B", 0, 2),
-        ("wait", 2, 3),
-        ("send", 3, 4),
-        ("wait", 4, 8),
-        ("B", 8, 10),
-    ]
 
 
 def test_an_empty_timeline_has_no_length_and_a_wait_may_fill_its_action():
@@ -120,3 +112,77 @@ def test_of_many_problems_the_first_are_listed():
     with pytest.raises(DataError, match="not a timeline") as caught:
         Timeline((span("F", 2, 1),) * 100)
     assert len(str(caught.value).splitlines()) == 6
+
+
+# What a recorder has recorded.
+
+
+class Clock:
+    """Clock that returns the seconds it was set to."""
+
+    now_s = 0.0
+
+    def __call__(self):
+        return self.now_s
+
+
+def test_a_wait_inside_a_backward_is_not_busy():
+    clock = Clock()
+    recorder = Recorder(2, clock=clock)
+    with recorder.span("B", batch=7, tick=9):
+        clock.now_s = 0.002
+        with recorder.span("wait", batch=7, tick=9):
+            clock.now_s = 0.005
+            with recorder.span("send", batch=6, tick=9):
+                clock.now_s = 0.006
+        assert recorder.totals.waiting_s == pytest.approx(0.003), "read during a span"
+        assert recorder.totals.busy_s == 0.0
+        clock.now_s = 0.010
+    assert recorder.totals.busy_s == pytest.approx(0.006)
+    assert recorder.totals.waiting_s == pytest.approx(0.003)
+    assert recorder.totals.communication_s == pytest.approx(0.001)
+    spans = [(s.stage, s.kind, s.batch, s.tick, s.start_s, s.end_s) for s in recorder.spans]
+    assert spans == [
+        (2, "send", 6, 9, 0.005, 0.006),
+        (2, "wait", 7, 9, 0.002, 0.006),
+        (2, "B", 7, 9, 0.0, 0.010),
+    ]
+
+
+def test_without_spans_the_totals_are_the_same():
+    kept, light = (Recorder(0, keep=keep, clock=count().__next__) for keep in (True, False))
+    for recorder in (kept, light):
+        for batch in range(3):
+            with recorder.span("F", batch, batch), recorder.span("send", batch, batch):
+                pass
+    assert light.totals == kept.totals == Totals(6.0, 3.0, 0.0)
+    assert len(kept.spans) == 6
+    assert light.spans == ()
+
+
+def test_an_exception_ends_a_span():
+    recorder = Recorder(0, clock=count().__next__)
+    with pytest.raises(ZeroDivisionError), recorder.span("F", 0, 0), recorder.span("U", 0, 0):
+        raise ZeroDivisionError
+    with recorder.span("F", 1, 1):
+        pass
+    assert [span.name for span in recorder.spans] == ["update 0", "forward 0", "forward 1"]
+    assert recorder.totals.busy_s == 4.0
+
+
+@given(recordings())
+def test_the_recorder_and_its_timeline_agree_and_pieces_follow_each_other(recorders):
+    timeline = build_timeline(recorders)
+    totals = timeline.totals()
+    for recorder in recorders:
+        expected = totals.get(recorder.stage, Totals(0.0, 0.0, 0.0))
+        for name, spent_s in vars(recorder.totals).items():
+            assert getattr(expected, name) == pytest.approx(spent_s, abs=1e-12)
+    for parts in timeline.fractions().values():
+        assert 0 <= parts.busy + parts.communication + parts.waiting <= 1 + 1e-9
+    flat = timeline.flatten()
+    for stage in flat.stages:
+        pieces = [span for span in flat.spans if span.stage == stage]
+        assert all(a.end_s <= b.start_s for a, b in pairwise(pieces))
+    assert flat.flatten() == flat
+    assert Timeline(tuple(reversed(flat.spans))) == flat

@@ -1,5 +1,9 @@
-"""Resuming: the checkpoints that a trainer continues from, and those that it refuses."""
+"""Resuming: the checkpoints that a trainer continues from, and those that it refuses.
 
+After a tick that an error cuts short there are none, and no step.
+"""
+
+import math
 from dataclasses import replace
 from functools import partial
 from itertools import islice
@@ -20,8 +24,8 @@ from hocket.checkpoint.directory import (
     write_file,
 )
 from hocket.checkpoint.serialize import pack
-from hocket.errors import CheckpointError, HocketError
-from hocket.methods import ADL, DDG, DGL, FDG, METHODS
+from hocket.errors import CheckpointError, DataError, HocketError, NonFiniteError
+from hocket.methods import ADL, BP, DDG, DGL, FDG, METHODS
 from hocket.remedies import Predict, StalenessRate
 
 
@@ -211,6 +215,41 @@ def test_a_tick_that_was_cut_short_is_not_saved(method, tmp_path):
     whole = stepped(trainer_of(mlp(2), method), batches)
     stepped(later, batches[2:])
     assert different(whole.state_dict().values(), later.state_dict().values()) == []
+
+
+def test_a_group_of_batches_that_has_lost_one_is_not_updated():
+    batches = data(mlp, 3)
+    trainer = trainer_of(mlp(2), BP(accumulate=2))
+    stepped(trainer, batches[:1])
+    with pytest.raises(DataError, match="is out of bounds"):
+        trainer.step(batches[1][0], batches[1][1] + 1000)
+    with pytest.raises(HocketError, match="and the batches before their update are lost"):
+        stepped(trainer, batches[2:])
+
+
+def test_a_batch_that_breaks_is_left_out_where_nothing_is_in_flight():
+    batches = data(mlp, 3)
+    broken = batches[0][0], batches[0][1] + 1000
+    trainer, wanted = trainer_of(mlp(2), BP()), trainer_of(mlp(2), BP())
+    with pytest.raises(DataError, match="is out of bounds"):
+        trainer.step(*broken)
+    assert not any(len(stage.in_flight) for stage in trainer.stages)
+    stepped(trainer, batches)
+    stepped(wanted, batches)
+    assert not different(trainer.network.parameters(), wanted.network.parameters())
+
+
+@pytest.mark.parametrize("every", [1, 4])
+def test_no_step_follows_one_that_found_nan(every):
+    trainer = trainer_of(mlp(2), check_every=every)
+    batches = data(mlp, 12)
+    batches[2][0].fill_(math.nan)
+    with pytest.raises(NonFiniteError):
+        stepped(trainer, batches)
+    with pytest.raises(HocketError, match="cut short by NonFiniteError"):
+        stepped(trainer, batches[4:])
+    with pytest.raises(HocketError, match="are lost; resume a new"):
+        trainer.finish()
 
 
 def test_a_trainer_that_has_trained_and_an_empty_folder_are_refused(saved, tmp_path):

@@ -14,35 +14,25 @@ from lion_pytorch import Lion
 from torch import nn, optim
 
 from contract.small import data, different, mlp, sgd, train
-from hocket import Trainer
+from hocket import Plan, Trainer
 from hocket.errors import DataError, HocketError, OptionError
 from hocket.methods import FDG, build_method, parse_method
+from hocket.runs.build import build_optimizer_factory
+from hocket.runs.config import RunConfig
+from hocket.runs.resolve import parse_trackers
 from hocket.stage.training_options import TrainingOptions
+from hocket.training import trainer as trainer_module
+from hocket.training.callback import Callback
+from hocket.training.session.cut_network import CutNetwork
 from hocket.training.session.no_effect import SCALE_FREE
+from hocket.training.trainer import _device_here
 
 
 def test_all_wrong_options_are_told_at_once():
+    wrong = {"device": "tpu", "loss": 3, "clip": "loose", "codec": "int9", "seeed": 1}
     with pytest.raises(OptionError) as caught:
-        Trainer(
-            mlp(2),
-            optimizer=sgd,
-            device="tpu",
-            loss=3,
-            clip="loose",
-            codec="int9",
-            seed=-1,
-            precision="fp8",
-            timeout_s=9.0,
-            slow_timeout_s=5.0,
-            skip_batches=[-2],
-            stage_speeds=(1.0, 2.0),
-            gradient_error_every=2,
-            seeed=1,
-        )
-    for part in (
-        "'tpu'", "loss is 3", "'loose'", "'int9'", "seed is -1", "'fp8'", "skip_batches has -2",
-        "stage_speeds", "on_gradient_error", "'seeed'",
-    ):  # fmt: skip
+        Trainer(mlp(2), optimizer=sgd, **wrong)
+    for part in ("'tpu'", "loss is 3", "'loose'", "'int9'", "'seeed'"):
         assert part in str(caught.value)
 
 
@@ -243,3 +233,126 @@ def test_a_loop_without_ends_of_epochs_hears_that_its_scheduler_stands_still(end
     assert ["call end_epoch" in str(each.message) for each in caught] == [True] * (
         not ends_epochs
     )
+
+
+def test_alone_a_process_leads_and_gathers_from_itself():
+    trainer = Trainer(mlp(2), optimizer=sgd)
+    assert trainer.gather({"a": 1}) == [{"a": 1}]
+    assert trainer.sent_bytes == 0
+    trainer.fit(data(mlp, 2), epochs=1, progress=False)
+    assert trainer.sent_bytes == 0
+    state = trainer.state_dict()
+    assert different(state.values(), trainer.network.state_dict().values()) == []
+    assert trainer.timeline().spans == ()  # only totals are kept without a trace
+    assert all(stage.recorder.totals.busy_s > 0 for stage in trainer.stages)
+
+
+def test_a_second_fit_counts_all_epochs(capsys):
+    trainer = Trainer(mlp(2), optimizer=sgd)
+    for epochs in (2, 3):
+        trainer.fit(data(mlp, 2), epochs=epochs)
+    lines = capsys.readouterr().err.splitlines()
+    assert [line.partition(":")[0] for line in lines] == [
+        *("epoch 1/2", "epoch 2/2"),
+        *("epoch 3/5", "epoch 4/5", "epoch 5/5"),
+    ]
+
+
+# The device of a process: the one that is asked for, or a GPU for each.
+
+
+@pytest.fixture
+def two_gpus(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(trainer_module, "find_device", lambda network: torch.device("cuda", 0))
+    for name in ("RANK", "LOCAL_RANK"):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.mark.parametrize(
+    ("variables", "device", "wanted"),
+    [
+        ({}, None, "cuda:0"),
+        ({}, "cuda", "cuda:0"),
+        ({"LOCAL_RANK": "1", "RANK": "4"}, "cuda", "cuda:1"),
+        ({"LOCAL_RANK": "1", "RANK": "4"}, None, "cuda:1"),
+        ({"LOCAL_RANK": "1", "RANK": "4"}, "cuda:0", "cuda:0"),
+        ({"RANK": "3"}, None, "cuda:1"),
+    ],
+    ids=str,
+)
+@pytest.mark.usefixtures("two_gpus")
+def test_each_process_of_a_machine_has_the_next_gpu(variables, device, wanted, monkeypatch):
+    """Also where the network of each is on the first one, and without a local rank."""
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    assert _device_here(nn.Linear(1, 1), device) == torch.device(wanted)
+
+
+def test_short_memory_of_a_gpu_is_not_taken_for_inputs_that_a_network_refuses():
+    class Large(nn.Module):
+        def forward(self, x):
+            raise torch.OutOfMemoryError("CUDA out of memory")
+
+    with pytest.raises(torch.OutOfMemoryError, match="CUDA out of memory"):
+        CutNetwork(Large(), 2).accepts(torch.ones(1, 3))
+
+
+# Habits from other libraries.
+
+
+class Nothing(torch.optim.SGD):
+    """Optimizer that finds its rate itself, as Adafactor of transformers does."""
+
+    def __init__(self, weights):
+        super().__init__(weights, lr=0.1)
+        for group in self.param_groups:
+            group["lr"] = None
+
+
+def of_inference():
+    with torch.inference_mode():
+        return mlp(2)
+
+
+def prepared(network=None, **options):
+    trainer = Trainer(network or mlp(2), **({"optimizer": sgd} | options))
+    trainer.prepare(data(mlp, 1)[0][0])
+
+
+REFUSALS = {
+    "no rate": (
+        lambda: prepared(optimizer=Nothing),
+        "Nothing, has weights without a rate 'lr'",
+    ),
+    "function": (lambda: prepared(lambda x: x, stages=2), "give a module, or a list"),
+    "meta": (lambda: prepared(nn.Linear(2, 2, device="meta")), "device is 'meta'"),
+    "inference": (lambda: prepared(of_inference()), "built in inference_mode"),
+    "callback": (
+        lambda: Trainer(mlp(2), optimizer=sgd).fit([], epochs=1, callbacks=[Callback]),
+        "Callback'>; give an object of a class",
+    ),
+    "tensorboard": (lambda: parse_trackers("tensorboard"), "--tensorboard"),
+    "SGD": (lambda: build_optimizer_factory(RunConfig(optimizer="SGD")), "SGD:lr=0.05"),
+}
+
+
+@pytest.mark.parametrize(("build", "said"), REFUSALS.values(), ids=REFUSALS.keys())
+def test_it_is_refused(build, said):
+    with pytest.raises(OptionError) as caught:
+        build()
+    assert said in str(caught.value)
+
+
+def test_a_gpu_of_apple_that_is_not_there_is_refused(monkeypatch):
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: False)
+    with pytest.raises(OptionError, match="device is 'mps', and PyTorch finds no GPU"):
+        Trainer(mlp(2), optimizer=sgd, device="mps")
+
+
+def test_a_trainer_tells_method_stages_cuts_and_delays():
+    network = nn.Sequential(nn.Linear(6, 4), nn.Linear(4, 3))
+    trainer = Trainer(network, stages=Plan(("1",)), method=FDG(), optimizer=sgd)
+    trainer.prepare(torch.zeros(2, 6))
+    assert repr(trainer) == "<Trainer: fdg, 2 stages, cut at 1, delays 2, 0>"

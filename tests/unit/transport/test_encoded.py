@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from contract.small import conv, data, mlp, sgd
+from contract.small import data, mlp, sgd
 from hocket import Trainer
 from hocket.codecs import VQ, Cast, Exact, Integers
 from hocket.errors import OptionError
@@ -54,12 +54,6 @@ def test_the_error_of_zeros_is_zero():
     to_next, _ = ports(Integers(), stats)
     to_next.send(Activation(0, 0, torch.zeros(4), (True,), None))
     assert (stats.error, stats.perplexity) == (0, None)
-
-
-def test_a_local_loss_learns_from_quantized_activations():
-    trainer = Trainer(conv(3), method=DGL(), optimizer=sgd, codec=VQ(groups=1, codes=8))
-    history = trainer.fit(data(conv, 6), epochs=4, progress=False)
-    assert history[-1].loss < history[0].loss
 
 
 def test_a_width_that_a_codec_cannot_divide_is_refused_with_its_edge():

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from hocket.errors import PacketError
-from hocket.transport.mailbox import Edge, Mailbox, NoNextStage
+from hocket.transport.mailbox import Edge, NoNextStage
 from hocket.transport.packet import Activation, Gradient
 from hocket.tree import tensors
 
@@ -22,15 +22,6 @@ def test_a_repeated_packet_is_named():
         port.send(packet)
         with pytest.raises(PacketError, match=told):
             port.send(packet)
-
-
-@pytest.mark.parametrize(("waiting", "text"), [((), "none"), ((1, 7), "1, 7")])
-def test_a_missing_packet_is_named_with_the_waiting_ones(waiting, text):
-    box = Mailbox("things from here to there", Gradient)
-    for batch in waiting:
-        box.put(Gradient(batch, ()))
-    with pytest.raises(PacketError, match=f"to there: batch 4 .* waiting are {text}$"):
-        box.take(4)
 
 
 def test_the_end_of_the_network_sends_no_gradients():

@@ -80,20 +80,6 @@ def test_another_layout_fills_the_posted_receives_with_zeros():
     ]
 
 
-@pytest.mark.parametrize(
-    "kinds",
-    [
-        [("opening", 0), ("activation", 5), ("evaluation", 0), ("activation", 7)],
-        [("evaluation", 0), ("evaluation", 1), ("opening", 1), ("evaluation", 0)],
-    ],
-    ids=["each kind is numbered", "every evaluation begins at 0"],
-)
-def test_messages_of_all_kinds_are_counted(kinds):
-    transfer = Transfer()
-    for kind, number in kinds:
-        transfer([torch.ones(1)], kind, number)
-
-
 def test_a_message_that_is_not_the_next_one_is_refused():
     transfer = Transfer()
     transfer.writer._sent_count = 1  # the first one is lost

@@ -90,14 +90,6 @@ def test_a_send_that_cannot_begin_takes_no_place(sends):
     assert sends.begun == [0]
 
 
-def test_the_thread_ends_after_the_last_send(outbox, sends):
-    outbox.close()
-    assert not outbox.join(AT_ONCE)
-    sends.finish(0)
-    sends.finish(1)
-    assert outbox.join(SOON)
-
-
 def test_the_last_send_of_an_outbox_begins_after_all_others(outbox, sends):
     begin = sends.begin(2)
 

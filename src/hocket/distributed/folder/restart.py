@@ -10,7 +10,13 @@ from collections.abc import Callable, Mapping
 
 from hocket.errors import HangError, PeerLostError, TransitError, WorldError, warn
 
-USER_STOP_CODES = tuple(128 + n for n in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP))
+STOP_SIGNALS: tuple[signal.Signals, ...] = tuple(
+    getattr(signal, name)
+    for name in ("SIGINT", "SIGTERM", "SIGHUP")
+    if hasattr(signal, name)  # Windows has no SIGHUP
+)
+"""Signals by which somebody stops a training; SIGHUP comes when a terminal is closed."""
+USER_STOP_CODES = tuple(128 + number for number in STOP_SIGNALS)
 """Exit codes of a launch that somebody has stopped."""
 RENDEZVOUS_LOST = 72
 """Exit code of a launch to whose folder nothing can be written any more."""

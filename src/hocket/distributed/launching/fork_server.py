@@ -22,8 +22,9 @@ from multiprocessing import Pipe, connection, reduction
 from multiprocessing.connection import Connection
 from typing import Any, NoReturn
 
+from hocket.distributed.folder.restart import STOP_SIGNALS
 from hocket.distributed.launching.deferred_compiler import defer_compiler
-from hocket.distributed.launching.worker_main import STOP_SIGNALS, WorkerSpec, worker_main
+from hocket.distributed.launching.worker_main import WorkerSpec, worker_main
 from hocket.errors import PeerLostError
 from hocket.standard_stream import fill_standard_streams
 

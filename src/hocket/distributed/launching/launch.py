@@ -7,7 +7,6 @@ network cannot reach them. They end on their own where they can; those that hang
 import math
 import os
 import pickle
-import resource
 import runpy
 import signal
 import sys
@@ -20,10 +19,10 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from hocket.distributed.folder.launch_folder import LaunchFolder, Note
-from hocket.distributed.folder.restart import RestartBudget
+from hocket.distributed.folder.restart import STOP_SIGNALS, RestartBudget
 from hocket.distributed.launching.fork_server import ForkedProcess, ForkServer
 from hocket.distributed.launching.supervisor import Supervisor, print_message
-from hocket.distributed.launching.worker_main import STOP_SIGNALS, WorkerSpec
+from hocket.distributed.launching.worker_main import WorkerSpec
 from hocket.distributed.network.network_interface import loopback_interface
 from hocket.errors import OptionError, PeerLostError, format_problems, warn
 
@@ -176,6 +175,11 @@ def _cannot_write(problem: OSError) -> OptionError:
 
 
 def _check_options(processes: int, threads: int, grace_s: float, timeout_s: float) -> None:
+    if not hasattr(os, "fork"):
+        raise OptionError(
+            f"this system ({sys.platform}) forks no processes; start them with `torchrun`, or "
+            "train with processes=1"
+        )
     problems = []
     if processes < 1:
         problems.append(f"processes is {processes}; use at least 1")
@@ -189,6 +193,8 @@ def _check_options(processes: int, threads: int, grace_s: float, timeout_s: floa
         problems.append(f"timeout_s is {timeout_s}; use a number of seconds")
 
     # What the system allows.
+    import resource  # not on Windows
+
     needed_files = FILES + FILES_PER_PROCESS * processes
     files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if files != resource.RLIM_INFINITY and files < needed_files:
@@ -214,12 +220,15 @@ def _check_options(processes: int, threads: int, grace_s: float, timeout_s: floa
 def _pickle_work(work: Callable[..., int], arguments: Sequence[Any]) -> bytes:
     try:
         if getattr(work, "__module__", None) == "__main__":
-            raise ValueError("the program that runs is no module that they could import")
+            raise ValueError(
+                "the program or notebook that runs is no module that they could import"
+            )
         return pickle.dumps((work, arguments))
     except Exception as error:  # the objects' own code may raise anything
         raise OptionError(
             f"cannot send {work!r} and its arguments to other processes: {error}; give a "
-            "function of a module, and arguments that pickle can write"
+            "function of a module (a cell that begins with %%writefile mine.py makes one), and "
+            "arguments that pickle can write"
         ) from error
 
 

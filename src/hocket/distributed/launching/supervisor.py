@@ -19,12 +19,13 @@ from hocket.distributed.folder.launch_folder import LaunchFolder, Note
 from hocket.distributed.folder.process_state import process_state
 from hocket.distributed.folder.restart import (
     RENDEZVOUS_LOST,
+    STOP_SIGNALS,
     RestartBudget,
     describe_loss,
     signal_name,
 )
 from hocket.distributed.launching.fork_server import ForkedProcess
-from hocket.distributed.launching.worker_main import PEER_FAILED, STOP_SIGNALS
+from hocket.distributed.launching.worker_main import PEER_FAILED
 from hocket.errors import HangError, PeerLostError
 from hocket.standard_stream import StandardStream
 

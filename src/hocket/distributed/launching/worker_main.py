@@ -17,14 +17,13 @@ from torch import distributed
 from hocket.distributed.folder import identity
 from hocket.distributed.folder.last_words import flush_files, write_last_words
 from hocket.distributed.folder.launch_folder import LaunchFolder, Note
+from hocket.distributed.folder.restart import STOP_SIGNALS
 from hocket.distributed.network.strangers import form_default_group
 from hocket.distributed.world import joined_worlds
 from hocket.errors import PeerFailedError, PeerLostError
 
 # Exit code of a process that ends only because another one failed.
 PEER_FAILED = PeerFailedError.exit_code
-# Blocked while a process starts, and handled once it is ready for them.
-STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 @dataclass(frozen=True)
@@ -81,6 +80,7 @@ def _run_work(spec: WorkerSpec) -> tuple[int, bool]:
         # The first process ends the training in good order for all.
         handles = spec.rank == 0
         signal.signal(signal.SIGINT, _interrupt_once if handles else signal.SIG_IGN)
+        # They were blocked while the process started.
         signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
 
         # Meet the other processes.

@@ -1,6 +1,5 @@
 """Choice of the network interface: loopback on one machine, else one that others reach."""
 
-import fcntl
 import socket
 import struct
 import sys
@@ -112,5 +111,7 @@ def _ask_kernel(probe: socket.socket, request: int, name: str) -> bytes:
     Raises:
         OSError: The interface has no such property.
     """
+    import fcntl  # not on Windows
+
     reply = fcntl.ioctl(probe.fileno(), request, struct.pack("256s", name.encode()[:15]))
     return reply[16:]

@@ -21,6 +21,7 @@ from typing import Any, Self, TypeVar
 from torch.distributed.distributed_c10d import Store
 
 from hocket.distributed.folder.identity import current_identity
+from hocket.distributed.folder.restart import STOP_SIGNALS
 
 T = TypeVar("T")
 
@@ -35,12 +36,8 @@ SIGNAL_FOLLOWS_S = 1.0
 
 
 def stop_signals() -> tuple[signal.Signals, ...]:
-    """Return the signals that ask for an end; SIGHUP comes when a terminal is closed.
-
-    Under ``nohup`` SIGHUP is ignored, and stays so.
-    """
-    ignored = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
-    return (signal.SIGINT, signal.SIGTERM, *(() if ignored else (signal.SIGHUP,)))
+    """Return the signals that ask for an end; under ``nohup`` SIGHUP is none of them."""
+    return STOP_SIGNALS[:2] + heard(STOP_SIGNALS[2:])
 
 
 def heard(signals: Sequence[signal.Signals]) -> tuple[signal.Signals, ...]:
@@ -103,6 +100,8 @@ class Interrupt:
 
     def _hold_back_lost_workers(self) -> None:
         """Keep the error of a worker that ended until the tick is done."""
+        if not hasattr(signal, "SIGCHLD"):  # Windows tells PyTorch nothing either
+            return
         raise_error = signal.getsignal(signal.SIGCHLD)
         in_main_thread = threading.current_thread() is threading.main_thread()
         if not callable(raise_error) or raise_error == self._note_worker or not in_main_thread:

@@ -8,7 +8,7 @@ from hocket.errors import OptionError, unknown_name
 
 @dataclass(frozen=True)
 class EvaluationResult:
-    """Quality of a network on data it is not trained on.
+    """Quality of a network on data it is not trained on; ``EpochResult`` has an example.
 
     Attributes:
         loss: Mean of the losses of batches, weighted by their samples, or by their predictions
@@ -54,9 +54,11 @@ class EpochResult:
     >>> network = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Linear(8, 2))
     >>> trainer = Trainer(network, stages=2, optimizer=torch.optim.SGD)
     >>> batches = [(torch.ones(4, 8), torch.tensor([0, 1, 0, 1]))] * 4
-    >>> (epoch,) = trainer.fit(batches, epochs=1, progress=False)
+    >>> (epoch,) = trainer.fit(batches, batches, epochs=1, progress=False)
     >>> epoch.samples, epoch.updates, epoch.staleness
     (16, 4, (0.75, 0.0))
+    >>> epoch.evaluation.error, epoch.evaluation.samples
+    (0.5, 16)
     """
 
     number: int

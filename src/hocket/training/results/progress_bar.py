@@ -1,4 +1,4 @@
-"""Progress of a training: a bar on a terminal, a line per epoch elsewhere."""
+"""Progress of a training: a bar on a terminal or in a notebook, and a line per epoch."""
 
 import math
 import time
@@ -9,6 +9,7 @@ from typing import Any
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
+    ProgressColumn,
     TextColumn,
     TimeElapsedColumn,
     TimeRemainingColumn,
@@ -52,7 +53,7 @@ class Progress:
         if now >= self._next_reading_s and (text := read()):
             self._next_reading_s = now + READ_EVERY_S
             newest = {"newest": text}
-        self._bar.update(self._bar.task_ids[0], advance=1, **newest)
+        self._bar.update(self._bar.task_ids[0], advance=1, refresh=bool(newest), **newest)
 
     def epoch(
         self,
@@ -85,10 +86,28 @@ class Progress:
         self._print(f"update {updates}: test loss {result.loss:.4f}{_error(result)}")
 
     def _print(self, line: str) -> None:
-        if self._bar is not None:
+        if self._bar is not None and not self._bar.disable:
             self._bar.console.print(line, highlight=False)
         elif self._shown:
             print_line(line)
+
+
+class _NotebookBar(RichProgress):
+    """Bar below the cell of a notebook, where IPython replaces it by its new state."""
+
+    def __init__(self, *columns: ProgressColumn) -> None:
+        from IPython.display import display
+
+        super().__init__(*columns, disable=True)  # on the console
+        self._output = display(self, display_id=True)
+
+    def refresh(self) -> None:
+        """Show the bar as it is now."""
+        self._output.update(self)
+
+    def stop(self) -> None:
+        """Show the bar as it is at the end."""
+        self.refresh()
 
 
 def print_line(line: str) -> None:
@@ -114,7 +133,7 @@ def progress_bar(
         shown: False to show nothing.
     """
     console = plain_console("stderr")
-    if not (shown and console.is_terminal):
+    if not (shown and (console.is_terminal or console.is_jupyter)):
         yield Progress(epochs, shown=shown)
         return
     columns = (
@@ -125,7 +144,9 @@ def progress_bar(
         TimeElapsedColumn(),
         TimeRemainingColumn(),
     )
-    with RichProgress(*columns, console=console) as bar:
+    in_notebook = console.is_jupyter
+    bar = _NotebookBar(*columns) if in_notebook else RichProgress(*columns, console=console)
+    with bar:
         bar.add_task("training", total=total, completed=completed, newest="")
         yield Progress(epochs, shown=True, bar=bar)
 

@@ -19,30 +19,6 @@ def stage(forward_s=1.0, backward_s=2.0, update_s=0.0, packet_s=0.0):
     return StageTimes(forward_s, backward_s, update_s, packet_s)
 
 
-@every
-def test_the_actions_are_those_of_the_program(method):
-    timeline = simulate(method, [stage()] * 3, batches=7)
-    done = [(s.kind, s.stage, s.batch) for s in timeline.spans if s.kind != "wait"]
-    expected = [(a.kind, a.stage, a.batch) for tick in unroll(method, 3, 7) for a in tick]
-    assert sorted(done) == sorted(expected)
-
-
-@pytest.mark.parametrize(
-    ("method", "forwards_s", "seconds"),
-    [
-        (BP(), (1.0, 1.0, 1.0), 12.0),  # three stages, two edges with a packet each way
-        (DELAYED, (1.0, 1.0, 1.0), 3.0),
-        (DGL(), (1.0, 1.0, 1.0), 3.0),
-        (with_extra_delay(FDG(), 2), (1.0, 4.0, 1.0), 6.0),
-        (DGL(), (1.0, 4.0, 1.0), 6.0),
-    ],
-    ids=str,
-)
-def test_in_the_steady_state_the_slowest_stage_sets_the_tick(method, forwards_s, seconds):
-    times = [stage(forward_s, packet_s=0.75) for forward_s in forwards_s]
-    assert tick_s(method, times) == pytest.approx(seconds)
-
-
 def test_the_learning_of_a_signal_takes_time():
     spans = simulate(DNI(), [stage(), stage()], batches=3).spans
     assert {s.end_s - s.start_s for s in spans if s.kind == "T"} == {0.0}
@@ -84,12 +60,6 @@ def test_jitter_makes_ticks_longer_if_stages_wait_for_each_other():
     assert varied[DGL()] == pytest.approx(3.0, rel=0.05)  # no stage waits for long
     assert 3.3 < varied[FDG()] < 4.5
     assert varied[FDG()] == tick_s(FDG(), stages, jitter(0.5, 1.5)), "reproducible"
-
-
-def test_updates_count_once_for_a_group_of_accumulated_gradients():
-    times = [stage(update_s=3.0)] * 2
-    assert tick_s(with_extra_delay(ADL(accumulate=3), 1), times) == pytest.approx(4.0)
-    assert tick_s(DELAYED, times) == pytest.approx(6.0)
 
 
 @every

@@ -64,7 +64,7 @@ def uneven(seconds):
 
 @every
 @given(st.lists(st.floats(0.5, 2.0), min_size=7, max_size=7))
-@settings(max_examples=25)
+@settings(max_examples=15)
 def test_uneven_stages_are_no_faster_than_the_law(method, seconds):
     times = uneven(seconds)
     # The simulation takes the median over a few batches.
@@ -73,7 +73,7 @@ def test_uneven_stages_are_no_faster_than_the_law(method, seconds):
 
 @pytest.mark.parametrize("name", ["ddg", "fdg", "fdg forward-first", "fr", "adl", "paci"])
 @given(st.lists(st.floats(0.5, 2.0), min_size=7, max_size=7))
-@settings(max_examples=25)
+@settings(max_examples=15)
 def test_the_least_extra_delay_hides_the_link_and_one_less_does_not(name, seconds):
     method, times = METHODS[name], uneven(seconds)
     longest_s = (1 + TOLERANCE) * bound_s(method, times)

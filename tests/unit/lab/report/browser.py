@@ -1,6 +1,5 @@
 """A headless Chromium, driven through the pipe of its DevTools protocol."""
 
-import base64
 import itertools
 import json
 import os
@@ -143,11 +142,3 @@ class Browser:
         """Addresses that the page has asked for."""
         sent = [e for e in self._events if e.get("method") == "Network.requestWillBeSent"]
         return [event["params"]["request"]["url"] for event in sent]
-
-    def screenshot(self, file, whole=True):
-        shot = self.call("Page.captureScreenshot", captureBeyondViewport=whole)
-        file.write_bytes(base64.b64decode(shot["data"]))
-
-    def print(self, file):
-        """Write the page as PDF."""
-        file.write_bytes(base64.b64decode(self.call("Page.printToPDF")["data"]))

@@ -328,7 +328,7 @@ def test_of_long_runs_every_nth_evaluation_is_drawn_and_no_share_of_a_time_witho
 DAMAGED = {
     "no JSON": ("run.json", "{", r"cannot read the run in .*broken' .*not JSON"),
     "wrong key": ("run.json", '{"metod": 1}', r"cannot read the run in .*metod"),
-    "no object": ("summary.json", "[]", r"summary.json holds no object"),
+    "no object": ("summary.json", "[]", r"summary.json. holds no object"),
     "wrong summary": ("summary.json", '{"stages": 3}', r"cannot read the run in"),
     "wrong row": ("metrics.jsonl", '{"kind": "epoch"}\n', r"cannot read the run in .*number"),
     "environment": ("environment.json", "{", r"cannot read the run in"),

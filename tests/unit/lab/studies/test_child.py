@@ -6,13 +6,14 @@ from dataclasses import asdict, replace
 
 import pytest
 
-from hocket.errors import DataError, NonFiniteError
+from hocket.errors import DataError, NonFiniteError, RunFolderError
 from hocket.runs.config import RunConfig, plain_values
 from hocket.runs.run_dir import lock_run_dir
 from hocket.runs.summary import Summary
 from hocket.training.results.metrics import EpochResult
 from hocket_lab.studies import child
-from hocket_lab.studies.run_folder import RunResult, read_result
+from hocket_lab.studies.rows import Row
+from hocket_lab.studies.run_folder import RunResult, check_is_run, read_result, write_result
 
 
 def summary(state, number=0):
@@ -74,3 +75,30 @@ def test_a_run_waits_for_the_process_of_an_earlier_sweep(tmp_path):
     with lock_run_dir(tmp_path):
         waited.set()
     holder.join()
+
+
+# Folders of runs, whose files may be damaged.
+
+RUN = Row("row", {"epochs": 2}, ()).run(None, 0)
+
+
+@pytest.mark.parametrize("text", ["", "[1]", '{"end": 1}', '{"state": "lost"}'])
+def test_a_result_is_read_as_it_was_written_and_a_damaged_one_is_refused(tmp_path, text):
+    assert read_result(tmp_path) is None
+    write_result(tmp_path, RunResult("diverged", "loss is nan"))
+    assert read_result(tmp_path) == RunResult("diverged", "loss is nan")
+    (tmp_path / "result.json").write_text(text)
+    with pytest.raises(RunFolderError, match=r"result\.json'.*; delete it"):
+        read_result(tmp_path)
+
+
+def test_the_folder_of_another_run_is_refused(tmp_path):
+    check_is_run(tmp_path, RUN)
+    RUN.config.write(tmp_path / "run.json")
+    check_is_run(tmp_path, RUN)
+    Row("row", {"epochs": 3}, ()).run(None, 0).config.write(tmp_path / "run.json")
+    with pytest.raises(RunFolderError, match=r"(?s)another run.*epochs is 3; the study has 2"):
+        check_is_run(tmp_path, RUN)
+    (tmp_path / "run.json").write_text("{")
+    with pytest.raises(RunFolderError, match=r"is not JSON.*; move .* away"):
+        check_is_run(tmp_path, RUN)

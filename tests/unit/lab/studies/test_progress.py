@@ -59,7 +59,7 @@ def test_a_terminal_shows_how_far_the_others_are(
     rows = [{"kind": "epoch", "samples": 10 * length}] if length else []
     rows.append({"kind": "backward", "batch": 9, "loss": 1.25})
     text = "".join(json.dumps(row) + "\n" for row in [{"kind": "other"}, *rows])
-    (tmp_path / "metrics.jsonl").write_text(text)
+    (tmp_path / "metrics.jsonl").write_text(text + '{"kind": "backw')  # being written
     running = SimpleNamespace(run=run(7, **options), folder=tmp_path)
     with SweepProgress(2, "test_loss", shown=True) as bar:
         bar.update([running])

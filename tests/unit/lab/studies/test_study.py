@@ -1,5 +1,7 @@
 """Studies: one error lists all problems, before anything runs."""
 
+import tomllib
+
 import pytest
 
 import hocket
@@ -38,19 +40,7 @@ def test_a_file_and_python_give_the_same_study(tmp_path):
     stages = [2, 4]
     learning_rates = [0.3]
     """
-    study = Study(
-        name="study",
-        base={"epochs": 1},
-        grid=[
-            BP,
-            {"method": ["fdg", "adl:accumulate=4"], "stages": [2, 4], "learning_rates": [0.3]},
-        ],
-        learning_rates=[0.1, 0.2],
-        seeds=[0, 1, 2],
-        seeds_for_sweep=[0],
-        target="test_error <= 0.5",
-        jobs=2,
-    )
+    study = Study(name="study", **tomllib.loads(text))
     assert Study.read(write(tmp_path, text)) == study
     assert (study.sweep_seeds, study.later_seeds, study.metric) == ((0,), (1, 2), "test_error")
     assert len(study.runs()) == (2 + 4) * 3

@@ -81,12 +81,14 @@ def test_a_sweep_trains_as_the_command_does(tmp_path):
 
 def test_a_second_call_runs_nothing_and_writes_the_same(tmp_path, here, monkeypatch):
     monkeypatch.setattr(sweep_module, "draw_curves", draw_curves)
-    sweep(study(), tmp_path)
+    once = study(learning_rates=[0.05])
+    sweep(once, tmp_path)
     files = [tmp_path / name for name in ("record.json", "README.md", "curves.svg")]
     rows = SweepRecord.read(tmp_path).rows
     assert here.started == 1
+    assert (rows[0]["learning_rate"], rows[0]["at_edge"]) == (0.05, False)
     before = [file.read_bytes() for file in files[1:]]
-    sweep(study(), tmp_path)
+    sweep(once, tmp_path)
     assert here.started == 1
     assert SweepRecord.read(tmp_path).rows == rows
     assert [file.read_bytes() for file in files[1:]] == before
@@ -127,6 +129,7 @@ def test_the_best_rate_gets_the_other_seeds(tmp_path, monkeypatch, here):
     assert [tried["mean"] for tried in row["sweep"]] == pytest.approx([0.105, 0.055, 0.205])
     report = (tmp_path / "README.md").read_text()
     assert "| bp, stages 1 | 0.1050 | **0.0550** | 0.2050 |" in report
+    assert {*record._repr_markdown_().splitlines()} <= {*report.splitlines()}
     assert "\nMean and standard deviation over the seeds 0, 1, 2, after the last" in report
 
 

@@ -1,0 +1,70 @@
+"""The script of a run trains to its bits, whatever its options."""
+
+import runpy
+import warnings
+from pathlib import Path
+
+import pytest
+import torch
+
+from contract.test_options_have_effects import RUN, SAME, ran
+from hocket.cli.main import main
+
+# Files and figures of a run folder, which a script does not write.
+OF_THE_FOLDER = {
+    "data_dir", "log_every", "gradient_error_every", "record_timeline", "tensorboard",
+    "log_to", "weights_format", "run_dir",
+}  # fmt: skip
+# Nothing of a short training in one process depends on these.
+OF_MORE = {
+    "timeout_s",
+    "slow_timeout_s",
+    "checksum",
+    "streams",
+    "cuda_graphs",
+    "replicas",
+    "batchnorm",
+    "device",
+    "plateau_metric",
+    "compile",
+}
+CHOICES = {
+    **{name: {**row.beside, name: row.values[1]} for name, row in RUN.items()},
+    **{name: {**beside, name: value} for name, (value, beside) in SAME.items()},
+    "plan": {"plan": "hidden1"},
+    "own network": {"network": "own.py:build", "threads": 1},
+    "Muon": {"optimizer": "Muon:lr=0.1", "weight_decay_on": "matrices"},
+    "several schedulers": {
+        "scheduler": "ConstantLR:factor=0.1,total_iters=3+StepLR:step_size=9"
+    },
+}
+OWN = """
+import hocket
+
+def build(in_features, num_classes):
+    return hocket.zoo.mlp(in_features=in_features, hidden=[7], num_classes=num_classes)
+"""
+
+
+@pytest.mark.parametrize("name", CHOICES.keys() - OF_THE_FOLDER - OF_MORE)
+def test_a_script_trains_to_the_bits_of_the_run(name, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    Path("own.py").write_text(OWN)
+    folder = ran(tmp_path, **CHOICES[name])
+    capsys.readouterr()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        assert main(["script", str(folder)]) == 0
+        Path("train.py").write_text(capsys.readouterr().out)
+        runpy.run_path("train.py")
+    files = {file.name for file in folder.glob("*.pt")}
+    assert "network.pt" in files
+    for file in files:
+        ours, theirs = torch.load(file), torch.load(folder / file)
+        assert ours.keys() == theirs.keys()
+        assert all(torch.equal(ours[name], theirs[name]) for name in theirs), file
+
+
+def test_a_folder_without_a_run_is_refused(tmp_path, capsys):
+    assert main(["script", str(tmp_path)]) == 2
+    assert "no run.json" in capsys.readouterr().err
