@@ -28,8 +28,6 @@ BATCHES_SHOWN = 6
 # Largest credible speed-up over back-propagation, divided by the number of stages. It is above
 # 1 by the error of measured times.
 CREDIBLE_SPEED_UP = 1.1
-MADE_FOR = ("network", "data", "batch_size", "threads")
-"""Choices of a run that a plan is made for."""
 
 
 def plan_command(
@@ -101,11 +99,9 @@ def plan_command(
     forecasts = [forecast for some in by_count for forecast in _forecast(some, predict)]
 
     # Tell what to do.
-    chosen = _print_forecasts(forecasts)
+    chosen = _print_forecasts(forecasts, same_machine=same_machine)
     if plan_out is not None:
         _write_plan(Plan(chosen.cuts, signature), config, chosen, forecasts, plan_out)
-    if not same_machine:
-        _print_devices(chosen)
     train = _train_command(config, chosen, plan_out)
     print_result(f"train with: {train}")
     if picture is not None:
@@ -115,8 +111,7 @@ def plan_command(
 
 
 def _forecast(
-    candidates: "Sequence[Candidate]",
-    predict: "Callable[..., list[Forecast]]",
+    candidates: "Sequence[Candidate]", predict: "Callable[..., list[Forecast]]"
 ) -> "list[Forecast]":
     """Forecast candidates, and once more what hides the link from those that wait for it."""
     from hocket_lab.planner.predict import hide_link
@@ -218,7 +213,7 @@ def _track_rehearsals(candidates: "Sequence[Candidate]") -> "Iterable[Candidate]
     yield from track(candidates, description="rehearsing", console=messages, transient=True)
 
 
-def _print_forecasts(forecasts: "Sequence[Forecast]") -> "Forecast":
+def _print_forecasts(forecasts: "Sequence[Forecast]", *, same_machine: bool) -> "Forecast":
     """Print tables of forecasts, and return the best one that fits into the memory.
 
     Raises:
@@ -236,6 +231,12 @@ def _print_forecasts(forecasts: "Sequence[Forecast]") -> "Forecast":
     chosen, reason = choose_best(forecasts)
     print_result(f"Recommended: {chosen.title}, {reason}.")
     print_tables(forecast_stage_table(chosen))
+    if not same_machine:
+        speeds = ", ".join(f"{device.speed:g}" for device in chosen.devices)
+        print_result(
+            f"Assumed: {len(chosen.times)} devices with the speeds {speeds}, one for each "
+            "stage; this processor has 1. --same-machine forecasts stages that share it."
+        )
     if any(one.speed_up > CREDIBLE_SPEED_UP * len(one.times) for one in forecasts):
         console.print(
             "A speed-up above the number of stages is not possible: the speed of this machine "
@@ -243,16 +244,6 @@ def _print_forecasts(forecasts: "Sequence[Forecast]") -> "Forecast":
             soft_wrap=True,
         )
     return chosen
-
-
-def _print_devices(forecast: "Forecast") -> None:
-    """Print which devices a forecast is for."""
-    speeds = [f"{device.speed:g}" for device in forecast.devices]
-    times = "" if {*speeds} == {"1"} else f"{' and '.join(speeds)} times "
-    print_result(
-        f"Assumed: {len(speeds)} devices, one for each stage, {times}as fast as this "
-        "processor; --same-machine forecasts stages that share this machine."
-    )
 
 
 def _write_plan(
@@ -271,12 +262,13 @@ def _write_plan(
         forecasts: All forecasts.
         file: File to write.
     """
+    names = ("network", "data", "batch_size", "threads")
+    made_for = {name: getattr(config, name) for name in names}
     plan.write(
         file,
         method=chosen.method,
         extra_delay=chosen.extra_delay,
-        made_for={name: config.as_dict()[name] for name in MADE_FOR},
-        devices=plain_values([dataclasses.asdict(device) for device in chosen.devices]),
+        made_for=made_for | {"devices": plain_values(dataclasses.asdict(chosen)["devices"])},
         forecasts=[plain_values(dataclasses.asdict(forecast)) for forecast in forecasts],
     )
     console.print(f"written to {file}", soft_wrap=True)

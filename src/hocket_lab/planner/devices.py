@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from itertools import cycle, islice
 from typing import TYPE_CHECKING
 
-from hocket.errors import OptionError, format_problems
+from hocket.errors import OptionError
 from hocket.options.named import parse_numbers
 
 if TYPE_CHECKING:
@@ -56,18 +56,14 @@ class Devices:
         speeds = parse_numbers(self.speeds, "speeds", "numbers above 0: 1,0.5", float)
         memory_mib = [_parse_mib(size) for size in self.memory.split(",")]
         links = [Link.parse(each) for each in _split_links(self.link)]
-        numbers = {
-            "speeds": (len(speeds), stages),
-            "memory": (len(memory_mib), stages),
-            "link": (len(links), stages - 1),
-        }
-        problems = [
-            f"{name} has {found} values for {stages} stages; give {wanted}, or one"
-            for name, (found, wanted) in numbers.items()
-            if found not in (1, wanted)
-        ]
-        if problems:
-            raise OptionError(format_problems("cannot plan for these devices", problems))
+        for name, values, wanted in (
+            ("speeds", speeds, stages),
+            ("memory", memory_mib, stages),
+            ("link", links, stages - 1),
+        ):
+            if len(values) not in (1, wanted):
+                told = f"{name} has {len(values)} values for {stages} stages"
+                raise OptionError(f"{told}; give {wanted}, or one for all")
         endless = map(Device, cycle(speeds), cycle(memory_mib), cycle(links))
         return tuple(islice(endless, stages))
 

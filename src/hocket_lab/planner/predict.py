@@ -1,10 +1,8 @@
 """Prediction of methods on a network: cut by measured times, rehearse, and forecast."""
 
-import math
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import astuple, replace
+from dataclasses import replace
 from itertools import accumulate
-from typing import NamedTuple
 
 import torch
 
@@ -70,8 +68,6 @@ def cut_by_time(
         if len(point.keys[TRAINING]) + len(point.weights) == 1
     ]
     merged = _merge_costs(costs, single)
-    # By whether a method waits for gradients.
-    costs_by_signal = {True: costs, False: merged}
     local = [name for name in methods if not parse_method(name).signal.needs_gradient]
     if local and (most := max(counts)) > len(merged):
         raise CutError(
@@ -80,29 +76,25 @@ def cut_by_time(
             "are the most; leave these methods out, or ask for fewer stages"
         )
     names, work = list(costs), [cost.total_s for cost in costs.values()]
-    candidates, too_large = [], []
-    for count, of_stages in by_count.items():
-        limited = any(device.memory_limit_mib < math.inf for device in of_stages)
-        kinds = {name: _kind(parse_method(name), count if limited else 0) for name in methods}
-        cuts = {}
-        for kind in sorted(set(kinds.values()), reverse=True):
-            layers = costs_by_signal[kind.needs_gradient]
+    candidates, too_large = [], dict[str, list[str]]()
+    for of_stages in by_count.values():
+        fitting = []
+        for name in methods:
+            layers = merged if name in local else costs
             try:
-                cuts[kind] = _fastest_cuts(layers, of_stages, kind)
+                cuts = _fastest_cuts(layers, of_stages, parse_method(name).steady)
+                fitting.append(Candidate(name, cuts, devices=of_stages))
             except CutError as error:
-                left_out = [name for name in methods if kinds[name] == kind]
-                too_large.append(f"{', '.join(left_out)}: {error}")
-        if len({device.speed for device in of_stages}) == 1:
-            for kind in list(cuts)[:1]:  # one warning for each number of stages
-                positions = [names.index(name) - 1 for name in cuts[kind]]
-                warn_if_uneven(graph, work, positions)
-        fitting = [name for name in methods if kinds[name] in cuts]
-        candidates.append(
-            [Candidate(name, cuts[kinds[name]], devices=of_stages) for name in fitting]
-        )
+                too_large.setdefault(str(error), []).append(name)
+        candidates.append(fitting)
+        # One warning for each number of stages; unequal devices have uneven stages on purpose.
+        if fitting and len({device.speed for device in of_stages}) == 1:
+            freest = min(fitting, key=lambda one: one.method in local)
+            warn_if_uneven(graph, work, [names.index(name) - 1 for name in freest.cuts])
+    left_out = [f"{', '.join(some)}: {reason}" for reason, some in too_large.items()]
     if not any(candidates):
-        raise CutError(format_problems("cannot cut this network", too_large))
-    for text in too_large:
+        raise CutError(format_problems("cannot cut this network", left_out))
+    for text in left_out:
         warn(f"not planned for {text}")
     return [some for some in candidates if some]
 
@@ -178,65 +170,35 @@ def _in_other_order(forecast: Forecast) -> list[Candidate]:
     return [Candidate(turned, forecast.cuts, devices=forecast.devices)]
 
 
-class _MethodKind(NamedTuple):
-    """Properties of a method on which its fastest cut depends.
-
-    Attributes:
-        needs_gradient: True if stages wait for gradients.
-        overlapping: True if stages compute while packets are on their way.
-        held: Graphs, inputs and versions of the weights that each stage holds; empty if memory
-            is not limited.
-    """
-
-    needs_gradient: bool
-    overlapping: bool
-    held: tuple[tuple[int, int, int], ...]
-
-
-def _kind(method: Method, stages: int) -> _MethodKind:
-    """Return the kind of a method.
+def _fastest_cuts(
+    costs: Mapping[str, LayerCost], devices: Sequence[Device], method: Method
+) -> tuple[str, ...]:
+    """Return the names of the layers that begin stages, with the fastest slowest stage.
 
     Packets and computation overlap unless stages wait for both directions in each batch. Where
     a delay is too short for a slow link, an extra delay hides it.
 
     Args:
-        method: The method.
-        stages: Number of stages whose memory is limited; 0 for no limit.
-    """
-    signal = method.signal
-    waits = "update" in method.locks() or signal.learns_from_gradient
-    held = tuple(astuple(method.memory(stage, stages)) for stage in range(stages))
-    return _MethodKind(signal.needs_gradient, not waits, held)
-
-
-def _fastest_cuts(
-    costs: Mapping[str, LayerCost], devices: Sequence[Device], kind: _MethodKind
-) -> tuple[str, ...]:
-    """Return the names of the layers that begin stages, with the fastest slowest stage.
-
-    Args:
         costs: Cost of each layer, by name.
         devices: Device of each stage.
-        kind: Kind of the method.
+        method: The method.
     """
     names, layers = list(costs), list(costs.values())
     weights = [0, *accumulate(cost.weight_bytes for cost in layers)]
     kept = [0, *accumulate(cost.kept_bytes for cost in layers)]
+    counts = [method.memory(stage, len(devices)) for stage in range(len(devices))]
 
     def memory_mib(stage: int, first: int, end: int) -> float:
         """Return the memory of a stage, with gradients and a momentum."""
-        graphs, inputs, versions = kind.held[stage]
-        copies = 3 + (versions if versions > 1 else 0)
+        held = counts[stage]
+        copies = 3 + (held.versions if held.versions > 1 else 0)
         received = layers[first - 1].output_bytes if first else 0
-        size = copies * (weights[end] - weights[first]) + graphs * (kept[end] - kept[first])
-        return (size + (inputs - graphs) * received) / 2**20
+        size = copies * (weights[end] - weights[first])
+        size += held.graphs * (kept[end] - kept[first])
+        return (size + (held.inputs - held.graphs) * received) / 2**20
 
-    last_layers = fastest_cut(
-        layers,
-        devices,
-        overlapping=kind.overlapping,
-        memory_mib=memory_mib if kind.held else None,
-    )
+    waits = "update" in method.locks() or method.signal.learns_from_gradient
+    last_layers = fastest_cut(layers, devices, overlapping=not waits, memory_mib=memory_mib)
     return tuple(names[last + 1] for last in last_layers)
 
 

@@ -1,6 +1,5 @@
 """Tables of forecasts, for the command line."""
 
-import math
 from collections.abc import Sequence
 from dataclasses import astuple
 
@@ -19,9 +18,8 @@ def forecast_table(forecasts: Sequence[Forecast]) -> Table:
         *titles,
         title="Forecasts",
         caption="Lists are for stages 0, 1, ...: seconds of computation for a batch with an "
-        "update, and peak memory. Speed-ups are compared with back-propagation on the fastest "
-        "device, with data parallelism (DDP), and with a pipeline that is flushed at every "
-        "update.",
+        "update, and peak memory. Speed-ups are over back-propagation on the fastest device, "
+        "data parallelism (DDP), and a pipeline that is flushed at every update.",
     )
     for forecast in forecasts:
         table.add_row(
@@ -50,25 +48,17 @@ def forecast_stage_table(forecast: Forecast) -> Table:
         "learning, s", "of the tick", "weights, MiB", "optimizer", "versions", "inputs",
         "graphs", "packets", "total", "limit",
     )  # fmt: skip
-    table = Table(
-        *titles, title=f"{forecast.title}, by stage; a tick of {forecast.tick_s:.3g} s"
-    )
-    rows = zip(
-        ("(start)", *forecast.cuts),
-        forecast.devices,
-        forecast.times,
-        forecast.memory,
-        strict=True,
-    )
-    for k, (first_module, device, times, memory) in enumerate(rows):
+    table = Table(*titles, title=f"{forecast.title} by stage, {forecast.tick_s:.3g} s a tick")
+    stages = zip(forecast.devices, forecast.times, forecast.memory, strict=True)
+    for k, (device, times, memory) in enumerate(stages):
         seconds = (times.forward_s, times.backward_s, times.update_s, times.learn_s)
         table.add_row(
             str(k),
-            first_module,
+            ("(start)", *forecast.cuts)[k],
             f"{device.speed:g}",
             *(f"{value:.3g}" for value in seconds),
             f"{times.total_s / forecast.tick_s:.0%}",
             *(f"{mib:.1f}" for mib in (*astuple(memory), memory.total)),
-            "-" if device.memory_limit_mib == math.inf else f"{device.memory_limit_mib:.1f}",
+            f"{device.memory_limit_mib:.1f}",
         )
     return table

@@ -87,12 +87,13 @@ def test_a_slow_device_gets_less_of_the_network_and_the_plan_trains(
     arguments += ["--methods", "fdg", "--plan-out", str(file), "--memory", "1GiB,500MB"]
     assert main([*arguments, "--speeds", "1,0.5", "--link", "1Gbit,1us"]) == 0
     printed = capsys.readouterr().out
-    assert "Assumed: 2 devices, one for each stage, 1 and 0.5 times as fast as" in printed
+    assert "Assumed: 2 devices with the speeds 1, 0.5, one for each stage" in printed
     content = json.loads(file.read_text())
     assert content["cuts"] == ["hidden3.1"]
-    assert content["made_for"]["batch_size"] == 64
-    assert [device["speed"] for device in content["devices"]] == [1.0, 0.5]
-    assert content["devices"][0]["link"] == {"bytes_per_s": 125e6, "latency_s": 1e-6}
+    made_for = content["made_for"]
+    assert (made_for["network"], made_for["batch_size"]) == ("mlp:hidden=[8,8,8,8,8]", 64)
+    assert [device["speed"] for device in made_for["devices"]] == [1.0, 0.5]
+    assert made_for["devices"][0]["link"] == {"bytes_per_s": 125e6, "latency_s": 1e-6}
     (command,) = re.findall("train with: hocket (.*)", printed)
     assert "--processes 2" in command
     assert main([*shlex.split(command), "--epochs", "1", "--run-dir", str(run_dir)]) == 0
