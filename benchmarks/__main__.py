@@ -21,7 +21,6 @@ MEASUREMENTS = {
     "speed": "Compare the samples per second of methods and baselines.",
     "study-times": "Measure the time to the target of a study, with a process for each stage.",
     "target": "Measure the time to a loss on two nodes over links, of methods and baselines.",
-    "unequal": "Compare cuts by speed with equal cuts where one of two processes is slower.",
     "versions": "Run tests under another version of Python or PyTorch.",
 }
 

@@ -132,7 +132,7 @@ class TargetSettings:
                 problems.append(
                     f"{row!r} divides the batch of {self.batch} by {NODES}; give a multiple"
                 )
-            if "cut" in Row.parse(row).options:
+            if {"cut", "speeds"} & Row.parse(row).options.keys():
                 problems.append(f"{row!r} names its cut, and all rows have one by their times")
         check_settings(
             "cannot measure times to a loss",

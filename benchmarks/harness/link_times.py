@@ -12,7 +12,6 @@ from benchmarks.harness.nodes import Node
 from benchmarks.harness.relay import relayed_nodes
 from benchmarks.harness.repetition import Repetition, TimedSteps, run_repetition
 from benchmarks.harness.rounds import run_rounds
-from benchmarks.harness.slowed import slowed
 from benchmarks.harness.workers import RowProcesses
 from benchmarks.harness.workload import Workload
 from benchmarks.peers import Baseline
@@ -128,7 +127,6 @@ def time_in_rounds(
     *,
     repetitions: int,
     seconds: float,
-    speed: float = 1.0,
 ) -> dict[str, list[Repetition]]:
     """Return the repetitions of each row, in rounds in which every row has one turn.
 
@@ -137,21 +135,15 @@ def time_in_rounds(
         worlds: Their processes.
         repetitions: Number of rounds.
         seconds: Length of a turn.
-        speed: Speed of the last process of each row, compared with the others.
 
     Raises:
         HocketError: A process failed.
     """
-
-    def repeat(world: RowProcesses, steps: TimedSteps) -> Repetition:
-        with slowed(world.last_process, speed):
-            return run_repetition(world, steps)
-
     turns = []
     for one in rows:
-        first = repeat(worlds[one.row], TimedSteps(one.period, before=0))
+        first = run_repetition(worlds[one.row], TimedSteps(one.period, before=0))
         steps = one.turn(seconds, first.wall_s)
-        turns.append(partial(repeat, worlds[one.row], steps))
+        turns.append(partial(run_repetition, worlds[one.row], steps))
     names = (one.row for one in rows)
     return dict(zip(names, run_rounds(turns, repetitions), strict=True))
 

@@ -24,7 +24,6 @@ from benchmarks.report.tables_speed import (
     overhead_table,
     speed_excerpt,
     speed_table,
-    unequal_table,
 )
 from benchmarks.report.tables_studies import short_study_table
 from benchmarks.report.target import study_times_table, target_table
@@ -185,7 +184,6 @@ VIEWS: Mapping[str, View] = {
     "gpu-graphs": View(gpu_table, pictures.draw_ratios),
     "study-times": View(study_times_table, pictures.draw_study_times),
     "target": View(target_table, pictures.draw_target),
-    "unequal": View(unequal_table),
     "versions": View(versions_table),
     # Earlier names of measurements.
     "faults": View(faults_table),

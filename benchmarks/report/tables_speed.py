@@ -148,15 +148,21 @@ def speed_table(record: Record) -> str:
     )
     legend = (
         "{network} on batches of {batch}, {stages} processes where several share them. Ratio: "
-        "samples per second beside bp in the same round, median and range over {repetitions} "
-        "rounds of {steps} steps; of the limit: the same beside independent processes, where "
-        "they had their turns together. CPU: processor time of a sample in all processes, "
-        "beside bp's; other threads: the part of it that is not the training's own thread, "
-        "which is OpenMP's and that of messages. Sending, waiting: parts of the time of each "
-        "process. Peak: of each process, without PyTorch itself. Disturbed: rounds in which "
-        "others used more than {foreign:.0%} of the machine however often they were repeated."
-    ).format(**record.settings)
-    return "\n\n".join(filter(None, [shown, legend, goals_table(record.rows)]))
+        "samples per second beside {base} in the same round, median and range over "
+        "{repetitions} rounds of {steps} steps; of the limit: the same beside independent "
+        "processes, where they had their turns together. CPU: processor time of a sample in "
+        "all processes, beside {base}'s; other threads: the part of it that is not the "
+        "training's own thread, which is OpenMP's and that of messages. Sending, waiting: "
+        "parts of the time of each process. Peak: of each process, without PyTorch itself. "
+        "Disturbed: rounds in which others used more than {foreign:.0%} of the machine however "
+        "often they were repeated."
+    )
+    settings: dict[str, Any] = {"base": "bp", "slow": 1.0} | record.settings
+    if settings["slow"] < 1:
+        legend += " The last of several processes has a speed of {slow}: signals stop it for "
+        legend += "the rest of every 10 ms, whatever it does."
+    goals = goals_table(record.rows) if settings["base"] == "bp" else None
+    return "\n\n".join(filter(None, [shown, legend.format(**settings), goals]))
 
 
 def speed_excerpt(record: Record, labels: Sequence[str]) -> str:
@@ -219,28 +225,6 @@ def link_table(record: Record) -> str:
     ).format(**record.settings)
     heads = ("row", "nodes", *speeds, "sent, MiB/step", "choices")
     return f"{markdown_table(heads, lines)}\n\n{legend}"
-
-
-def unequal_table(record: Record) -> str:
-    """Return a table with a line for each row of the record."""
-    shown = table(
-        record.rows,
-        ("row", "{row}"),
-        ("ms/step", milliseconds("slowed_s", 1)),
-        ("range", lambda row: f"{1000 * row['min_s']:.1f} to {1000 * row['max_s']:.1f}"),
-        ("predicted", milliseconds("predicted_s", 1)),
-        ("compared with equal cuts", "{gain:.2f} times as fast"),
-        ("predicted", "{predicted_gain:.2f}"),
-        ("not slowed, ms/step", milliseconds("free_s", 1)),
-        ("cuts", lambda row: ", ".join(row["cuts"]) or NONE),
-    )
-    legend = (
-        "{network} on batches of {batch} in two processes, bp in one. The last process has a "
-        "speed of {speed}: signals stop it for the rest of every 10 ms, whatever it does. "
-        "Medians and range over {repetitions} rounds of {seconds:g} s in turns; gains are "
-        "ratios of medians, predictions are those of `hocket plan`."
-    ).format(**record.settings)
-    return f"{shown}\n\n{legend}"
 
 
 def _format_goal(value: float, goal: float | None) -> str:

@@ -15,8 +15,11 @@ from benchmarks.harness.repetition import (
     summarize_turns,
     take_turn,
 )
+from benchmarks.harness.slowed import slowed
 from benchmarks.peers import PreparedTraining
+from benchmarks.report.tables_speed import speed_table
 from benchmarks.speed import SpeedSettings, count_parameters, measure_speed
+from hocket.partition.costs.profile import LayerCost
 
 pytestmark = pytest.mark.usefixtures("row_server")
 QUIET = NoisePolicy(foreign=0.04, retries=2, patience_s=0)
@@ -108,6 +111,32 @@ def test_rows_are_compared_with_the_limit_that_had_its_turns_with_them(tmp_path)
     assert "of_limit" not in later
     assert base["of_limit"] == pytest.approx(sum(1 / most for most in limit["ratios"]) / 2)
     assert 0 <= beside["other_cpu"] < 1
+
+
+def test_cuts_by_speed_are_compared_with_equal_ones_while_a_process_is_slowed(
+    tmp_path, monkeypatch
+):
+    def profile(layers, sample):
+        return {name: LayerCost(1.0, 2.0, 8, kept_bytes=0, weight_bytes=8) for name in layers}
+
+    slowed_to = []
+
+    def slow(process, speed):
+        slowed_to.append(speed)
+        return slowed(process, speed)
+
+    monkeypatch.setattr("hocket.partition.cutting.profile", profile)
+    monkeypatch.setattr(module, "slowed", slow)
+    even, by_speed = 'fdg:speeds="1,1"', 'fdg:speeds="1,0.5"'
+    network = "mlp:hidden=[8,8,8,8,8]"
+    record = measure(tmp_path, network=network, base=even, rows=["bp", by_speed], slow=0.5)
+    first, plain, second = record.rows
+    assert first["choices"]["cuts"] == ["hidden2.1"]
+    assert second["choices"]["cuts"] == ["hidden3.1"]
+    assert (first["ratios"], plain["processes"]) == ([1.0, 1.0], 1)
+    assert sorted(slowed_to) == [0.5] * 4 + [1.0] * 2
+    assert "beside fdg:speeds" in speed_table(record)
+    assert "has a speed of 0.5" in speed_table(record)
 
 
 def test_a_weight_with_two_names_counts_once_and_a_buffer_never():
