@@ -7,10 +7,10 @@ import pytest
 ROOT = Path(__file__).parents[2]
 # Lines of Python. A limit falls with what is removed, and rises only with a named reason.
 MOST_LINES = {
-    "src/hocket": 42_030,
+    "src/hocket": 41_660,
     "src/hocket_lab": 7_110,
     "benchmarks": 9_000,
-    "tests": 44_720,
+    "tests": 43_950,
 }
 # Words, as `wc -w` counts them.
 MOST_WORDS = {
