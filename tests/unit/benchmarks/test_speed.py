@@ -1,6 +1,11 @@
 """Rows take turns; ratios are to the base in the same round."""
 
+import os
+import subprocess
+import sys
+import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import torch
@@ -137,6 +142,24 @@ def test_cuts_by_speed_are_compared_with_equal_ones_while_a_process_is_slowed(
     assert sorted(slowed_to) == [0.5] * 4 + [1.0] * 2
     assert "beside fdg:speeds" in speed_table(record)
     assert "has a speed of 0.5" in speed_table(record)
+
+
+def test_a_slowed_process_runs_for_its_part_of_the_time_and_continues():
+    def state_and_seconds():
+        words = Path(f"/proc/{busy.pid}/stat").read_text().rpartition(")")[2].split()
+        return words[0], int(words[11]) / os.sysconf("SC_CLK_TCK")
+
+    with subprocess.Popen([sys.executable, "-c", "while True: pass"]) as busy:
+        try:
+            begin_s, (_, before_s) = time.perf_counter(), state_and_seconds()
+            with slowed(busy.pid, 0.25):
+                time.sleep(1.0)
+            passed_s = time.perf_counter() - begin_s
+            state, after_s = state_and_seconds()
+            assert state == "R"
+            assert after_s - before_s < 0.4 * passed_s
+        finally:
+            busy.kill()
 
 
 def test_a_weight_with_two_names_counts_once_and_a_buffer_never():

@@ -61,18 +61,16 @@ def test_methods_and_stages_that_are_given_twice_are_forecast_once(
     assert "plan again when nothing else runs on it" in capsys.readouterr().out
 
 
-def test_what_needs_more_memory_than_there_is_is_named_and_not_recommended(monkeypatch, capsys):
+def test_what_needs_more_memory_than_there_is_is_not_recommended(monkeypatch, capsys):
     """The rehearsal decides, whatever the cut expected."""
     monkeypatch.setattr("hocket_lab.planner.predict.fastest_cut", lambda *_, **__: [0])
     arguments = [*SMALL, "--stages", "2", "--methods", "fdg,bp", "--memory"]
     assert main([*arguments, "11kB,1GiB"]) == 0
     printed = capsys.readouterr().out
-    told = "Above the memory of a stage's device, and so not recommended: fdg on 2 stages."
-    assert told in printed
+    assert "memory of a stage's device, and so not recommended: fdg on 2 stages." in printed
     assert "Recommended: bp on 2 stages" in printed
     assert main([*arguments, "1kB"]) == 2
-    told = "no forecast fits into the memory; in fdg on 2 stages, which comes closest, stage 0 "
-    assert f"{told}needs 0.02 MiB and has" in capsys.readouterr().err
+    assert "in fdg on 2 stages, which comes closest, stage 0 needs" in capsys.readouterr().err
 
 
 def test_a_slow_device_gets_less_of_the_network_and_the_plan_trains(
