@@ -57,6 +57,7 @@ TRAINED = {
     "10_own_method": ("fdg:order=forward-first,forward_delay=2,backward_delay=2", 2),
     "13_search": ("fdg", 2),
     "14_transformers_trainer": ("paci:accumulate=4", 2),
+    "15_ray": ("fdg", 2),
 }
 # Two more print two numbers each, and show what these are about.
 SHARED = {

@@ -21,10 +21,17 @@ def name_of(path: Path) -> str:
     return path.name
 
 
-def test_the_table_of_methods_is_what_the_command_prints():
-    text = (ROOT / "docs/methods.md").read_text()
-    (shown,) = re.findall(r"<!-- methods -->\n(.*?)\n<!-- end -->", text, re.DOTALL)
-    assert shown == method_markdown(3)
+@pytest.mark.parametrize(
+    ("page", "marker", "table"),
+    [
+        ("methods", "methods", lambda: method_markdown(3)),
+        ("guarantees", "promises", expectations_table),
+    ],
+)
+def test_the_tables_of_methods_and_faults_are_what_commands_print(page, marker, table):
+    text = (ROOT / f"docs/{page}.md").read_text()
+    (shown,) = re.findall(rf"<!-- {marker} -->\n(.*?)\n<!-- end -->", text, re.DOTALL)
+    assert shown == table()
 
 
 def test_each_method_has_a_picture_its_plain_version_and_its_cost():
@@ -33,12 +40,6 @@ def test_each_method_has_a_picture_its_plain_version_and_its_cost():
     methods = {name for name in METHODS if not name.endswith("-official")}
     assert set(re.findall(r"\*\*([\w-]+)\*\*", heads)) == methods
     assert all(re.search("pictures/.*tests/reference/.*measured", x, re.DOTALL) for x in items)
-
-
-def test_the_table_of_faults_is_that_of_the_promises():
-    text = (ROOT / "docs/guarantees.md").read_text()
-    (shown,) = re.findall(r"<!-- promises -->\n(.*?)\n<!-- end -->", text, re.DOTALL)
-    assert shown == expectations_table()
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=name_of)

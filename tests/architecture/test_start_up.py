@@ -6,6 +6,8 @@ import sys
 
 import pytest
 
+from end_to_end.namespaces import run_python
+
 COMMANDS = (
     "train", "sweep", "report", "script", "watch", "methods", "networks", "data", "draw",
     "launch", "plan",
@@ -28,23 +30,9 @@ with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.St
 """
 
 
-def run(program, folder):
-    """Run a program in a process of its own; its standard output."""
-    done = subprocess.run(
-        [sys.executable, "-c", program],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=100,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
 def loaded(program, folder):
     """The modules that a program has imported at its end."""
-    return set(json.loads(run(program + REPORT, folder).splitlines()[-1]))
+    return set(json.loads(run_python("-c", program + REPORT, folder=folder).splitlines()[-1]))
 
 
 def among(modules, names):
@@ -128,7 +116,7 @@ trainer.fit([(torch.zeros(2, 4), torch.tensor([0, 1]))] * 3, epochs=1, progress=
 
 def test_the_trainer_imports_neither_the_command_line_nor_the_compiler(tmp_path):
     """Nor does a training import what only the command line needs."""
-    lines = run(NAMES + REPORT + TRAINING + REPORT, tmp_path).splitlines()
+    lines = run_python("-c", NAMES + REPORT + TRAINING + REPORT, folder=tmp_path).splitlines()
     before, after = (set(json.loads(line)) for line in lines)
     for modules in (before, after):
         other = ("cyclopts", "hocket.cli", "hocket.runs", "hocket_lab", *SELDOM)
@@ -154,36 +142,40 @@ def test_text_needs_no_library_for_pictures(words, tmp_path):
 # Without an extra: its name, and how to get it, in one line.
 
 WITHOUT = """
-import contextlib, io, sys
-# None in the table of modules makes an import fail as if the package were not there.
-sys.modules |= dict.fromkeys({missing})
+import contextlib, io, json, sys
 from hocket.__main__ import main
 
-sys.argv = ["hocket", *{words}]
-with contextlib.redirect_stderr(io.StringIO()) as errors:
-    code = main()
-print(code, errors.getvalue(), end="")
+said = []
+for missing, words in {commands}:
+    # None in the table of modules makes an import fail as if the package were not there.
+    sys.modules[missing] = None
+    sys.argv = ["hocket", *words.split()]
+    with contextlib.redirect_stderr(io.StringIO()) as errors:
+        code = main()
+    said.append((code, errors.getvalue()))
+    del sys.modules[missing]
+print(json.dumps(said))
 """
+EXTRAS = {
+    ("cyclopts", "--help"): "cli",
+    ("matplotlib", "draw --out p.svg"): "plot",
+    ("sklearn", "train"): "data",
+    ("tensorboard", "train --tensorboard"): "tensorboard",
+    ("wandb", "train --log-to wandb"): "wandb",
+    ("mlflow", "train --log-to mlflow"): "mlflow",
+    ("datasets", "train --data folder --data-dir ."): "hf",
+}
 
 
-@pytest.mark.parametrize(
-    ("missing", "words", "extra"),
-    [
-        ("cyclopts", "--help", "cli"),
-        ("matplotlib", "draw --out p.svg", "plot"),
-        ("sklearn", "train", "data"),
-        ("tensorboard", "train --tensorboard", "tensorboard"),
-        ("wandb", "train --log-to wandb", "wandb"),
-        ("mlflow", "train --log-to mlflow", "mlflow"),
-        ("datasets", "train --data folder --data-dir .", "hf"),
-    ],
-)
-def test_whoever_lacks_an_extra_gets_its_name_in_one_line(missing, words, extra, tmp_path):
-    modules = [missing]
-    said = run(WITHOUT.format(missing=modules, words=words.split()), tmp_path)
-    assert said.startswith("2 error: ")
-    assert said.count("\n") == 1
-    assert f"pip install 'hocket[{extra}]'" in said
+def test_whoever_lacks_an_extra_gets_its_name_in_one_line(tmp_path):
+    answers = json.loads(
+        run_python("-c", WITHOUT.format(commands=list(EXTRAS)), folder=tmp_path)
+    )
+    for extra, (code, said) in zip(EXTRAS.values(), answers, strict=True):
+        assert code == 2
+        assert said.startswith("error: ")
+        assert said.count("\n") == 1
+        assert f"pip install 'hocket[{extra}]'" in said
     assert list(tmp_path.iterdir()) == []
 
 

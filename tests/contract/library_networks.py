@@ -1,5 +1,6 @@
 """Networks of transformers for `test_library_networks`, small and with four layers."""
 
+import importlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -12,13 +13,18 @@ from hocket.tree import Tree
 VOCAB, LENGTH, IMAGE = 11, 8, 32
 
 
+RATES = {"p", "drop_prob", "drop_rate"}
+"""Attributes with the probability of a dropout."""
+
+
 @dataclass(frozen=True)
 class Case:
     """A network with its inputs.
 
     Attributes:
-        name: Name of its class; its configuration has the same name up to ``For`` or ``Model``.
-        fields: Fields of the configuration.
+        name: Name of its class; its configuration has the same name up to ``For`` or ``Model``;
+            of a network of torchvision or timm, its name there.
+        fields: Fields of the configuration, or arguments of the function that builds it.
         make_inputs: Function that makes a batch of two inputs.
         refused: Text of the refusal; empty if it is cut.
         uneven: Text of the warning of an uneven cut; empty if there is none.
@@ -38,20 +44,43 @@ class Case:
 
     def build(self) -> nn.Module:
         """Build the network in training mode, without dropout."""
+        torch.manual_seed(0)
+        network = self._build_transformer() if self.library == "transformers" else None
+        if self.library == "timm":
+            create = importlib.import_module("timm").create_model
+            network = create(self.name, num_classes=5, **self.fields)
+        elif self.library == "torchvision":
+            get = importlib.import_module("torchvision.models").get_model
+            network = get(self.name, weights=None, num_classes=5, **self.fields)
+        assert isinstance(network, nn.Module)
+        for module in network.modules():
+            for rate in RATES & vars(module).keys():
+                setattr(module, rate, 0.0)
+        return network.train()
+
+    def _build_transformer(self) -> nn.Module:
         import transformers  # an optional package
 
-        torch.manual_seed(0)
         stem = self.name.partition("For")[0].partition("Model")[0].partition("LMHead")[0]
         stem = stem.removesuffix("Encoder").removesuffix("MT")
         config = getattr(transformers, self.config or f"{stem}Config")(**self.fields)
         network: nn.Module = getattr(transformers, self.name)(config)
-        for module in network.modules():
-            if isinstance(module, nn.Dropout):
-                module.p = 0.0
         for weight in network.parameters():
             if not (weight.abs() < 3).all():  # some are not initialized
                 nn.init.normal_(weight, std=0.1)
-        return network.train()
+        return network
+
+
+def import_error(library: str) -> str:
+    """Return the reason why a library cannot be imported; empty if it can.
+
+    A torchvision without the operators of the PyTorch beside it raises a RuntimeError.
+    """
+    try:
+        importlib.import_module(library)
+    except (ImportError, RuntimeError) as error:
+        return f"{library} cannot be imported: {error}"
+    return ""
 
 
 def ids() -> Tensor:

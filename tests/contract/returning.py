@@ -111,10 +111,9 @@ def train(
     Args:
         folder: Folder for checkpoints, results and markers.
         victim: The stage that is killed.
-        points: Points at which it is killed, once at each: after a ``tick``, when its trainer
-            is ``built``, before its first checkpoint is ``saved``, when the ``evaluation``
-            begins, and before the weights are ``gathered``. Only the first stage reads the
-            data of the evaluation.
+        points: Points at which it is killed, once at each: after a ``tick``, before its first
+            checkpoint is ``saved``, when the ``evaluation`` begins, and before the weights are
+            ``gathered``. Only the first stage reads the data of the evaluation.
         again: Whether the tick kills every incarnation of the victim.
         timeout_s: Time-out of the trainer.
         slow_timeout_s: Its time-out of what is no training step.
@@ -144,7 +143,6 @@ def train(
     trainer = build_trainer(
         watchers, timeout_s=timeout_s, slow_timeout_s=slow_timeout_s, codec=codec
     )
-    reach("built")
     if restarted and not identity.has_rejoined():
         resume = any(trainer.gather(has_checkpoints(Path(folder), STAGES)))
     if identity.has_rejoined() or resume:

@@ -156,6 +156,29 @@ def everything(
     return [stage.double() for stage in built]
 
 
+class Centred(nn.Module):
+    """A layer whose forward reads what those before it have left, in a new buffer each time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.zeros((), dtype=torch.double))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        self.mean = 0.9 * self.mean + 0.1 * inputs.detach().mean()
+        return inputs - self.mean
+
+
+class Recurrent(nn.Module):
+    """A recurrent layer named ``cell`` over sequences of one vector."""
+
+    def __init__(self, kind: type[nn.RNNBase], features: int = 5) -> None:
+        super().__init__()
+        self.cell = kind(5, features, batch_first=True)
+
+    def forward(self, values: Tensor) -> Tensor:
+        return self.cell(values[:, None])[0][:, 0]
+
+
 SHAPES = {mlp: (5,), conv: (2, 3, 3), wide: (2, 3, 3), skips: (4,), everything: (5,)}
 Net = Callable[..., list[nn.Module]]
 

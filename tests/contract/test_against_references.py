@@ -116,26 +116,22 @@ def test_a_waiting_method_is_its_reference(method, reference, net, stages):
     assert not different(train(method, net(stages), batches).state, outcome(losses, modules))
 
 
-@pytest.mark.parametrize(("net", "stages"), [(mlp, 2), (mlp, 4), (conv, 3)])
-@pytest.mark.parametrize(
-    ("method", "delay"),
-    [
-        (PipeDream2BW(accumulate=3), lambda stages: 1),
-        (PipeDream2BW(accumulate=4, backward_delay=1), lambda stages: 1),
-        (ADL(hold="double", accumulate=5), lambda stages: 1),
-        (ADL(hold="double", accumulate=6, order="forward-first"), lambda stages: 1),
-        (PipeDream(hold="vertical"), lambda stages: stages - 1),
-        (ADL(hold="vertical", accumulate=1), lambda stages: 2 * stages - 3),
-    ],
-    ids=[
-        "2bw",
-        "2bw late",
-        "adl double",
-        "adl double forward first",
-        "vertical",
-        "adl vertical",
-    ],
-)
+# Methods, and the delay of all their gradients on so many stages.
+HELD = {
+    "2bw": (PipeDream2BW(accumulate=3), lambda stages: 1),
+    "2bw late": (PipeDream2BW(accumulate=4, backward_delay=1), lambda stages: 1),
+    "double": (ADL(hold="double", accumulate=5), lambda stages: 1),
+    "forward first": (
+        ADL(hold="double", accumulate=6, order="forward-first"),
+        lambda stages: 1,
+    ),
+    "vertical": (PipeDream(hold="vertical"), lambda stages: stages - 1),
+    "adl vertical": (ADL(hold="vertical", accumulate=1), lambda stages: 2 * stages - 3),
+}
+
+
+@networks
+@pytest.mark.parametrize(("method", "delay"), HELD.values(), ids=HELD.keys())
 def test_held_weights_are_serial_code_with_one_delay(method, delay, net, stages):
     """Bit-equal, for any number of stages and any cut: no stage is later than another."""
     batches, modules = data(net, 13, last=3), net(stages)

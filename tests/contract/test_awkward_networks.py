@@ -11,17 +11,13 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import hocket
-from contract.small import LOCKSTEP, data, different, mlp
+from contract.small import LOCKSTEP, data, different, mlp, sgd
 from hocket.errors import CutError, OptionError
 
 INPUTS = torch.randn(4, 5, generator=torch.Generator().manual_seed(1))
 TARGETS = torch.tensor([0, 1, 2, 0])
 CUT_BEFORE_B = hocket.Plan(("b",))
 BOTH = pytest.mark.parametrize("stages", [1, CUT_BEFORE_B], ids=["whole", "cut"])
-
-
-def sgd(weights: Any) -> torch.optim.Optimizer:
-    return torch.optim.SGD(weights, lr=0.1)
 
 
 def train_beside_plain(

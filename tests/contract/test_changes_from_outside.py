@@ -214,17 +214,6 @@ def penalty(modules: Sequence[nn.Module]) -> Tensor:
     return 0.1 * sum((p**2).sum() for module in modules for p in module.parameters())
 
 
-def penalised(linear: type[nn.Linear]) -> Modules:
-    modules = squares(linear, nn.Tanh)
-    return train(modules, loss=lambda out, y: F.cross_entropy(out, y) + penalty(modules))
-
-
-def added_to(linear: type[nn.Linear]) -> Modules:
-    return train(
-        squares(linear, nn.Tanh), change=lambda step, modules: penalty(modules[:1]).backward()
-    )
-
-
 def hooked(linear: type[nn.Linear]) -> Modules:
     def add_hook(step: int, modules: Modules) -> None:
         if step == 4:
@@ -247,14 +236,17 @@ def test_layers_with_and_without_copies_agree_on_gradients_from_elsewhere(kind):
 
 
 def test_a_loss_that_uses_weights_of_other_stages_is_refused():
+    modules = squares(nn.Linear)
     with pytest.raises(OptionError, match=r"stage \d: the loss uses \d+ weights \(.*\)"):
-        penalised(nn.Linear)
+        train(modules, loss=lambda out, y: F.cross_entropy(out, y) + penalty(modules))
 
 
 def test_gradients_from_elsewhere_are_dropped_with_a_warning():
     with pytest.warns(UserWarning, match=r"weights \(.*\) had gradients that no batch of this"):
-        added = added_to(nn.Linear)
-    assert_same(added, train(squares(nn.Linear, nn.Tanh)))
+        added = train(
+            squares(nn.Linear), change=lambda step, modules: penalty(modules[:1]).backward()
+        )
+    assert_same(added, train(squares(nn.Linear)))
 
 
 class Neighbours(nn.Module):

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from contract.small import conv, data, mlp, sgd, skips
+from contract.small import Centred, conv, data, mlp, sgd, skips
 from contract.tape import TapeRecorder
 from contract.test_late_check import WAYS
 from hocket import Trainer, cross_entropy
@@ -157,18 +157,6 @@ def test_what_happens_in_between_changes_no_bit(method, recorders):
     assert sum(recorder.replays for recorder in recorders) > BATCHES
 
 
-class Counts(nn.Module):
-    """Replaces its buffer in each forward."""
-
-    def __init__(self):
-        super().__init__()
-        self.register_buffer("mean", torch.zeros(5, dtype=torch.double))
-
-    def forward(self, values):
-        self.mean = 0.9 * self.mean + 0.1 * values.detach().mean(0)
-        return values - self.mean
-
-
 class Asks(nn.Module):
     """Asks the device for a number."""
 
@@ -179,7 +167,7 @@ class Asks(nn.Module):
 def test_a_stage_that_replaces_buffers_computes_each_batch(recorders):
     def network(stages, dropout):
         layers = mlp(stages, dropout=dropout)
-        return [nn.Sequential(Counts(), layers[0]), *layers[1:]]
+        return [nn.Sequential(Centred(), layers[0]), *layers[1:]]
 
     batches = data(mlp, BATCHES)
     computed = build("fdg", network, replays=False)

@@ -7,7 +7,7 @@ from torch import nn
 import hocket
 from contract.small import sgd
 from hocket import Plan, Trainer
-from hocket.codecs import VQ, Cast, Exact, Integers
+from hocket.codecs import VQ, Cast, Integers
 from hocket.transport.encoded import EncodedPort
 
 CODECS = [Integers(), VQ(groups=2, codes=4), Cast(torch.bfloat16), Cast(torch.float16)]
@@ -83,16 +83,8 @@ def test_masks_tables_and_shared_weights_arrive_exactly(method, codec, values, m
     masks, tables = zip(*network.arrived, strict=True)
     assert all(torch.isin(mask, torch.tensor(values)).all() for mask in masks)
     assert all(torch.equal(table, network.positions) for table in tables)
-
-
-@pytest.mark.parametrize("method", METHODS)
-def test_masks_and_tables_need_no_gradient_behind_a_cut_as_in_the_uncut_network(method):
-    """PyTorch chooses kernels by that: of attention, for example, where a bias needs one."""
-    torch.manual_seed(0)
-    network = MaskedNetwork((-1e9, -0.1))
-    train(network, method, Exact())
-    assert len(network.arrived) >= 8
-    assert not any(value.requires_grad for pair in network.arrived for value in pair)
+    # PyTorch chooses kernels by that: of attention, for example, where a bias needs a gradient.
+    assert not any(value.requires_grad for value in (*masks, *tables))
 
 
 def test_a_stage_that_learns_nothing_sends_encoded_activations():

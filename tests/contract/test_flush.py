@@ -3,14 +3,24 @@
 GPipe and 1F1B differ in the batches that a stage holds, and in nothing that they compute.
 """
 
-from collections import Counter
 from dataclasses import replace
 
 import pytest
 import torch
 from torch import nn
 
-from contract.small import STAGES, back_propagate, conv, data, different, mlp, sgd, train
+from contract.small import (
+    STAGES,
+    Centred,
+    Recurrent,
+    back_propagate,
+    conv,
+    data,
+    different,
+    mlp,
+    sgd,
+    train,
+)
 from hocket import Checkpoints, Trainer
 from hocket.checkpoint.directory import newest_first
 from hocket.errors import OptionError
@@ -33,18 +43,6 @@ def test_a_flushed_pipeline_is_back_propagation(accumulate, stages, name):
     method, batches = build_method(name, accumulate=accumulate), data(conv, 7, last=3)
     plain = back_propagate(conv(stages), batches, accumulate=accumulate, epochs=2)
     assert not different(train(method, conv(stages), batches, epochs=2).state, plain)
-
-
-class Centred(nn.Module):
-    """A layer whose forward in training reads what those before it have left in a buffer."""
-
-    def __init__(self):
-        super().__init__()
-        self.register_buffer("mean", torch.zeros((), dtype=torch.double))
-
-    def forward(self, inputs):
-        self.mean = 0.9 * self.mean + 0.1 * inputs.detach().mean()
-        return inputs - self.mean
 
 
 @every_flushed
@@ -113,30 +111,6 @@ def test_drained_epochs_and_dropout_are_as_without_a_pipeline(name, options, rec
 
 @every_flushed
 @pytest.mark.parametrize("stages", STAGES)
-@pytest.mark.parametrize("accumulate", [1, 2, 4])
-def test_batches_in_flight_are_those_of_the_papers(name, stages, accumulate):
-    """GPipe holds M batches at every stage, 1F1B min(K-k, M)."""
-    most: Counter[int] = Counter()
-
-    def watch(event, stage):
-        held = len(stage.in_flight) + (event.action.kind == "B")  # with that of the backward
-        most[stage.index] = max(most[stage.index], held)
-
-    method = build_method(name, accumulate=accumulate)
-    train(method, mlp(stages), data(mlp, 9), watch=watch)
-    paper = {"gpipe": lambda k: accumulate, "1f1b": lambda k: min(stages - k, accumulate)}[name]
-    for k in range(stages):
-        memory = method.memory(k, stages)
-        assert most[k] == memory.graphs == memory.inputs == paper(k)
-        assert memory.versions == 1
-        recomputing = build_method(name, accumulate=accumulate, recompute=True).memory(
-            k, stages
-        )
-        assert (recomputing.graphs, recomputing.inputs) == (1, paper(k))
-
-
-@every_flushed
-@pytest.mark.parametrize("stages", STAGES)
 @pytest.mark.parametrize("accumulate", [1, 2, 4, 7])
 def test_the_bubble_is_that_of_the_papers(name, stages, accumulate):
     """As in arXiv 1811.06965: (K-1) / (M+K-1) of the time, on equal stages."""
@@ -154,18 +128,10 @@ def test_the_bubble_is_that_of_the_papers(name, stages, accumulate):
 def test_stashing_copies_no_weight_where_none_changes(linearize):
     """Layers that late gradients are refused for are compatible: an LSTM, say."""
 
-    class Recurrent(nn.Module):
-        def __init__(self, features: int) -> None:
-            super().__init__()
-            self.lstm = nn.LSTM(5, features, batch_first=True)
-
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return self.lstm(x[:, None])[0][:, 0]
-
     def network() -> list[nn.Module]:
         torch.manual_seed(0)
         return [
-            Recurrent(5).double(),
+            Recurrent(nn.LSTM).double(),
             nn.utils.parametrizations.weight_norm(nn.Linear(5, 3)).double(),
         ]
 

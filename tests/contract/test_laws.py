@@ -12,7 +12,6 @@ import torch
 
 from contract.small import (
     LINEARIZE,
-    LOCKSTEP,
     ORDERS,
     STAGES,
     WAITING,
@@ -46,7 +45,6 @@ from hocket.methods import (
 from hocket.methods.method import Method
 from hocket.signals import Delayed
 
-every_lockstep_method = pytest.mark.parametrize("name", LOCKSTEP)
 every_method = pytest.mark.parametrize("name", METHODS)
 both_networks = pytest.mark.parametrize("net", [mlp, conv])
 networks = pytest.mark.parametrize(("net", "stages"), [(mlp, 2), (mlp, 4), (conv, 3)])

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from contract.library_networks import CASES, Case
-from contract.vision_networks import VISION_CASES, VisionCase, import_error
+from contract.library_networks import CASES, Case, import_error
+from contract.small import sgd
+from contract.vision_networks import VISION_CASES
 from hocket import BP, FDG, HocketError, Trainer
 from hocket.tree import map_tensors, tensors
 
@@ -22,7 +23,7 @@ from hocket.tree import map_tensors, tensors
         *(f"{case.library}-{case.name}" for case in VISION_CASES),
     ],
 )
-def test_a_network_is_cut_evenly_and_one_step_is_that_of_the_network(case: Case | VisionCase):
+def test_a_network_is_cut_evenly_and_one_step_is_that_of_the_network(case: Case):
     if reason := import_error(case.library):
         pytest.skip(reason)
     network = case.build()
@@ -76,10 +77,6 @@ def test_late_gradients_of_batches_of_any_size_reach_every_weight(case: Case):
 
 def sum_of_squares(output, targets):
     return sum(t.square().mean() for t in tensors(output) if t.requires_grad)
-
-
-def sgd(weights):
-    return torch.optim.SGD(weights, lr=0.1)
 
 
 def test_the_readme_counts_the_models_of_transformers_that_are_cut():

@@ -32,7 +32,6 @@ from hocket.runs import resolve
 from hocket.runs import train as runs_train
 from hocket.runs.config import RunConfig
 from hocket.runs.train import train
-from hocket.stage.training_options import TrainingOptions
 
 TESTS = Path(__file__).parents[1]
 
@@ -212,7 +211,7 @@ ELSEWHERE = {
     "checksum": "contract/test_ports.py::test_without_checksums_damaged_tensors_are_accepted",
     "batchnorm": "contract/test_distributed.py::test_replicas_are_the_larger_batch",
     "broadcast": "contract/test_same_training.py::"
-    "test_all_processes_may_take_the_weights_of_the_first",
+    "test_processes_that_were_given_the_same_train_and_may_take_the_weights_of_the_first",
 }
 
 
@@ -319,21 +318,13 @@ class Reached(Exception):
     """The trainer was built."""
 
 
-def given_to_trainer(monkeypatch, **choices: Any) -> dict[str, Any]:
+def given_to_trainer(**choices: Any) -> dict[str, Any]:
     """What a run gives to its trainer."""
-    given: dict[str, Any] = {}
-
-    class Recorder(Trainer):
-        def __init__(
-            self, network: nn.Module, *, options: TrainingOptions, **main: Any
-        ) -> None:
-            given.update(vars(options) | main)
-            raise Reached
-
-    monkeypatch.setattr(runs_train, "Trainer", Recorder)
-    with pytest.raises(Reached):
+    building = patch.object(runs_train, "Trainer", side_effect=Reached)
+    with building as built, pytest.raises(Reached):
         train(small(**choices))
-    return given
+    given: dict[str, Any] = built.call_args.kwargs
+    return vars(given["options"]) | given
 
 
 def small(**choices: Any) -> RunConfig:
@@ -516,9 +507,9 @@ def test_every_option_of_a_run_has_an_effect(name, tmp_path):
 
 
 @pytest.mark.parametrize("name", SAME)
-def test_an_option_that_a_trainer_has_too_reaches_it(name, monkeypatch):
+def test_an_option_that_a_trainer_has_too_reaches_it(name):
     value, beside = SAME[name]
-    assert given_to_trainer(monkeypatch, **{**beside, name: value})[name] == value
+    assert given_to_trainer(**{**beside, name: value})[name] == value
 
 
 def test_every_option_of_a_run_has_a_row():

@@ -147,13 +147,9 @@ def test_a_run_has_the_options_of_all_machines():
         assert "method is fdg in rank 0, and ddg in rank 1" in results["run"]
 
 
-def test_processes_that_were_given_the_same_train():
+def test_processes_that_were_given_the_same_train_and_may_take_the_weights_of_the_first():
     expected = trained({"scheduler": steps, "clip": 1.0})[1]
+    first = trained({"network": build(seed=0)})[1]
     for results in left():
         assert (results["same"], results["weights"]) == (None, expected)
-
-
-def test_all_processes_may_take_the_weights_of_the_first():
-    expected = trained({"network": build(seed=0)})[1]
-    for results in left():
-        assert (results["broadcast"], results["weights of the first"]) == (None, expected)
+        assert (results["broadcast"], results["weights of the first"]) == (None, first)

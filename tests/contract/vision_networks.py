@@ -1,78 +1,28 @@
 """Networks of torchvision and timm for `test_library_networks`, with small images."""
 
-import importlib
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch import nn
 
-from hocket.tree import Tree
-
-RATES = {"p", "drop_prob", "drop_rate"}
-"""Attributes with the probability of a dropout."""
+from contract.library_networks import Case
 
 
-@dataclass(frozen=True)
-class VisionCase:
-    """A network with its inputs.
+def vision_case(
+    library: str, name: str, *, size: int = 32, argument: str = "x", **settings: Any
+) -> Case:
+    """Build the case of a network, with two images of a size under the name of an argument."""
 
-    Attributes:
-        library: Name of the library.
-        name: Name of the network there.
-        fields: Arguments of the function that builds it.
-        size: Height and width of the images.
-        argument: Name of the argument of the images.
-        refused: Text of the refusal; empty if it is cut.
-        uneven: Text of the warning of an uneven cut; empty if there is none.
-        rounding: True if a gradient crosses the cut with other strides, which is warned of.
-    """
+    def make_images() -> dict[str, torch.Tensor]:
+        return {argument: torch.randn(2, 3, size, size)}
 
-    library: str
-    name: str
-    fields: dict[str, Any] = field(default_factory=dict)
-    size: int = 32
-    argument: str = "x"
-    refused: str = ""
-    uneven: str = ""
-    rounding: bool = False
-
-    def build(self) -> nn.Module:
-        """Build the network in training mode, without dropout."""
-        torch.manual_seed(0)
-        network: nn.Module
-        if self.library == "timm":
-            create = importlib.import_module("timm").create_model
-            network = create(self.name, num_classes=5, **self.fields)
-        else:
-            get = importlib.import_module("torchvision.models").get_model
-            network = get(self.name, weights=None, num_classes=5, **self.fields)
-        for module in network.modules():
-            for rate in RATES & vars(module).keys():
-                setattr(module, rate, 0.0)
-        return network.train()
-
-    def make_inputs(self) -> Tree:
-        """Make a batch of two images."""
-        return {self.argument: torch.randn(2, 3, self.size, self.size)}
-
-
-def import_error(library: str) -> str:
-    """Return the reason why a library cannot be imported; empty if it can.
-
-    A torchvision without the operators of the PyTorch beside it raises a RuntimeError.
-    """
-    try:
-        importlib.import_module(library)
-    except (ImportError, RuntimeError) as error:
-        return f"{library} cannot be imported: {error}"
-    return ""
+    fields = settings.pop("fields", {})
+    return Case(name, fields, make_images, library=library, **settings)
 
 
 FOUR = {"img_size": 32, "depth": 4}
 VISION_CASES = [
     *(
-        VisionCase("torchvision", name, **settings)
+        vision_case("torchvision", name, **settings)
         for name, settings in {
             "resnet18": {},
             "resnext50_32x4d": {},
@@ -94,7 +44,7 @@ VISION_CASES = [
         }.items()
     ),
     *(
-        VisionCase("timm", name, **settings)
+        vision_case("timm", name, **settings)
         for name, settings in {
             "resnet10t": {},
             "vit_tiny_patch16_224": {"fields": FOUR},

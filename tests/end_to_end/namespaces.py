@@ -78,6 +78,21 @@ def torchrun(link: VirtualLink, number: int, *words: str) -> list[str]:
     return ["torchrun", *options.split(), "--nproc-per-node", "1", *words]
 
 
+def run_python(*words: str | Path, folder: Path, **variables: str) -> str:
+    """Run Python with these words in a folder, as a user does; return its standard output."""
+    done = subprocess.run(
+        [sys.executable, *words],
+        cwd=folder,
+        env=environment() | variables,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=600,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
 def environment() -> dict[str, str]:
     """Return the environment of a user: programs of this Python, no variable of a launcher."""
     kept = {k: v for k, v in os.environ.items() if not k.startswith(LAUNCHER_VARIABLES)}

@@ -1,6 +1,7 @@
 """The code of README.md, of the tutorial and of other pages runs."""
 
 import re
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -162,3 +163,22 @@ def test_the_code_of_the_page_on_transformers_runs(tmp_path, monkeypatch):
     trainer = run_page("transformers-trainer.md", 1)["trainer"]
     assert trainer.state.global_step == 4
     assert (tmp_path / "model/config.json").exists()
+
+
+@pytest.mark.longer
+@pytest.mark.filterwarnings("ignore")  # of Lightning
+def test_the_code_of_the_page_on_lightning_runs():
+    """Back-propagation in stages gives the weights of Lightning."""
+    lightning = pytest.importorskip("lightning")
+    found = run_page("lightning.md", 1)
+    assert found["trainer"].epoch == 2
+    whole, cut = found["Classifier"](), found["Classifier"]()
+    cut.load_state_dict(whole.state_dict())
+    lightning.Trainer(max_epochs=2, accelerator="cpu", barebones=True).fit(
+        whole, found["loader"]
+    )
+    sgd = partial(torch.optim.SGD, lr=0.05, momentum=0.9)
+    with hocket.Trainer(cut, method="bp", optimizer=sgd) as trainer:
+        trainer.fit(found["loader"], epochs=2, progress=False)
+    pairs = zip(whole.parameters(), cut.parameters(), strict=True)
+    assert all(torch.equal(weight, other) for weight, other in pairs)

@@ -12,6 +12,8 @@ import pytest
 import torch
 
 import hocket
+from end_to_end.namespaces import run_python
+from end_to_end.test_two_machines import require_equal_bits
 from unit.lab.studies.in_process import run_here
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
@@ -20,6 +22,22 @@ ALONE = os.environ | {
     "PYTHONPATH": str(Path(hocket.__file__).parents[1]),
     "OMP_NUM_THREADS": "1",
 }
+# Added to the example of Ray: stage 1 is killed once, in the middle of the second epoch.
+KILLED = """
+import os, signal
+
+class Killed(hocket.callbacks.Callback):
+    def on_step(self, trainer, events):
+        once = Path(folder, "killed")
+        if trainer.engine.tick_count == 70 and not (trainer.is_main_process or once.exists()):
+            once.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+
+def train("""
+ONE_PROCESS = """
+ray.train.report = lambda metrics, checkpoint: None
+train({"folder": sys.argv[1]})
+"""
 
 
 @pytest.fixture
@@ -55,15 +73,8 @@ def numbers(line):
 
 def test_quickstart(tmp_path):
     """It runs alone, in a process that imports nothing else."""
-    text = subprocess.run(
-        [sys.executable, "-W", "error", EXAMPLES / "01_quickstart.py"],
-        cwd=tmp_path,
-        env=ALONE,
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=400,
-    ).stdout
+    words = ("-W", "error", EXAMPLES / "01_quickstart.py")
+    text = run_python(*words, folder=tmp_path, OMP_NUM_THREADS="1")
     assert shape(text) == shape(shown_output(EXAMPLES / "01_quickstart.py"))
     error = float(re.search(r"test error after 4 epochs: ([\d.]+)%", text)[1])
     assert error < 30
@@ -120,16 +131,8 @@ def test_bert(run_example):
 def test_two_processes_print_what_one_does(name, package, run_example, tmp_path):
     pytest.importorskip(package)
     words = ("-m", "hocket", "launch", "--processes", "2", EXAMPLES / name)
-    two = subprocess.run(
-        [sys.executable, *words],
-        cwd=tmp_path,
-        env=ALONE,
-        stdout=subprocess.PIPE,
-        text=True,
-        check=True,
-        timeout=400,
-    )
-    assert two.stdout == run_example(name)
+    two = run_python(*words, folder=tmp_path, OMP_NUM_THREADS="1")
+    assert two == run_example(name)
 
 
 def test_gpt_muon(run_example):
@@ -175,8 +178,7 @@ def test_two_machines_over_loopback(run_example, tmp_path):
     assert "one stage on each machine" in out
     assert silent == ""
     run_example("09_two_machines.py", "one.pt")
-    two, one = (torch.load(tmp_path / f, weights_only=True) for f in ("two.pt", "one.pt"))
-    assert all(torch.equal(two[name], one[name]) for name in one)
+    require_equal_bits(tmp_path / "two.pt", tmp_path / "one.pt")
 
 
 def start_machine(number, word, *, folder, path, **environment):
@@ -229,6 +231,25 @@ def test_transformers_trainer(run_example):
     text = run_example("14_transformers_trainer.py")
     first, *_, last = map(float, re.findall(r"evaluation loss ([\d.]+)", text))
     assert last < first < 3.7, "guessing is 3.7"
+
+
+@pytest.mark.longer
+def test_ray(tmp_path):
+    """A worker is killed, and the weights are those of one process."""
+    pytest.importorskip("ray")
+    example = (EXAMPLES / "15_ray.py").read_text()
+    fit = "progress=False, callbacks=[Killed()]"
+    killed = example.replace("def train(", KILLED).replace("progress=False", fit)
+    (tmp_path / "killed.py").write_text(killed)
+    text = run_python("killed.py", "ray", folder=tmp_path)
+    assert (tmp_path / "ray/killed").exists()
+    # Ray tells of the killed worker first.
+    assert shape(text)[-1:] == shape(shown_output(EXAMPLES / "15_ray.py"))
+    # Ray has a checkpoint of each epoch.
+    assert len(list(tmp_path.glob("ray/*/checkpoint_*/manifest.json"))) == 3
+    (tmp_path / "one.py").write_text(example.partition("if __name__")[0] + ONE_PROCESS)
+    run_python("one.py", "one", folder=tmp_path)
+    require_equal_bits(tmp_path / "ray/network.pt", tmp_path / "one/network.pt")
 
 
 def test_every_example_is_run_here():

@@ -1,11 +1,10 @@
 """A saved network loads without Hocket."""
 
 import json
-import subprocess
-import sys
 
 import pytest
 
+from end_to_end.namespaces import run_python
 from hocket.runs.config import RunConfig
 from hocket.runs.train import train
 
@@ -44,16 +43,7 @@ def test_it_loads_by_hand_and_makes_the_same_mistakes(tmp_path):
         run_dir=tmp_path / "mine",
     )
     train(run)
-    done = subprocess.run(
-        [sys.executable, "-c", BY_HAND],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=300,
-    )
-    assert done.returncode == 0, done.stderr
-    error = float(done.stdout)
+    error = float(run_python("-c", BY_HAND, folder=tmp_path))
     summary = json.loads((tmp_path / "mine" / "summary.json").read_text())
     assert error == pytest.approx(summary["epochs"][-1]["evaluation"]["error"])
     assert error < 0.1

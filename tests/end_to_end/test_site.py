@@ -1,22 +1,18 @@
 """The site is built without a warning, asks no other server for anything, and fits a phone."""
 
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from pictures.programs import TIMES, in_units
 from site_player import METHODS, method_of, programs
 
-import hocket
+from end_to_end.namespaces import run_python
 from hocket_lab.planner.simulate import tick_s
 from unit.lab.report.browser import CHROMIUM, Browser
 
 pytestmark = pytest.mark.xdist_group("site")
 ROOT = Path(__file__).parents[2]
-SOURCE = Path(hocket.__file__).parents[1]
 # Elements that a browser fetches by itself.
 FETCHED = re.compile(
     r"<(?:script|img|iframe|link)\b[^>]*?(?:src|href)=[\"']?((?:https?:)?//[^\"' >]+)"
@@ -63,15 +59,8 @@ def site(tmp_path_factory):
     """The folder of the site."""
     pytest.importorskip("mkdocs", reason="needs the extra docs")
     folder = tmp_path_factory.mktemp("site")
-    done = subprocess.run(
-        [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", folder],
-        cwd=ROOT,
-        env=os.environ | {"PYTHONPATH": str(SOURCE), "NO_MKDOCS_2_WARNING": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
+    words = ("-m", "mkdocs", "build", "--strict", "--site-dir", folder)
+    run_python(*words, folder=ROOT, NO_MKDOCS_2_WARNING="1")
     return folder
 
 

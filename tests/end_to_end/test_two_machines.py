@@ -26,7 +26,7 @@ from hocket.cli.main import main
 from hocket.errors import HangError
 from hocket.partition import Plan
 
-DOCUMENT = Path(__file__).parents[2] / "docs/several-machines.md"
+DOCS = Path(__file__).parents[2] / "docs"
 
 # Only its last two lines depend on processes: one of them writes the file.
 SCRIPT = """
@@ -52,7 +52,7 @@ SRUN = """
 import os, subprocess, sys
 
 def start(number, enter):
-    variables = os.environ | {{"SLURM_NODEID": str(number)}}
+    variables = os.environ | {{"SLURM_PROCID": str(number), "SLURM_LOCALID": "0"}}
     return subprocess.Popen([*enter, *sys.argv[1:]], env=variables)
 
 tasks = [start(number, enter) for number, enter in enumerate({enter!r})]
@@ -71,15 +71,15 @@ def folders(tmp_path):
     return [tmp_path / "first", tmp_path / "second"]
 
 
-def documented(kind: str) -> list[str]:
-    """Return the blocks of a kind in the documentation."""
-    return re.findall(rf"```{kind}\n(.*?)```", DOCUMENT.read_text(), re.DOTALL)
+def documented(kind: str, page: str) -> list[str]:
+    """Return the blocks of a kind on a page of the documentation."""
+    return re.findall(rf"```{kind}\n(.*?)```", (DOCS / page).read_text(), re.DOTALL)
 
 
-def on_both(block: str) -> list[list[str]]:
-    """Return the command of each machine: the second has another rank."""
+def on_each(command: str) -> list[list[str]]:
+    """Return a command of the first machine, for each machine."""
     return [
-        ["bash", "-c", block.replace("--node-rank 0", f"--node-rank {rank}")] for rank in (0, 1)
+        ["bash", "-c", command.replace("--node-rank 0", f"--node-rank {n}")] for n in (0, 1)
     ]
 
 
@@ -128,8 +128,8 @@ def write_script(tmp_path: Path, text: str = SCRIPT) -> str:
 def test_a_training_on_two_machines_gives_the_weights_of_one_process(
     link, folders, run_here, tmp_path
 ):
-    block, _, _ = documented("sh")
-    results = run_on_both(link, folders, on_both(block))
+    block, *_ = documented("sh", "several-machines.md")
+    results = run_on_both(link, folders, on_each(block))
     require_success(results)
     run_here(*torchrun_arguments(block))
     require_equal_bits(folders[0] / "run/network.pt", tmp_path / "run/network.pt")
@@ -155,34 +155,34 @@ def test_a_script_for_one_process_gives_the_same_weights_on_two_machines(
 
 
 def test_replicas_on_two_machines_give_the_weights_of_one(link, folders, run_here, tmp_path):
-    _, block, _ = documented("sh")
-    require_success(run_on_both(link, folders, on_both(block)))
+    _, block, _ = documented("sh", "several-machines.md")
+    require_success(run_on_both(link, folders, on_each(block)))
     run_here(*torchrun_arguments(block), "--processes", "4")
     require_equal_bits(folders[0] / "run/network.pt", tmp_path / "run/network.pt")
     assert file_names(folders[1]) == [f"metrics.stage1-replica{n}.jsonl" for n in (0, 1)]
 
 
 def test_a_plan_for_unequal_machines_trains_on_both(link, folders, tmp_path, monkeypatch):
-    train, _, plan = documented("sh")
+    train, _, plan = documented("sh", "several-machines.md")
     monkeypatch.chdir(tmp_path)
     assert main(shlex.split(plan)[1:]) == 0
     for folder in folders:
         folder.mkdir()
         shutil.copy("plan.json", folder)
-    require_success(run_on_both(link, folders, on_both(f"{train.rstrip()} --plan plan.json")))
+    require_success(run_on_both(link, folders, on_each(f"{train.rstrip()} --plan plan.json")))
     kept = [Plan.read(file).cuts for file in ("plan.json", folders[0] / "run/plan.json")]
     assert kept[0] == kept[1]
 
 
 def test_the_script_for_slurm_trains(link, tmp_path):
-    (block,) = documented("sbatch")
+    (block,) = documented("sbatch", "clusters.md")
     script = tmp_path / "job.sh"
     script.write_text(block)
     srun = tmp_path / "srun"
     enter = [node.command() for node in link.nodes]
     srun.write_text(f"#!{sys.executable}\n{SRUN.format(enter=enter)}")
     srun.chmod(0o755)
-    slurm = {"SLURM_NNODES": "2", "SLURM_JOB_ID": "123456789"}
+    slurm = {"SLURM_NTASKS": "2", "SLURM_JOB_ID": "123456789"}
     variables = environment()
     done = subprocess.run(
         link.nodes[0].command("bash", str(script)),  # on the first node, as SLURM does

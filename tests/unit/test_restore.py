@@ -12,6 +12,7 @@ from torch.ao.quantization import get_default_qat_qconfig, prepare_qat
 from contract.small import sgd
 from hocket import Plan, Trainer, cut
 from hocket.restore import restore_state
+from unit.partition.networks import Chain
 
 
 class ActNorm(nn.Module):
@@ -82,23 +83,10 @@ NETWORKS = {
 } | {"observers whose buffers grow": quantized}
 
 
-class Wrapped(nn.Module):
-    """Network that is no sequence."""
-
-    def __init__(self, layers):
-        super().__init__()
-        self.layers = layers
-
-    def forward(self, x):
-        for layer in self.layers:
-            x = layer(x)
-        return x
-
-
 def built(name, *, sequence):
     torch.manual_seed(0)
     network = NETWORKS[name]()
-    return network if sequence else Wrapped(network)
+    return network if sequence else Chain(network)
 
 
 def batches():

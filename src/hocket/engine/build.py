@@ -131,7 +131,7 @@ def build_signals(
     dtypes: list[torch.dtype] = []
     hidden: list[list[tuple[int, ...]]] = []
     value = sample
-    networks_cut = {m.network for m in modules if isinstance(m, PartialModule)}
+    networks_cut = {m.network_cut for m in modules if isinstance(m, PartialModule)}
     with dry_run(*modules, *networks_cut):  # a part repeats the forward of its whole network
         for k, module in enumerate(modules):
             # Layer by layer, if they are known: signals need the shapes between them.

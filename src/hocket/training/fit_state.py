@@ -33,6 +33,8 @@ class FitState:
         evaluated: The same number, at the last evaluation within an epoch.
         length: Batches in an epoch when this ``fit``, or the one before a restart, began;
             None if unknown.
+        train: Training data of the ``fit`` under way, whose position and random state are kept;
+            None in a loop of the caller's.
         meter: Losses and staleness of the current epoch.
         rows: Epochs that the stage has counted for itself, if stages run freely: values of the
             meter, samples and seconds of each.
@@ -47,6 +49,7 @@ class FitState:
         self.history: list[EpochResult] = []
         self.batches = self.samples = 0
         self.length: int | None = None
+        self.train: object = None
         self.updates = self.evaluated = 0
         self.meter = TrainingMeter()
         self.rows: list[Any] = []
@@ -175,9 +178,9 @@ class FitState:
         self.meter = TrainingMeter()
         self._seconds, self._loader_state = 0.0, None
 
-    def state_dict(self, stage: int, train: object) -> dict[str, Any]:
+    def state_dict(self, stage: int) -> dict[str, Any]:
         """Return what a stage keeps: its meter, and the state of the data loader."""
-        state = self._loader_state if self._loader_state is not None else loader_state(train)
+        state = self._loader_state or loader_state(self.train)
         return {
             "meter": self.meter.values(stage),
             "loader_state": state,

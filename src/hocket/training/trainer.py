@@ -465,7 +465,7 @@ class Trainer:
         session = self._session
         with (
             session.reporting_failures(),
-            saving(checkpoints, session, self._fit_state, None) as save,
+            saving(checkpoints, session, self._fit_state) as save,
         ):
             yield lambda: save(session.engine.tick_count if session.prepared else None)
 
@@ -488,7 +488,7 @@ class Trainer:
         session = self._session
         with (
             session.reporting_failures(),
-            saving(checkpoints, session, self._fit_state, None) as save,
+            saving(checkpoints, session, self._fit_state) as save,
         ):
             save(None)
 

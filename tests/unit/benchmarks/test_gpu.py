@@ -17,7 +17,7 @@ def test_every_row_is_compared_with_a_plain_loop(tmp_path, monkeypatch, capsys):
     compiled: list[object] = []
     monkeypatch.setattr(torch, "compile", lambda f, **_: compiled.append(f) or f)
     measure_gpu(
-        GpuSettings(out=tmp_path, device=DEVICE, networks=("perceptron",), pairs=2, steps=1)
+        GpuSettings(out=tmp_path, device=DEVICE, networks=("perceptron",), pairs=1, steps=1)
     )
     rows = Record.read(tmp_path).rows
     assert [row["row"] for row in rows] == list(ROWS)

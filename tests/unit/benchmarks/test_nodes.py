@@ -4,21 +4,17 @@ import os
 import shutil
 import socket
 import time
-from contextlib import ExitStack
 from threading import Thread
 
 import pytest
 
 from benchmarks.harness.nodes import NodesError, two_nodes
+from end_to_end.namespaces import machines
 
 
 @pytest.fixture
 def link():
-    with ExitStack() as stack:
-        try:
-            link = stack.enter_context(two_nodes())
-        except NodesError as error:
-            pytest.skip(str(error))
+    with machines() as link:
         yield link
 
 

@@ -84,31 +84,25 @@ def test_local_updates_are_those_of_replicas_in_one_process(row):
                 torch.testing.assert_close(found, weight.detach(), rtol=0, atol=1e-12)
 
 
-def require_same(row, work):
+@pytest.mark.parametrize(
+    ("schedule", "microbatches", "work"),
+    [
+        *((name, 4, exact()) for name in SCHEDULES),
+        *((name, 2, exact()) for name in ("gpipe", "zbv")),
+        *((name, 6, exact(channels_last=False)) for name in ("1f1b", "zbv")),
+        *((name, 6, vectors()) for name in ("1f1b", "zbv")),
+        *((name, 6, exact(stages=3)) for name in ("1f1b", "zbv")),
+    ],
+    ids=name_of,
+)
+def test_every_schedule_trains_the_same(schedule, microbatches, work):
     plain = trained_plainly(work)
-    found = trained_by(row, work)
+    found = trained_by(f"{schedule}:microbatches={microbatches}", work)
     together = {name: weight for own in found for name, weight in own.items()}
     assert sum(map(len, found)) == len(together)  # every weight has one home
     assert together.keys() == plain.keys()
     for name in plain:
         torch.testing.assert_close(together[name], plain[name].detach(), rtol=0, atol=1e-12)
-
-
-@pytest.mark.parametrize(
-    ("schedule", "microbatches"), [*((name, 4) for name in SCHEDULES), ("gpipe", 2), ("zbv", 2)]
-)
-def test_every_schedule_trains_the_same(schedule, microbatches):
-    require_same(f"{schedule}:microbatches={microbatches}", exact())
-
-
-@pytest.mark.parametrize("schedule", ["1f1b", "zbv"])
-@pytest.mark.parametrize(
-    "work",
-    [exact(channels_last=False), vectors(), exact(stages=3)],
-    ids=["channels first", "vectors", "three processes"],
-)
-def test_schedules_train_the_same_in_other_worlds(schedule, work):
-    require_same(f"{schedule}:microbatches=6", work)
 
 
 def test_every_default_row_can_be_read_and_a_row_has_options():

@@ -3,15 +3,14 @@
 import json
 
 import pytest
-import torch
-from torch import nn
 
+from contract.small import data, mlp, sgd
 from hocket import FDG, Trainer
 from hocket.callbacks.trackers import Trackers, Tracking
 from hocket.errors import OptionError
 from hocket.runs.metrics_log import MetricsLog
 
-BATCHES = [(torch.ones(2, 3), torch.tensor([0, 1]))] * 6
+BATCHES = data(mlp, 6, size=2)
 
 
 class Notes:
@@ -32,13 +31,8 @@ class Notes:
 
 
 def trained(log=None, callbacks=()):
-    torch.manual_seed(0)
-    trainer = Trainer(
-        nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 2)),
-        method=FDG(),
-        optimizer=lambda weights: torch.optim.SGD(weights, lr=0.1),
-        watchers=[log.log_event] if log else [],
-    )
+    watchers = [log.log_event] if log else []
+    trainer = Trainer(mlp(2), method=FDG(), optimizer=sgd, watchers=watchers)
     on_epoch = log.log_epoch if log else None
 
     def on_evaluation(updates, result):

@@ -18,7 +18,7 @@ from hocket.checkpoint.directory import Manifest, checkpoint_name, newest_first
 from hocket.distributed.failures import phases
 from hocket.distributed.world.flags import StoreFlags
 from hocket.errors import CheckpointError, HocketError, OptionError
-from hocket.methods import BP, FDG
+from hocket.methods import FDG
 
 
 def build_trainer(method=None, **options):
@@ -50,22 +50,6 @@ def names(folder):
 
 def weights(trainer):
     return [p for stage in trainer.stages for p in stage.module.parameters()]
-
-
-@pytest.mark.parametrize(
-    ("method", "kind", "epochs", "wanted"),
-    [
-        # The last tick completes what was in flight.
-        (FDG(), {"every": 3, "keep": 10}, 2, [(3, 0), (4, 1), (6, 1), (10, 2)]),
-        (BP(), {"keep": 2}, 3, [(8, 2), (12, 3)]),
-    ],
-    ids=["every few ticks", "by default"],
-)
-def test_checkpoints_are_written_at_the_ends_of_epochs_and_every_few_ticks(
-    tmp_path, method, kind, epochs, wanted
-):
-    fit(tmp_path, epochs=epochs, trainer=build_trainer(method), **kind)
-    assert names(tmp_path) == [checkpoint_name(*each) for each in wanted]
 
 
 @pytest.mark.parametrize(

@@ -47,7 +47,8 @@ def test_a_timeline_is_drawn(draw):
     assert (code, out) == (0, "")
     assert "drawn to t.svg" in err
     svg = Path("t.svg").read_text()
-    for text in ("stage 0", "stage 1", "stage 2", "wait", "send", "measured: t.json"):
+    stages = ("stage 0", "stage 1", "stage 2")
+    for text in (*stages, "backward", "wait", "send", "10 ms", "measured: t.json"):
         assert f"<!-- {text} -->" in svg
     # The first six batches, and those that enter before the last of them has left.
     assert "<!-- 5 -->" in svg
@@ -68,6 +69,8 @@ def test_a_timeline_is_drawn_below_its_program(draw, options, title, absent):
     for text in (f"{title} on 3 stages", "measured: t.json"):
         assert f"<!-- {text} -->" in svg
     assert svg.count("<!-- stage 0 -->") == 2
+    assert "<!-- forward -->" in svg
+    assert "target" not in svg
     assert (svg.count("<!-- 12 -->") == 12) == (absent == 3)
     assert f"<!-- {absent} -->" not in svg
 

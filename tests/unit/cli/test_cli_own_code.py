@@ -169,23 +169,26 @@ def test_a_study_names_them_with_a_word_of_the_user(call, monkeypatch):
     run_here(monkeypatch)
     Path("mine.toml").write_text(
         "grid = {method = ['ddg', 'mine.py:late', 'mine.py:late:extra=1+mine.py:Half']}\n"
-        "base = {data = 'mine.py:toy', network = 'mlp:hidden=[8,8]', epochs = 1}"
+        "base = {data = 'mine.py:toy', network = 'mine.py:small', plan = '2', epochs = 1}"
     )
     code, _, told = call("sweep", "mine.toml", "--method", "mine.py:late")
     assert code == 2
     assert "give --method mine.py:late:extra=1+mine.py:Half" in told.replace("\n", " ")
     allowed = ("--method", "mine.py:late", "--method", "fdg+mine.py:Half")
-    words = ("--data", "mine.py:toy", "--out", "out")
+    words = ("--data", "mine.py:toy", "--network", "mine.py:small", "--out", "out")
     code, _, told = call("sweep", "mine.toml", *allowed, *words)
     assert code == 0, told
-    read = Study.read("mine.toml", own_code={"method": [METHOD], "data": ["mine.py:toy"]})
+    own_code = {"method": [METHOD], "data": ["mine.py:toy"], "network": ["mine.py:small"]}
+    read = Study.read("mine.toml", own_code=own_code)
     assert len(read.rows) == 3
 
 
 def test_the_files_of_a_run_are_part_of_its_identity():
-    config = RunConfig(method=METHOD, data="mine.py:toy")
+    config = RunConfig(method=METHOD, data="mine.py:toy", network="mine:small")
     before = Run("own", config, None, 0)
-    assert set(before.files) == {"method file", "method file 1", "data file"}
+    assert len({before, Run("own", config, None, 0)}) == 1
+    names = {"method file", "method file 1", "data file", "network file"}
+    assert set(before.files) == names
     Path("mine.py").write_text(MINE + "# changed\n")
     assert Run("own", config, None, 0).name != before.name
     assert named_code(vars(RunConfig())) == {}

@@ -22,7 +22,7 @@ def test_stages_that_share_the_machine_are_rehearsed_together(capsys):
 
 def test_a_plan_is_printed_written_drawn_and_trained(tmp_path, capsys):
     file, picture = tmp_path / "plan.json", tmp_path / "plan.svg"
-    methods = ["fdg:shrink=0.5", "dgl-async:buffer=9", "bp", "ddg:accumulate=2+predict+t1"]
+    methods = ["fdg:shrink=0.5", "dgl-async:buffer=9", "ddg:accumulate=2+predict+t1"]
     arguments = [*SMALL, "--stages", "2,3", "--methods", ",".join(methods)]
     assert main([*arguments, "--plan-out", str(file), "--picture", str(picture)]) == 0
     printed = capsys.readouterr().out

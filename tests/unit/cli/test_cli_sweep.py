@@ -74,7 +74,10 @@ def test_runs_that_belong_to_no_row_any_more_are_told(call, tmp_path, kept, said
     ids=["stopped by others", "failed", "stopped"],
 )
 def test_how_runs_ended_is_told(call, monkeypatch, output, ended, sent, code, said):
+    started = []
+
     def end(self, config, files, log):
+        started.append(config)
         log.write(output)
         if sent:
             signal.raise_signal(signal.SIGTERM)
@@ -83,6 +86,7 @@ def test_how_runs_ended_is_told(call, monkeypatch, output, ended, sent, code, sa
     monkeypatch.setattr(HereProcess, "__init__", end)
     found, table, told = call("sweep", "study.toml", "--jobs", "1")
     assert found == code
+    assert len(started) == (1 if sent else 2)
     assert "| bp (incomplete) |" in table
     assert re.search(said, told)
 
@@ -107,12 +111,3 @@ def test_the_data_folder_is_given_on_the_command_line(call, tmp_path):
     assert code == 2
     assert "it reads files; pass their folder with --data-dir" in told
     assert call("sweep", "study.toml", "--data-dir", tmp_path / "words.txt")[0] == 0
-
-
-def test_a_network_of_the_users_is_named_on_the_command_line(call, tmp_path):
-    (tmp_path / "nets.py").write_text("from hocket.zoo import mlp as small\n")
-    (tmp_path / "study.toml").write_text(STUDY.replace("mlp:", "nets.py:small:"))
-    code, _, told = call("sweep", "study.toml")
-    assert code == 2
-    assert "runs the code of the network 'nets.py:small" in told
-    assert call("sweep", "study.toml", "--network", "nets.py:small")[0] == 0

@@ -49,6 +49,7 @@ ELSEWHERE = {
     "hocket train --processes": "tests/end_to_end/test_failures.py",
     "hocket train --network nets.py:small --plan layer2.0.conv2 ...":
     "tests/unit/cli/test_cli.py",
+    "hocket networks": "tests/unit/cli/test_cli.py",
     "hocket sweep": "tests/unit/cli/test_cli_sweep.py",
     **{
         f"hocket sweep benchmarks/studies/{study}.toml --data-dir {data}":

@@ -60,11 +60,6 @@ def test_nan_and_infinity_are_refused(codec, value):
         codec.encoder(0).encode(tensor)
 
 
-def test_a_codec_may_be_text():
-    assert as_codec("int8") == Integers()
-    assert as_codec(VQ(groups=2)) == VQ(groups=2)
-
-
 @pytest.mark.parametrize(
     ("given", "message"),
     [

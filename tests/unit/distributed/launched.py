@@ -8,7 +8,6 @@ import os
 import select
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -21,6 +20,7 @@ from torch import distributed
 from hocket.cli.output import end_with_error
 from hocket.distributed.launching import launch as launch_module
 from hocket.distributed.launching import worker_main
+from hocket.distributed.network.sockets import own_sockets, readable
 from hocket.distributed.world import joined_worlds
 
 
@@ -235,27 +235,10 @@ def signal_launcher_and_return(launcher, number):
 # Sockets.
 
 
-def listening_addresses(pid):
-    """Return the addresses on which a process accepts connections, from tables of Linux."""
-    return socket_addresses(pid, states=("0A",))
-
-
-def socket_addresses(pid, states=None):
-    """Return the addresses of the sockets of a process, in given states or in all."""
-    links = set()
-    for link in Path(f"/proc/{pid}/fd").iterdir():
-        with contextlib.suppress(FileNotFoundError):
-            links.add(os.readlink(link))
-    for table, family in (("tcp", socket.AF_INET), ("tcp6", socket.AF_INET6)):
-        for row in Path("/proc/net", table).read_text().splitlines()[1:]:
-            _, local, _, state, *others = row.split()
-            if (states is None or state in states) and f"socket:[{others[5]}]" in links:
-                words = bytes.fromhex(local.partition(":")[0])
-                # Each four bytes are a number in the machine's own order.
-                parts = (words[i : i + 4] for i in range(0, len(words), 4))
-                if sys.byteorder == "little":
-                    parts = (part[::-1] for part in parts)
-                yield socket.inet_ntop(family, b"".join(parts))
+def socket_addresses(listening=False):
+    """Return the addresses of this process's sockets, all or those that accept connections."""
+    sockets = [each for each in own_sockets() if each.listening or not listening]
+    return [readable(each.local).rpartition(":")[0] for each in sockets]
 
 
 # Processes that still run.

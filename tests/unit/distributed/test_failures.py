@@ -5,6 +5,8 @@ import re
 import threading
 import time
 import warnings
+from concurrent.futures import ThreadPoolExecutor
+from unittest.mock import Mock
 
 import pytest
 from torch.distributed import HashStore
@@ -112,17 +114,17 @@ def test_a_failure_that_is_recorded_a_little_late_is_waited_for(detectors):
 
 
 def test_a_failure_ends_every_wait_soon_also_one_at_a_barrier(detectors):
-    waiting = [wait_in_thread(detectors[0]), wait_in_thread(detectors[2])]
-    detectors[1].record.report(build_error("mine"))
-    for detector in detectors:
-        while detector.record.known is None:
-            time.sleep(0.01)
-        with pytest.raises(PeerFailedError, match="stage 1 failed: ValueError: mine"):
-            detector.raise_if_failed()
-    for thread, outcome in waiting:
-        thread.join()
-        assert type(outcome[0]) is PeerFailedError
-        assert str(outcome[0]) == "stage 1 failed: ValueError: mine"
+    with ThreadPoolExecutor(2) as pool:
+        waiting = [pool.submit(barriers_of(detectors[n]).wait_for_all) for n in (0, 2)]
+        detectors[1].record.report(build_error("mine"))
+        for detector in detectors:
+            while detector.record.known is None:
+                time.sleep(0.01)
+            with pytest.raises(PeerFailedError, match="stage 1 failed: ValueError: mine"):
+                detector.raise_if_failed()
+    for each in waiting:
+        with pytest.raises(PeerFailedError, match=r"^stage 1 failed: ValueError: mine$"):
+            each.result()
 
 
 # Lost processes.
@@ -362,43 +364,14 @@ def barriers_of(detector):
     return Membership(identity, identity.store, detector)
 
 
-def wait_in_thread(detector):
-    """Wait for all in another thread; return it and the list for its outcome."""
-    outcome = []
-
-    def wait():
-        try:
-            barriers_of(detector).wait_for_all()
-            outcome.append("met")
-        except (PeerFailedError, HangError) as error:
-            outcome.append(error)
-
-    thread = threading.Thread(target=wait)
-    thread.start()
-    return thread, outcome
-
-
 # Without a store.
 
 
-class LostStore:
-    """A store whose host has died."""
-
-    def check(self, keys):
-        raise RuntimeError("connection refused")
-
-    def set(self, key, value):
-        raise RuntimeError("connection refused")
-
-    def add(self, key, amount):
-        raise RuntimeError("connection refused")
-
-    def compare_set(self, *_):
-        raise RuntimeError("connection refused")
-
-
 def test_without_a_store_every_process_reports_what_it_knows():
-    detector = FailureDetector(LostStore(), NAMES, 0, TIMEOUT_S)
+    store, gone = Mock(), RuntimeError("connection refused")
+    for call in (store.check, store.set, store.add, store.compare_set):
+        call.side_effect = gone
+    detector = FailureDetector(store, NAMES, 0, TIMEOUT_S)
     assert type(detector.peer_lost(1, "reset")) is PeerLostError
     assert "stage 1 does not answer" in str(end_of_wait(detector, 1))
     assert detector.record.report(build_error())
@@ -443,14 +416,14 @@ def pair(slow):
 def test_a_store_that_answers_late_is_asked_again(slow, pair):
     """All that was not told meanwhile is told then."""
     detector, other = pair
-    slow.answers.clear()
-    thread, outcome = wait_in_thread(detector)
-    while detector.store.reachable:
-        time.sleep(0.01)
-    slow.answers.set()
-    barriers_of(other).wait_for_all()
-    thread.join()
-    assert outcome == ["met"]
+    with ThreadPoolExecutor(1) as pool:
+        slow.answers.clear()
+        waiting = pool.submit(barriers_of(detector).wait_for_all)
+        while detector.store.reachable:
+            time.sleep(0.01)
+        slow.answers.set()
+        barriers_of(other).wait_for_all()
+        waiting.result()
 
 
 def test_nobody_is_blamed_for_a_store_that_is_slow_for_a_moment(slow, pair):

@@ -1,6 +1,7 @@
 """All processes see the flags that others set, and no process waits for another."""
 
 import threading
+from types import SimpleNamespace
 
 import pytest
 from torch.distributed import HashStore
@@ -42,26 +43,16 @@ def test_a_flag_is_set_once_all_have_set_it_and_until_one_clears_it(flags):
     assert not first.all_set("stop")
 
 
-class MuteStore:
-    """A store that answers only when the test lets it."""
-
-    def __init__(self):
-        self.answers = threading.Event()
-
-    def check(self, keys):
-        return self.answers.wait()
-
-
 def test_a_store_that_does_not_answer_for_too_long_is_a_hang(detector, monkeypatch):
     monkeypatch.setattr(store_client, "STORE_TIMEOUT_S", 0.2)
     monkeypatch.setattr(module, "STORE_TIMEOUT_S", 1.0)
-    mute = MuteStore()
-    flags = StoreFlags(mute, 0, 2, detector)
+    answers = threading.Event()  # the store answers only when the test lets it
+    flags = StoreFlags(SimpleNamespace(check=lambda keys: answers.wait()), 0, 2, detector)
     assert [flags.all_set("over") for _ in range(2)] == [False, False]
-    mute.answers.set()
+    answers.set()
     assert flags.all_set("over")
-    mute.answers.clear()
+    answers.clear()
     assert [flags.all_set("over") for _ in range(2)] == [False, False]
     with pytest.raises(HangError, match=r"stage 0 waited 2 s for an answer of the store th"):
         flags.all_set("over")
-    mute.answers.set()
+    answers.set()

@@ -1,6 +1,7 @@
 """Parameters are gathered in buckets of one dtype each, the last ones first."""
 
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from types import SimpleNamespace
 
@@ -65,14 +66,8 @@ def summed(replicas, uses, monkeypatch):
         sum(parameters[n].sum() * factor for n, factor in used.items()).backward()
         sync.finish()
 
-    threads = [
-        threading.Thread(target=work, args=(parameters, used))
-        for parameters, used in zip(replicas, uses, strict=True)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(len(uses)) as pool:
+        list(pool.map(work, replicas, uses))
     return [
         [None if p.grad is None else p.grad.tolist() for p in parameters]
         for parameters in replicas

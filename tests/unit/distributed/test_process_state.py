@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from contract.processes import wait_until
+from hocket.distributed.folder import process_state as module
 from hocket.distributed.folder.process_state import (
     GLOO_THREADS,
     is_at_work,
@@ -35,10 +37,8 @@ def end():
     end, left = threading.Event(), threading.Event()
     thread = threading.Thread(target=work_until, args=[end, left])
     thread.start()
-    while not any(
-        comm.read_text().startswith(f"{GLOO_THREADS}_test")
-        for comm in Path("/proc/self/task").glob("*/comm")
-    ):
+    names = Path("/proc/self/task")
+    while not any("_test" in comm.read_text() for comm in names.glob("*/comm")):
         time.sleep(0.01)
     yield end
     end.set()
@@ -61,22 +61,19 @@ def test_a_process_is_asleep_stopped_or_unknown():
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
         folder = Path("/proc", str(process.pid))
         os.kill(process.pid, signal.SIGSTOP)
-        while process_state(folder) != "T":
-            time.sleep(0.01)
+        wait_until(lambda: process_state(folder) == "T")
         os.kill(process.pid, signal.SIGCONT)
-        while process_state(folder) not in "RS":
-            time.sleep(0.01)
+        wait_until(lambda: process_state(folder) in "RS")
         process.kill()
     assert process_state(folder) == ""
 
 
 @pytest.mark.parametrize(("program", "works"), [("while True: pass", True), ("input()", False)])
-def test_the_kernel_knows_whether_a_process_is_at_work(program, works):
+def test_the_kernel_knows_whether_a_process_is_at_work(program, works, monkeypatch):
+    monkeypatch.setattr(module, "_WORK_S", 0.3)
     pipe = subprocess.PIPE
     with subprocess.Popen([sys.executable, "-c", program], stdin=pipe) as process:
-        end_s = time.monotonic() + 60
-        while is_at_work(process.pid) != works:  # the interpreter may still start
-            assert time.monotonic() < end_s
+        wait_until(lambda: is_at_work(process.pid) == works)  # the interpreter may still start
         process.send_signal(signal.SIGSTOP)
         time.sleep(0.1)
         assert not is_at_work(process.pid)

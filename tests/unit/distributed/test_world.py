@@ -62,8 +62,6 @@ def run_four_processes():
     results["neighbours"] = [world.neighbour(1), world.neighbour(-1)]
     results["gather"] = world.gather({"rank": rank, "text": "é" * 1000 * rank, "none": None})
     results["different"] = gather_something_else(world)
-    results["broadcast"] = broadcast(world)
-
     results["synced"] = sync_weights(world)
     results["clock offset"] = world.clock_offset()
 
@@ -119,14 +117,6 @@ def count_threads():
     close("missed packet", miss_a_packet)
     close("broken operation", break_off)
     return counts
-
-
-def broadcast(world):
-    image = torch.arange(24.0).view(1, 2, 3, 4).to(memory_format=torch.channels_last)
-    mine = (image, {"names": ["a", None], "empty": torch.zeros(0, 3)})
-    values, others = world.broadcast(mine if world.is_main else None)
-    shape = list(others["empty"].shape)
-    return [values.tolist(), list(values.stride()), others["names"], shape]
 
 
 def sync_weights(world):
@@ -188,9 +178,6 @@ def test_a_world_that_does_not_fit_is_refused_by_all(name, message):
 def test_collectives_give_the_same_values_to_all_and_none_to_those_that_do_something_else():
     values = [{"rank": rank, "text": "é" * 1000 * rank, "none": None} for rank in range(4)]
     assert by_rank("gather") == [values] * 4
-    values = [[[[0.0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10, 11]]]]
-    values[0].append([[v + 12 for v in row] for row in values[0][0]])
-    assert by_rank("broadcast") == [[values, [24, 1, 8, 2], ["a", None], [0, 3]]] * 4
     assert by_rank("synced") == [[0.0], [0.0], [2.0], [2.0]]  # the first of each stage
     doing = "rank 0 is training, rank 1 is evaluating, rank 2 is training, rank 3 is training"
     for said in by_rank("different"):

@@ -11,7 +11,7 @@ from hocket.engine.distributed import DistributedEngine
 from hocket.engine.lookahead import BatchAnnouncer
 from hocket.errors import DataError
 from hocket.transport.processes.connection_ports import Lookahead
-from hocket.tree import flatten, tensors
+from hocket.tree import tensors
 
 X = torch.arange(4.0).reshape(4, 1)
 IMAGES = [torch.full((n, 2), float(n)) for n in (1, 2, 3, 5)]
@@ -29,45 +29,40 @@ def shares(inputs, targets, replicas=2):
     return found
 
 
-@pytest.mark.parametrize("targets", [{"boxes": IMAGES}, (IMAGES, X), tuple(IMAGES)])
-def test_a_list_with_an_entry_for_each_sample_is_divided(targets):
-    parts = shares(X, targets)
-    assert [fraction for fraction, _ in parts] == [0.5, 0.5]
-    boxes = [own["boxes"] if isinstance(own, dict) else own for _, (_, own) in parts]
-    boxes = [own[0] if isinstance(own[0], list) else own for own in boxes]
-    assert [[len(image) for image in part] for part in boxes] == [[1, 2], [3, 5]]
-
-
-def test_other_targets_are_divided_within_or_refused():
-    (_, (_, first)), _ = shares(X, [X, X, X, X])
-    assert [len(tensor) for tensor in first] == [2, 2, 2, 2]
-    assert [len(inputs) for _, (inputs, _) in shares(X, None)] == [2, 2]
-    told = r"cannot divide the targets of a batch of 4: none of their tensors .* \[\(7, 2\)\]"
-    with pytest.raises(DataError, match=told):
-        shares(X, {"boxes": torch.zeros(7, 2)})
-
-
 BOXES = [{"boxes": torch.full((n, 2), float(n))} for n in (4, 4, 1, 5)]
-
-
-@pytest.mark.parametrize("kind", [list, tuple])
-def test_mappings_of_each_sample_are_divided_whatever_lengths_they_have(kind):
-    parts = [own for _, (_, own) in shares(X, kind(BOXES))]
-    assert all(type(part) is kind for part in parts)
-    assert [[len(each["boxes"]) for each in part] for part in parts] == [[4, 4], [1, 5]]
-
-
-def test_structures_stay_what_they_are():
-    inputs = X, OrderedDict(m=X), Named(X, "name")
-    for _, pair in shares(inputs, inputs):
-        for own in pair:
-            assert flatten(own)[1] == flatten(inputs)[1]
-            assert [len(tensor) for tensor in tensors(own)] == [2, 2, 2]
 
 
 class Named(NamedTuple):
     x: torch.Tensor
     name: str
+
+
+# Targets, and the lengths of the tensors in the parts of two replicas.
+DIVIDED = {
+    "a list in a dict": ({"boxes": IMAGES}, ([1, 2], [3, 5])),
+    "a list and a tensor": ((IMAGES, X), ([1, 2, 2], [3, 5, 2])),
+    "a tuple": (tuple(IMAGES), ([1, 2], [3, 5])),
+    "tensors of whole batches": ([X, X, X, X], ([2, 2, 2, 2], [2, 2, 2, 2])),
+    "mappings": (BOXES, ([4, 4], [1, 5])),
+    "a tuple of mappings": (tuple(BOXES), ([4, 4], [1, 5])),
+    "an ordered dict": (OrderedDict(m=X), ([2], [2])),
+    "a named tuple": (Named(X, "name"), ([2], [2])),
+    "nothing": (None, ([], [])),
+}
+
+
+@pytest.mark.parametrize(("targets", "lengths"), DIVIDED.values(), ids=DIVIDED)
+def test_targets_of_any_structure_are_divided(targets, lengths):
+    """Lists with an entry for each sample by entries, and other structures within."""
+    for (fraction, (inputs, own)), wanted in zip(shares(X, targets), lengths, strict=True):
+        assert (fraction, len(inputs), type(own)) == (0.5, 2, type(targets))
+        assert [len(tensor) for tensor in tensors(own)] == wanted
+
+
+def test_targets_of_which_no_tensor_has_the_samples_are_refused():
+    told = r"cannot divide the targets of a batch of 4: none of their tensors .* \[\(7, 2\)\]"
+    with pytest.raises(DataError, match=told):
+        shares(X, {"boxes": torch.zeros(7, 2)})
 
 
 def reusing(count):

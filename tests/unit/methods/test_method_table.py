@@ -18,6 +18,8 @@ from hocket.methods import (
     FDG,
     FR,
     METHODS,
+    GPipe,
+    OneFOneB,
     PipeDream,
     build_method,
     method_options,
@@ -107,6 +109,18 @@ def test_memory_is_that_of_the_papers():
         assert inputs == (3 if k else 1)  # in front of the first stage is no buffer
 
 
+@pytest.mark.parametrize("stages", [1, 2, 3, 4])
+@pytest.mark.parametrize("accumulate", [1, 2, 4])
+def test_flushed_pipelines_hold_the_batches_of_their_papers(stages, accumulate):
+    """GPipe holds M batches at every stage, 1F1B min(K-k, M)."""
+    for k in range(stages):
+        for build, held in ((GPipe, accumulate), (OneFOneB, min(stages - k, accumulate))):
+            memory = build(accumulate=accumulate).memory(k, stages)
+            assert memory == MemoryCount(graphs=held, inputs=held, versions=1)
+            again = build(accumulate=accumulate, recompute=True).memory(k, stages)
+            assert (again.graphs, again.inputs) == (1, held)
+
+
 @pytest.mark.parametrize(
     ("choices", "told"),
     [
@@ -139,21 +153,10 @@ def test_a_method_may_be_text():
         (hocket.FDG, "which is no method; call it"),
         (3, "method is 3, which is no method; give one such as hocket.FDG() or 'fdg'"),
         ("fgd", "unknown method 'fgd' (did you mean 'fdg'?)"),
+        ("mine.py", "the method 'mine.py' is a file; name its function"),
+        ("fdg+mine.py", "the remedy 'mine.py' is a file; name its function"),
     ],
 )
 def test_what_is_no_method_is_refused(given, message):
     with pytest.raises(OptionError, match=re.escape(message)):
         as_method(given)
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("mine.py", "the method 'mine.py' is a file; name its function"),
-        ("fdg+mine.py", "the remedy 'mine.py' is a file; name its function"),
-    ],
-)
-def test_texts_that_name_nothing_say_what_does(text, message):
-    with pytest.raises(OptionError) as caught:
-        parse_method(text)
-    assert message in str(caught.value)

@@ -83,6 +83,19 @@ class Words(nn.Module):
         return {"scores": self.head(h), "state": (h, 3)}
 
 
+class Chain(nn.Module):
+    """Layers one after the other, in a forward of the network's own."""
+
+    def __init__(self, layers) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(layers)
+
+    def forward(self, x):
+        for layer in self.layers:
+            x = layer(x)
+        return x
+
+
 class Pair(nn.Module):
     """Two layers, for a forward that a test gives them."""
 

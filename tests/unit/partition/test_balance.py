@@ -18,7 +18,7 @@ from hocket.partition.costs.profile import LayerCost
 from hocket.partition.cutting import fastest_cut
 from hocket_lab.planner.devices import Devices
 from hocket_lab.planner.predict import cut_by_time
-from unit.partition.networks import Block, Layers, skips
+from unit.partition.networks import Block, Chain, Layers, skips
 
 numbers = st.lists(st.integers(0, 20), min_size=1, max_size=8)
 
@@ -311,18 +311,11 @@ def test_only_methods_that_wait_for_each_packet_have_stages_of_less_work_at_a_la
 
 
 def test_a_layer_of_a_sequence_with_most_of_the_work_is_named():
-    class Backbone(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.parts = nn.ModuleList(nn.Linear(32, 32) for _ in range(4))
-
-        def forward(self, x):
-            for part in self.parts:
-                x = part(x)
-            return x
-
-    network, sample = nn.Sequential(Backbone(), nn.Linear(32, 2)), torch.randn(2, 32)
-    text = r"not inside layer '0', .*; name modules inside it, such as Plan\(\('0.parts.1',\)\)"
+    backbone = Chain(nn.Linear(32, 32) for _ in range(4))
+    network, sample = nn.Sequential(backbone, nn.Linear(32, 2)), torch.randn(2, 32)
+    text = (
+        r"not inside layer '0', .*; name modules inside it, such as Plan\(\('0.layers.1',\)\)"
+    )
     with pytest.warns(UserWarning, match=text):
         cutting.cut(network, stages=2, sample=sample)
-    cutting.cut(network, stages=Plan(("0.parts.2",)), sample=sample)
+    cutting.cut(network, stages=Plan(("0.layers.2",)), sample=sample)

@@ -13,7 +13,7 @@ from torch.utils.checkpoint import checkpoint
 
 from contract.small import sgd
 from hocket import BP, FDG, FR, Plan, Trainer, cut
-from hocket.errors import CutError, LinearizeError
+from hocket.errors import CutError
 from hocket.partition.cut_points import find_cut_points
 from unit.partition.networks import Layers, Pair, run_stages
 
@@ -80,13 +80,6 @@ def test_checkpointed_networks_train_as_those_without(way, method):
         block.reentrant = None
     expected = train(plain, method)
     assert all(torch.equal(v, expected[k]) for k, v in train(network, method).items())
-
-
-@ways
-@pytest.mark.filterwarnings("ignore:None of the inputs have requires_grad")
-def test_checkpointing_is_refused_where_weights_change_before_it_computes_again(way):
-    with pytest.raises(LinearizeError, match="use linearize='recompute', or remove"):
-        train(Checkpointed(**way), FDG())
 
 
 def test_no_stage_begins_inside_a_checkpoint_but_where_it_does():

@@ -82,6 +82,14 @@ def test_cuts_inside_a_block_carry_the_skip():
     assert "blocks.1.fc2.weight" in stages[1].state_dict()
 
 
+def test_a_module_may_be_named_network():
+    network = nn.Module()
+    network.network = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 2))
+    network.forward = lambda x: network.network(x).relu()
+    stages = cut(network, stages=2, sample=torch.ones(3, 4))
+    assert list(stages[1].state_dict()) == ["network.1.weight", "network.1.bias"]
+
+
 def test_hooks_of_the_user_run_once_and_in_their_stage():
     network, sample = skips()
     called = []

@@ -94,10 +94,10 @@ def test_stages_are_measured_and_copied_without_the_graphs_of_what_the_network_k
     stages = cut(network, stages=2, sample=sample)
     network.others = [network(sample)]
     copies = copy_modules(stages)
-    assert copies[0].network is copies[1].network is not network
+    assert copies[0].network_cut is copies[1].network_cut is not network
     for copied, own in (
-        (copies[0].network.kept, network.kept),
-        (copies[0].network.others[0], network.others[0]),
+        (copies[0].network_cut.kept, network.kept),
+        (copies[0].network_cut.others[0], network.others[0]),
     ):
         assert torch.equal(copied, own)
         assert copied.grad_fn is None

@@ -11,6 +11,7 @@ from hocket.methods import FDG
 from hocket.partition import balanced_plan, build_stages, divide, layers_in_order
 from hocket.partition.costs.flops import OPERATIONS_PER_ELEMENT, count_flops
 from hocket.partition.sequential import require_separate
+from unit.partition.networks import Chain
 
 
 class Branches(nn.Module):
@@ -212,16 +213,3 @@ def test_a_stage_without_weights_is_avoided_or_told(nested):
     assert all(list(part.parameters()) for part in parts)
     with pytest.warns(UserWarning, match=r"without weights to train: stage 1 \(from "):
         divide(network, 4, torch.ones(2, 64))
-
-
-class Chain(nn.Module):
-    """Layers in a forward of the module's own."""
-
-    def __init__(self, layers):
-        super().__init__()
-        self.layers = nn.ModuleList(layers)
-
-    def forward(self, x):
-        for layer in self.layers:
-            x = layer(x)
-        return x

@@ -7,6 +7,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from contract.small import sgd
 from hocket import Plan, Trainer, cross_entropy, cut, untie
 from hocket.methods import parse_method
 
@@ -91,10 +92,6 @@ class Loop(nn.Module):
 def build(network):
     torch.manual_seed(0)
     return network()
-
-
-def sgd(weights):
-    return torch.optim.SGD(weights, lr=0.3, momentum=0.9)
 
 
 def train(stages, network, method):

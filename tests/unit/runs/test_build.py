@@ -133,10 +133,8 @@ MATRICES = {"weight_decay_on": "matrices"}
                 ("SGD:lr=1,nesterov=maybe", {}, "nesterov is 'maybe'"),
                 ("SGD:lrr=1", {}, "(?s)SGD:lrr=1.*argument 'lrr'"),
                 ("SGD:lr=-1", {}, "Invalid learning rate"),
-                ("Muon:rate=1", {}, "argument 'rate'"),
                 ("Optimizer", {}, "'Optimizer'"),
                 ("SGD:lr=0.1", MATRICES, "'SGD:lr=0.1' has no weight_decay"),
-                ("Adam", MATRICES, "'Adam' has no weight_decay"),
                 ("Rprop", MATRICES, "'Rprop' has no weight_decay"),
             )
         ),

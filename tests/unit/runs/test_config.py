@@ -21,17 +21,6 @@ def message(values, where="run.json"):
     return str(caught.value)
 
 
-def test_as_a_dict_it_is_plain_json_and_it_cannot_be_changed():
-    run = RunConfig(run_dir=Path("runs/x"), data_dir=Path("data"))
-    values = run.as_dict()
-    assert json.loads(json.dumps(values)) == values
-    assert values["run_dir"] == "runs/x"
-    assert values["data_dir"] == "data"
-    assert values.keys() == {field.name for field in dataclasses.fields(RunConfig)}
-    with pytest.raises(dataclasses.FrozenInstanceError):
-        run.epochs = 3
-
-
 OWN = {
     "plan": "layer1_0,layer2_0,layer3_0",
     "data_dir": Path("data"),
@@ -50,6 +39,8 @@ def test_what_is_written_is_read_back_and_what_is_left_out_has_its_default(choic
     run = RunConfig(**choices)
     run.write(tmp_path / "run.json")
     assert RunConfig.read(tmp_path / "run.json") == run
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        run.epochs = 3
     (tmp_path / "run.json").write_text('{"epochs": 2, "timeout_s": 1, "data_dir": "d"}')
     config = RunConfig.read(tmp_path / "run.json")
     assert config == RunConfig(epochs=2, timeout_s=1, data_dir=Path("d"))
@@ -68,8 +59,6 @@ def test_what_is_written_is_read_back_and_what_is_left_out_has_its_default(choic
         ("data_dir", 3, "a path or null"),
         ("precision", "fp8", "'fp32' or 'bf16' or 'fp16'"),
         ("scheduler_unit", "batch", "'epoch' or 'update'"),
-        ("stages", None, "a whole number"),
-        ("epochs", [3], "a whole number"),
     ],
 )
 def test_a_value_of_the_wrong_type_is_shown_with_what_was_wanted(key, value, wanted):

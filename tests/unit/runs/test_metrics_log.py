@@ -8,9 +8,8 @@ from dataclasses import asdict
 from io import FileIO
 
 import pytest
-import torch
-from torch import nn
 
+from contract.small import data, mlp, sgd
 from hocket import DGL, DNI, FDG, Trainer
 from hocket.errors import RunFolderError
 from hocket.runs import metrics_log
@@ -23,17 +22,16 @@ from hocket.runs.metrics_log import (
 from hocket.training.results.metrics import EpochResult, EvaluationResult
 from hocket.training.results.rows import scalars
 
-BATCHES = [(torch.ones(2, 3), torch.tensor([0, 1]))] * 6
+BATCHES = data(mlp, 6, size=2)
 
 
 def logged(folder, method, *, every=1, tensorboard=False):
     """Return the rows of two epochs of 6 batches on 2 stages."""
-    torch.manual_seed(0)
     with MetricsLog(folder, every, tensorboard=tensorboard) as logs:
         trainer = Trainer(
-            nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 2)),
+            mlp(2),
             method=method,
-            optimizer=lambda weights: torch.optim.SGD(weights, lr=0.1),
+            optimizer=sgd,
             watchers=[logs.log_event],
             gradient_error_every=4,
             on_gradient_error=logs.log_gradient_error,
@@ -102,7 +100,7 @@ def read_scalars(folder):
 
 def test_tensorboard_files_hold_the_same_numbers(tmp_path):
     pytest.importorskip("tensorboard")
-    rows = logged(tmp_path, FDG(), tensorboard=True)
+    rows = logged(tmp_path, DGL(head="mlp", depth=0), tensorboard=True)
     curve = read_scalars(tmp_path)
     losses = [row["loss"] for row in of(rows, "backward", stage=1)]
     steps, values = curve("backward/loss/stage1")
@@ -114,6 +112,10 @@ def test_tensorboard_files_hold_the_same_numbers(tmp_path):
         assert curve(name)[0]
     for name in ("epoch/test_loss", "epoch/test_error"):
         assert len(curve(name)[0]) == 2
+    scores = [row["evaluation"] for row in of(rows, "epoch")]
+    for k in (0, 1):
+        assert curve(f"epoch/exit_error/stage{k}")[1] == [score["exits"][k] for score in scores]
+    assert curve("epoch/ensemble_error")[1] == [score["ensemble"] for score in scores]
 
 
 def test_the_numbers_of_a_row_have_those_of_its_evaluation():
@@ -122,16 +124,6 @@ def test_the_numbers_of_a_row_have_those_of_its_evaluation():
     assert epoch == {"epoch/loss": 2.0, "epoch/test_loss": 1.5, "epoch/f1": 0.7}
     within = dict(scalars("evaluation", {"updates": 5, **result}))
     assert within == {"evaluation/loss": 1.5, "evaluation/f1": 0.7}
-
-
-def test_the_errors_of_exits_are_logged(tmp_path):
-    pytest.importorskip("tensorboard")
-    rows = logged(tmp_path, DGL(head="mlp", depth=0), tensorboard=True)
-    scores = [row["evaluation"] for row in of(rows, "epoch")]
-    curve = read_scalars(tmp_path)
-    for k in (0, 1):
-        assert curve(f"epoch/exit_error/stage{k}")[1] == [score["exits"][k] for score in scores]
-    assert curve("epoch/ensemble_error")[1] == [score["ensemble"] for score in scores]
 
 
 def test_after_a_restart_tensorboards_files_hold_every_step_once(tmp_path):

@@ -17,7 +17,6 @@ from hocket.runs.plot import (
     timeline_panel,
 )
 from hocket.timeline import Span, Timeline
-from unit.timeline.timelines import simulated_fdg
 
 
 def unroll_method(name, stages=3, batches=5):
@@ -27,29 +26,6 @@ def unroll_method(name, stages=3, batches=5):
 def numbers_in(svg):
     """Count the numbers in an SVG; matplotlib draws a text as paths below a comment."""
     return Counter(re.findall(r"<!-- (\d+) -->|<text[^>]*>(\d+)</text>", svg))
-
-
-@pytest.mark.parametrize("measured", [False, True])
-def test_every_batch_is_in_the_svg_once_for_each_forward_and_backward(tmp_path, measured):
-    """A timeline shows sends and waits, too."""
-    file = tmp_path / "fdg.svg"
-    shown = ["stage 0", "stage 2", "backward", "FDG on 3 stages"]
-    if measured:
-        timeline = simulated_fdg(stages=3, batches=5)
-        draw_panels([timeline_panel(timeline, "FDG on 3 stages")], file)
-        shown += ["send", "wait", "10 ms"]
-    else:
-        draw_program(unroll_method("fdg"), 3, "FDG on 3 stages", file)
-        shown += ["forward"]
-    svg = file.read_text()
-    # A forward and a backward on each of 3 stages, also if it waits in its middle.
-    assert numbers_in(svg) == {(str(batch), ""): 6 for batch in range(5)}
-    assert [text for text in shown if text not in svg] == []
-    assert "target" not in svg
-    # Letters are legible where the picture is shown 400 pixels wide.
-    (width,) = re.findall(r'viewBox="0 0 ([\d.]+) ', svg)
-    smallest = 100 * min(map(float, re.findall(r"scale\((0\.\d+) -", svg)))
-    assert smallest * 400 / float(width) >= 12
 
 
 @pytest.mark.parametrize(

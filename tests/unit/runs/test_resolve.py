@@ -49,12 +49,6 @@ def test_what_a_run_has_in_common_with_a_trainer_is_passed_on():
     assert ResolvedRun.from_config(RunConfig(checkpoint_every=5)).options.resumable
 
 
-def test_the_network_is_built_for_the_data_and_the_optimizer_for_the_network():
-    run = ResolvedRun.from_config(RunConfig(optimizer="SGD:lr=0.3"))
-    network = run.network(run.data())
-    assert run.optimizer(network)(list(network.parameters())).param_groups[0]["lr"] == 0.3
-
-
 def test_a_format_whose_package_is_missing_is_refused_before_the_training(monkeypatch):
     monkeypatch.setitem(sys.modules, "safetensors.torch", None)
     with pytest.raises(OptionError, match="weights_format 'safetensors' needs the package"):

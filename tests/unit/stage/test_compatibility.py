@@ -9,24 +9,12 @@ import torch
 from torch import nn
 from torch.nn.utils import parametrizations
 
-from contract.small import data, different, mlp, sgd, train
+from contract.small import Recurrent, data, different, mlp, sgd, train
 from hocket import Trainer
 from hocket.errors import LinearizeError, OptionError
 from hocket.methods import FDG
 from hocket.stage.layers.compatibility import check_compatible
 from hocket.stage.layers.module_tensors import NetworkNames
-
-
-class Cell(nn.Module):
-    """A stage with a recurrent layer named ``cell``."""
-
-    def __init__(self, kind: type[nn.RNNBase]) -> None:
-        super().__init__()
-        self.cell = kind(5, 5, batch_first=True)
-
-    def forward(self, values):
-        return self.cell(values[:, None])[0][:, 0]
-
 
 check = partial(check_compatible, names=NetworkNames())
 
@@ -71,8 +59,8 @@ DERIVED = {
         lambda: nn.Sequential(parametrizations.orthogonal(nn.Linear(5, 5))),
         r"layer '0' \(ParametrizedLinear\) computes with copies",
     ),
-    "lstm": (partial(Cell, nn.LSTM), r"layer 'cell' \(LSTM\) computes with copies"),
-    "gru": (partial(Cell, nn.GRU), r"layer 'cell' \(GRU\) computes with copies"),
+    "lstm": (partial(Recurrent, nn.LSTM), r"layer 'cell' \(LSTM\) computes with copies"),
+    "gru": (partial(Recurrent, nn.GRU), r"layer 'cell' \(GRU\) computes with copies"),
 }
 
 
@@ -99,7 +87,7 @@ def test_compiled_layers_are_refused(linearize, build):
 def test_a_trainer_checks_stages_with_delay_and_generators_before_it_trains():
     (x, _), *_ = data(mlp, 1)
     first, last = mlp(2)
-    recurrent = Cell(nn.LSTM).double()
+    recurrent = Recurrent(nn.LSTM).double()
     method = FDG(linearize="live")
     with pytest.raises(OptionError, match="stage 0 is not compatible with linearize='live'"):
         Trainer([recurrent, last], method=method, optimizer=sgd).prepare(x)

@@ -1,14 +1,19 @@
 """A layer that is said to be plain is plain, and of any other nothing is said."""
 
+import random
+from collections.abc import Callable, Sequence
 from functools import partial
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_hook
+from torch.utils.checkpoint import checkpoint
 
-from contract.small import sgd
+from contract.small import different, sgd
 from hocket import Plan, Trainer, cut
+from hocket.errors import LinearizeError
 from hocket.stage.layers.known_layers import PLAIN_LAYERS, KnownLayers
 from hocket.zoo.layer import Layer
 from hocket.zoo.residual import PadShortcut, Residual, basic_body
@@ -229,17 +234,127 @@ def test_parts_are_plain_where_the_forward_is_and_no_weight_is_sent(network, pla
     assert [KnownLayers(stage).plain for stage in stages] == [plain] * len(stages)
 
 
+def weights_after(
+    build_stages: Callable[[], Sequence[nn.Module]], method: str, batches: Any
+) -> list[Tensor]:
+    """Build stages from a seed, and return their weights after a training."""
+    torch.manual_seed(0)
+    stages = build_stages()
+    trainer = Trainer(stages, method=method, optimizer=sgd)
+    trainer.fit(batches, epochs=2, progress=False)
+    return [weight for stage in stages for weight in stage.parameters()]
+
+
 @pytest.mark.parametrize("method", ["fdg", "ddg:linearize=live", "fr"])
 @pytest.mark.parametrize("plan", [("second",), ("second.inner",), ("second.inner", "head")])
 def test_a_plain_forward_is_trained_to_the_same_bits(method, plan):
-    trained = []
-    for kind in (Between, Unknown):
-        torch.manual_seed(0)
-        network = kind()
-        batches = [(torch.randn(4, 6), torch.arange(4) % 3) for _ in range(6)]
-        sample = batches[0][0]
-        stages = cut(network, stages=Plan(plan), sample=sample)
-        trainer = Trainer(stages, method=method, optimizer=sgd)
-        trainer.fit(batches, epochs=2, progress=False)
-        trained.append(list(network.parameters()))
-    assert all(torch.equal(a, b) for a, b in zip(*trained, strict=True))
+    batches = [(torch.randn(4, 6), torch.arange(4) % 3) for _ in range(6)]
+    plain, unknown = (
+        weights_after(
+            lambda kind=kind: cut(kind(), stages=Plan(plan), sample=batches[0][0]),
+            method,
+            batches,
+        )
+        for kind in (Between, Unknown)
+    )
+    assert not different(plain, unknown)
+
+
+# A class that wrongly declares a plain forward is refused with its first batch.
+
+
+class Draws(Doubled):
+    plain_forward = True
+
+    def forward(self, inputs):
+        return self.inner(inputs) * torch.rand(())
+
+
+class DrawsOfPython(Doubled):
+    plain_forward = True
+
+    def forward(self, inputs):
+        return self.inner(inputs) * random.random()
+
+
+class Edits(Doubled):
+    plain_forward = True
+
+    def forward(self, inputs):
+        return self.inner(inputs.mul_(2))
+
+
+class Repeats(Doubled):
+    plain_forward = True
+
+    def forward(self, inputs):
+        return checkpoint(self.inner, inputs, use_reentrant=False)
+
+
+BATCHES = [(torch.ones(4, 6), torch.arange(4) % 3) for _ in range(4)]
+
+
+def train(*stages, method="fdg"):
+    Trainer(stages, method=method, optimizer=sgd).fit(BATCHES, epochs=1, progress=False)
+
+
+@pytest.mark.parametrize(
+    ("first", "text"),
+    [
+        (Edits, "stage 0: a forward edits its input in place; .* is declared by Edits; take"),
+        (Repeats, "stage 0: something was forwarded again inside the backward"),
+    ],
+)
+def test_a_wrong_declaration_is_refused(first, text):
+    with pytest.raises(LinearizeError, match=text):
+        train(first(), nn.Linear(6, 3))
+
+
+@pytest.mark.parametrize("first", [Draws, DrawsOfPython])
+def test_precautions_are_taken_after_all_if_numbers_were_drawn(first):
+    text = f"stage 0: random numbers were drawn in a forward, .* by {first.__name__}; all"
+    stages = first(), nn.Linear(6, 3)
+    trainer = Trainer(stages, method="fdg", optimizer=sgd)
+    with pytest.warns(UserWarning, match=text):
+        trainer.fit(BATCHES, epochs=1, progress=False)
+    trainer.fit(BATCHES, epochs=1, progress=False)  # without a warning
+    assert trainer.stages[0].core.layers.draws == "anything"
+
+
+class Routed(Doubled):
+    """A forward that calls other layers with other batches."""
+
+    plain_forward = True
+
+    def __init__(self):
+        super().__init__()
+        self.other = nn.Linear(6, 6)
+        self.either = nn.ModuleList([nn.Linear(6, 6)])
+
+    def forward(self, inputs):
+        layer = self.inner if inputs.sum() > 0 else self.other
+        return self.either[0](layer(inputs))
+
+
+class RoutedUnknown(Routed):
+    def forward(self, inputs):
+        return super().forward(inputs)
+
+
+@pytest.mark.parametrize("method", ["fdg", "ddg", "fdg:linearize=live", "fr"])
+def test_a_declared_forward_may_call_other_layers_with_other_batches(method):
+    signs = [1, 1, -1, 1, -1, -1]
+    batches = [(sign * torch.rand(4, 6), torch.arange(4) % 3) for sign in signs]
+    assert KnownLayers(Routed()).plain
+    plain, unknown = (
+        weights_after(lambda kind=kind: [kind(), nn.Linear(6, 3)], method, batches)
+        for kind in (Routed, RoutedUnknown)
+    )
+    assert not different(plain, unknown)
+
+
+def test_a_wrong_declaration_beside_layers_that_need_precautions_does_no_harm():
+    for first in (Draws, Edits):
+        train(nn.Sequential(first(), nn.Dropout(0.5)), nn.Linear(6, 3))
+    with pytest.raises(RuntimeError, match="leaf Variable that requires grad"):
+        train(nn.Linear(6, 6), nn.Sequential(Edits(), nn.Linear(6, 3)))

@@ -16,7 +16,6 @@ from contract.small import (
     SGD,
     conv,
     data,
-    different,
     far,
     mlp,
     sgd,
@@ -228,22 +227,6 @@ def test_checkpointing_inside_a_delayed_stage_is_refused(hidden, reentrant, line
     modules = checkpointed(reentrant=reentrant, hidden=hidden)
     with pytest.raises(LinearizeError, match=r"stage 1: .*forwarded again.*'recompute'"):
         train(FDG(linearize=linearize), modules, data(mlp, 8))
-
-
-@unmoved
-@reentrance
-def test_checkpointing_is_supported_by_recompute(reentrant):
-    """Bit-equal to recompute without checkpointing: both use the current weights."""
-
-    def plain() -> list[nn.Module]:
-        first, middle, last = checkpointed(reentrant=reentrant)
-        return [first, middle.hidden, last]
-
-    method, batches = FDG(linearize="recompute"), data(mlp, 8)
-    assert not different(
-        train(method, checkpointed(reentrant=reentrant), batches).state,
-        train(method, plain(), batches).state,
-    )
 
 
 @SAVING

@@ -104,10 +104,3 @@ def test_a_loss_without_a_graph_is_refused_as_by_pytorch(loss, method):
     trainer = Trainer(mlp(2), method=method, optimizer=sgd, loss=loss)
     with pytest.raises(OptionError, match=r"stage \d: the loss does not depend on the output"):
         trainer.fit(BATCHES, epochs=1, progress=False)
-
-
-def test_a_frozen_network_may_be_run_like_any_other():
-    modules = [module.requires_grad_(False) for module in mlp(1)]
-    trainer = Trainer(modules, optimizer=sgd)
-    with pytest.warns(UserWarning, match="all weights of the network are frozen, and stay as"):
-        assert trainer.step(*BATCHES[0]) is not None

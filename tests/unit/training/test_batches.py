@@ -119,6 +119,8 @@ def test_a_loader_that_does_not_know_its_length_is_trained_on():
     streamed.fit(loader, loader, epochs=2, progress=False)
     listed.fit(data(mlp, 3), epochs=2, progress=False)
     assert not different(streamed.state_dict().values(), listed.state_dict().values())
+    history = Trainer(mlp(2), optimizer=sgd).fit(loader, updates=7, progress=False)
+    assert [epoch.updates for epoch in history] == [3, 6, 7]
 
 
 def mappings(count=3):

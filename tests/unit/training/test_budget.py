@@ -1,7 +1,6 @@
 """A training ends after as many updates as it was told, and is evaluated on its way."""
 
 import pytest
-import torch
 
 from contract.resumed import all_of, differences, resumable
 from contract.small import LOCKSTEP, data, different, mlp, sgd
@@ -72,11 +71,9 @@ def test_a_drained_epoch_updates_with_what_is_left():
     ],
     ids=["updates", "epochs"],
 )
-def test_evaluations_come_after_so_many_updates_and_disturb_nothing(
-    method, length, every, places
-):
+def test_evaluations_come_after_so_many_updates(method, length, every, places):
     seen = []
-    weights, events, history = fitted(
+    fitted(
         method,
         **length,
         validation=data(mlp, 2),
@@ -84,10 +81,6 @@ def test_evaluations_come_after_so_many_updates_and_disturb_nothing(
         on_evaluation=lambda updates, result: seen.append((updates, result.samples)),
     )
     assert seen == [(place, 8) for place in places]
-    plain, plain_events, plain_history = fitted(method, **length)
-    assert different(weights, plain) == []
-    assert list(map(str, events)) == list(map(str, plain_events))
-    assert [e.loss for e in history] == [e.loss for e in plain_history]
 
 
 def test_evaluations_take_none_of_the_time_of_training(monkeypatch):
@@ -202,18 +195,6 @@ def test_a_resumed_training_may_go_on_for_longer_and_not_end_before_it_began(tmp
 def test_an_impossible_length_is_refused(options, said):
     with pytest.raises(OptionError, match=said):
         Trainer(mlp(2), optimizer=sgd).fit(BATCHES, progress=False, **options)
-
-
-def test_data_without_a_length_are_repeated():
-    class Loader:
-        def __iter__(self):
-            return iter(BATCHES[:2])
-
-    modules = mlp(2)
-    trainer = Trainer(modules, method=FDG(), optimizer=sgd)
-    history = trainer.fit(Loader(), updates=5, progress=False)
-    assert [epoch.updates for epoch in history] == [2, 4, 5]
-    assert all(torch.isfinite(p).all() for module in modules for p in module.parameters())
 
 
 @pytest.mark.parametrize("before", ["fit", "step"])

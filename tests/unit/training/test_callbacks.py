@@ -4,6 +4,7 @@ import errno
 import os
 import signal
 import time
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -225,26 +226,16 @@ def result(number, value):
     return EpochResult(number, value, evaluation, 1.0, 1, (), ())
 
 
-class StandIn:
-    """What a callback asks of a trainer."""
-
-    has_common_epochs = True
-    stopped = False
-
-    def request_stop(self):
-        self.stopped = True
-
-
 def epochs_until_stop(stopping, values, state=None):
     """Number of epochs with these errors until a stop; None without one."""
-    trainer = StandIn()
+    trainer = Mock(has_common_epochs=True)
     stopping.on_start(trainer, state)
     first = state["best"]["number"] + 1 + state["waited"] if state else 0
     for number, value in enumerate(values, first):
-        if trainer.stopped:
+        if trainer.request_stop.called:
             return number
         stopping.on_epoch(trainer, result(number, value))
-    return first + len(values) if trainer.stopped else None
+    return first + len(values) if trainer.request_stop.called else None
 
 
 STOPS = {
@@ -328,12 +319,6 @@ def test_a_metric_of_the_user_may_rise(tmp_path):
     assert "accuracy has not risen above 0.6 for 2 epochs" in stopping.reason
 
 
-def on_start(stopping, state=None, *, has_common_epochs=True):
-    trainer = StandIn()
-    trainer.has_common_epochs = has_common_epochs
-    stopping.on_start(trainer, state)
-
-
 REFUSALS = {
     "mode": (lambda: EarlyStopping(mode="up"), "mode is 'up'; use 'min' or 'max'"),
     "metric": (
@@ -352,11 +337,11 @@ REFUSALS = {
         "epoch 0 has no error",
     ),
     "another metric than before": (
-        lambda: on_start(EarlyStopping("test_loss"), EarlyStopping().state_dict()),
+        lambda: EarlyStopping("test_loss").on_start(Mock(), EarlyStopping().state_dict()),
         "is to watch test_loss, and watched test_error before",
     ),
     "stages that run freely": (
-        lambda: on_start(EarlyStopping(), has_common_epochs=False),
+        lambda: EarlyStopping().on_start(Mock(has_common_epochs=False), None),
         "the stages run",
     ),
 }

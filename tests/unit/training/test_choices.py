@@ -171,21 +171,6 @@ def test_what_the_training_itself_has_changed_is_not_told(tmp_path, options, rec
     assert not [each for each in recwarn if "no effect" in str(each.message)]
 
 
-def test_a_loop_of_ones_own_goes_on_with_fit(tmp_path):
-    before = trainer(scheduler=schedule)
-    for _ in range(2):
-        for batch in loader():
-            before.step(*batch)
-        before.end_epoch()
-    for batch in list(loader())[:2]:
-        before.step(*batch)
-    before.save(tmp_path)
-    after = trainer(scheduler=schedule)
-    after.resume(tmp_path)
-    after.fit(loader(), epochs=1, progress=False)
-    assert after.epoch == 3
-
-
 class Left:
     """Batches whose length is the number of those that are left."""
 

@@ -11,8 +11,9 @@ from itertools import islice
 import pytest
 import torch
 from torch import nn
+from torch.utils.data import DataLoader
 
-from contract.small import conv, data, different, mlp, sgd, stepped
+from contract.small import conv, data, different, mlp, sgd, stepped, values_of
 from hocket import Checkpoints, Trainer, zoo
 from hocket.checkpoint.directory import (
     checkpoint_name,
@@ -32,10 +33,6 @@ from hocket.remedies import Predict, StalenessRate
 def trainer_of(modules, method=None, **options):
     options = {"optimizer": partial(sgd, lr=0.01), "resumable": True} | options
     return Trainer(modules, method=method or FDG(), **options)
-
-
-def state(trainer):
-    return [value for stage in trainer.stages for value in stage.module.state_dict().values()]
 
 
 BATCHES = data(mlp, 6)
@@ -67,7 +64,13 @@ def test_a_loop_of_ones_own_goes_on_from_its_position(tmp_path):
         stepped(trainer, islice(BATCHES, at.batch if epoch == at.epoch else 0, None))
         trainer.end_epoch()
     trainer.finish()
-    assert not different(state(trainer), state(whole))
+    assert not different(values_of(trainer), values_of(whole))
+
+    trainer = trainer_of(mlp(3))  # which goes on with fit
+    trainer.resume(tmp_path)
+    trainer.fit(BATCHES, epochs=2, progress=False)
+    assert trainer.epoch == 3
+    assert not different(values_of(trainer), values_of(whole))
 
 
 def test_a_loop_of_ones_own_leaves_checkpoints_while_it_goes_on(tmp_path):
@@ -82,7 +85,7 @@ def test_a_loop_of_ones_own_leaves_checkpoints_while_it_goes_on(tmp_path):
     ]
     again = trainer_of(mlp(3))
     assert again.resume(tmp_path).tick == 4
-    assert not different(state(trainer), state(stepped(again, BATCHES[4:5])))
+    assert not different(values_of(trainer), values_of(stepped(again, BATCHES[4:5])))
 
 
 def test_a_fit_that_was_over_is_over(tmp_path):
@@ -91,8 +94,21 @@ def test_a_fit_that_was_over_is_over(tmp_path):
     history = first.fit(BATCHES, epochs=2, progress=False, checkpoints=kind)
     at = again.resume(tmp_path)
     assert list(at.history) == again.fit(BATCHES, epochs=2, progress=False) == history
-    assert not different(state(first), state(again))
+    assert not different(values_of(first), values_of(again))
     assert [epoch.number for epoch in again.fit(BATCHES, epochs=1, progress=False)] == [2]
+
+
+def test_one_that_is_saved_after_an_epoch_of_a_fit_has_the_state_of_its_loader(tmp_path):
+    def fit(trainer, **options):
+        order = torch.Generator().manual_seed(0)
+        batches = DataLoader(BATCHES, batch_size=None, shuffle=True, generator=order)
+        trainer.fit(batches, epochs=3, progress=False, **options)
+        return values_of(trainer)
+
+    first, again = trainer_of(mlp(2)), trainer_of(mlp(2))
+    whole = fit(first, on_epoch=lambda epoch: epoch.number or first.save(tmp_path))
+    again.resume(tmp_path)
+    assert not different(whole, fit(again))
 
 
 def test_a_damaged_one_is_passed_over_by_name(saved):
@@ -192,7 +208,7 @@ def test_an_optimizer_may_have_a_state_of_a_form_of_its_own(tmp_path):
     again = build(mlp(3))
     again.resume(tmp_path)
     whole = stepped(build(mlp(3)), BATCHES)
-    assert not different(state(whole), state(stepped(again, BATCHES[4:])))
+    assert not different(values_of(whole), values_of(stepped(again, BATCHES[4:])))
 
 
 @pytest.mark.parametrize("method", [FDG(), DDG(), DGL(), ADL(accumulate=2)])

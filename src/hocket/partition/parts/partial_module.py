@@ -83,8 +83,8 @@ class PartialModule(nn.Module):
                 container._non_persistent_buffers_set = owner._non_persistent_buffers_set
 
     @property
-    def network(self) -> nn.Module:
-        """Network of which this is a part."""
+    def network_cut(self) -> nn.Module:
+        """Network of which this is a part, in which a module may well be named ``network``."""
         return self._network[0]
 
     def __len__(self) -> int:
@@ -97,7 +97,7 @@ class PartialModule(nn.Module):
         Raises:
             CutError: The forward took another path than on the sample.
         """
-        network = self.network
+        network = self.network_cut
         if self._span.begin is None and self._span.end is None:
             with self._share_mode(network):
                 return call_network(network, received)

@@ -36,7 +36,6 @@ def saving(
     checkpoints: Checkpoints | None,
     session: Session,
     state: FitState,
-    train: object,
     on_complete: Callable[[Path], None] = lambda folder: None,
 ) -> Iterator[SaveCheckpoint]:
     """Context manager that gives a function for checkpoints; at its end they are on disk.
@@ -45,7 +44,6 @@ def saving(
         checkpoints: Folder and interval; None to leave no checkpoints.
         session: Network, stages, engine and world.
         state: Epochs and batches that are done.
-        train: The training data, whose position and RNG state are kept.
         on_complete: Called in all processes with the folder of each checkpoint that is
             complete, between two ticks: soon after, and before the next one is begun.
 
@@ -85,7 +83,7 @@ def saving(
             if problem := "".join(world.gather(problem)):  # in all processes
                 raise CheckpointError(problem)
             writer = CheckpointWriter(checkpoints, world)
-        saver = _Saver(writer, checkpoints, session, state, train, on_complete)
+        saver = _Saver(writer, checkpoints, session, state, on_complete)
         try:
             yield saver.save
             with session.world.in_phase(Phase.SAVING):
@@ -108,7 +106,6 @@ class _Saver:
         checkpoints: Their interval and their note.
         session: Network, stages, engine and world.
         state: Epochs and batches that are done.
-        train: The training data.
         on_complete: Called with the folder of each that is complete.
     """
 
@@ -116,7 +113,6 @@ class _Saver:
     checkpoints: Checkpoints
     session: Session
     state: FitState
-    train: object
     on_complete: Callable[[Path], None]
 
     def __post_init__(self) -> None:
@@ -153,7 +149,7 @@ class _Saver:
             part_name(stage.index, replica): stage_state
             | reshard_names(stage, session.cut.network)
             | {
-                "fit": state.state_dict(stage.index, self.train),
+                "fit": state.state_dict(stage.index),
                 "note": note,
                 "sample": session.sample,
                 "callbacks": state.callbacks.stage_tensors(stage),

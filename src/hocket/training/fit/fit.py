@@ -513,10 +513,10 @@ def open_fit(
             state.first_epoch + passes, total, completed=completed, shown=shown
         ) as bar,
         Interrupt(signals if world.size > 1 else heard(signals)) as interrupt,
-        saving(request.checkpoints, session, state, request.train, tell_of_checkpoint) as save,
+        saving(request.checkpoints, session, state, tell_of_checkpoint) as save,
     ):
         # Refuse data of another length within an epoch, and warn of them between two.
-        before, state.length = state.length, length
+        before, state.length, state.train = state.length, length, request.train
         change = f"an epoch had {before} batches before the checkpoint, and has {length}"
         differs = None not in (before, length) and before != length
         if differs and state.batches:
@@ -534,5 +534,6 @@ def open_fit(
         finally:
             session.update_listeners.clear()
             state.pause()
+            state.train = None
     if world.size == 1 and interrupt.asked:  # after the last look
         raise KeyboardInterrupt(interrupt.asked)

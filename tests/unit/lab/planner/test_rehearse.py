@@ -11,7 +11,25 @@ from hocket.methods import METHODS, build_method
 from hocket_lab.planner import rehearse
 from hocket_lab.planner.rehearsals import Candidate, rehearse_candidates, rehearse_together
 from hocket_lab.planner.tensor_memory import LiveTensorMemory
-from unit.lab.planner.workload import BATCH, FLOAT, NETWORK, WIDTH, build_workload
+
+BATCH, WIDTH = 32, 64
+FLOAT = 4
+
+
+def build_network():
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        layers = [
+            nn.Sequential(nn.Linear(WIDTH, WIDTH, bias=False), nn.Tanh()) for _ in range(2)
+        ]
+        return nn.Sequential(*layers, nn.Linear(WIDTH, 5))
+
+
+NETWORK = build_network()
+
+
+def build_workload():
+    return NETWORK, torch.randn(BATCH, WIDTH), torch.zeros(BATCH, dtype=torch.long)
 
 
 @pytest.mark.parametrize("name", METHODS)

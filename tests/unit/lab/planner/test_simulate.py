@@ -27,17 +27,6 @@ def test_the_learning_of_a_signal_takes_time():
     assert {s.end_s - s.start_s for s in spans if s.kind == "T"} == {0.5}
 
 
-@pytest.mark.parametrize(
-    ("method", "factor"),
-    [(BP(), 1.0), (DGL(), 3.0), (DELAYED, 3.0)],
-    ids=str,
-)
-@pytest.mark.parametrize("stages", [2, 3])
-def test_stages_contend_only_while_they_overlap(method, factor, stages):
-    times = contended_times(method, [stage()] * stages, [stage(3.0, 6.0)] * stages)
-    assert [one.forward_s for one in times] == pytest.approx([factor] * stages, rel=0.02)
-
-
 def test_a_stage_that_waits_half_of_the_time_slows_the_other_one_half_as_much():
     # The first stage computes for 4 s of the 8 s of the second one. So the second one overlaps
     # with it for half of its time, and the first for all of its time.

@@ -36,16 +36,6 @@ def own_study(network, **options):
     return Study(name="own", base=base, grid={"method": "bp"}, **options)
 
 
-@pytest.mark.parametrize("network", ["watched_nets.py:build", "watched_nets:build"])
-def test_the_name_of_a_run_follows_the_file_of_its_network(file, network):
-    config = RunConfig(network=network)
-    before = Run("own", config, None, 0)
-    assert set(before.files) == {"network file"}
-    assert len({before, Run("own", config, None, 0)}) == 1
-    file.write_text(NETWORK + "# changed\n")
-    assert Run("own", config, None, 0).name != before.name
-
-
 @pytest.mark.parametrize(
     "network", ["no_such_module:build", "watched_nets.no.such:build", "mlp"]
 )

@@ -2,13 +2,13 @@
 
 import signal
 import subprocess
-import time
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 from benchmarks.faults.processes import all_processes
+from contract.processes import wait_until
 from hocket_lab.studies import pool as module
 from hocket_lab.studies.pool import Pool, RunningRun
 
@@ -22,8 +22,7 @@ def start(tmp_path):
             ["bash", "-c", program], cwd=tmp_path, start_new_session=True
         )
         pool.running.append(RunningRun(SimpleNamespace(name="a"), tmp_path, process, 0))
-        while not (tmp_path / "ready").exists():
-            time.sleep(0.01)
+        wait_until((tmp_path / "ready").exists)
         return process.pid
 
     return start
@@ -33,18 +32,11 @@ def programs_of(session):
     return [pid for pid, state, _, each in all_processes() if each == session and state != "Z"]
 
 
-def wait_for(condition):
-    deadline_s = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline_s
-        time.sleep(0.01)
-
-
 def test_programs_of_a_run_end_with_it(start, tmp_path):
     with Pool(tmp_path) as pool:
         session = start(pool, "sleep 1000 & touch ready; exit 3")
-        wait_for(lambda: [result.state for _, result in pool.ended()] == ["failed"])
-        wait_for(lambda: not programs_of(session))
+        wait_until(lambda: [result.state for _, result in pool.ended()] == ["failed"])
+        wait_until(lambda: not programs_of(session))
 
 
 def test_a_run_that_is_suspended_stops_in_good_order(start, tmp_path):

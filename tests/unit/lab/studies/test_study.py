@@ -116,7 +116,6 @@ def test_one_error_lists_all_problems_of_a_file(tmp_path):
     ("values", "message"),
     [
         ({}, "grid is empty"),
-        ({"grid": {}}, "grid is empty"),
         ({"grid": "bp"}, "grid is empty"),
         ({"grid": [{"learning_rates": [0.1]}]}, "grid is empty"),
         ({"grid": BP, "base": "bp"}, "base is 'bp'; wanted a table of options"),

@@ -5,7 +5,6 @@ import math
 import os
 import re
 import shutil
-import signal
 import sys
 from dataclasses import replace
 
@@ -378,17 +377,6 @@ def test_a_folder_that_is_in_use_or_cannot_be_written_is_refused(tmp_path):
         sweep(study(), tmp_path)
     with pytest.raises(RunFolderError, match="cannot read the record"):
         SweepRecord.read(tmp_path / "none")
-
-
-def test_ctrl_c_stops_between_runs_and_the_record_says_what_is_missing(tmp_path, monkeypatch):
-    def interrupt(config):
-        os.kill(os.getpid(), signal.SIGINT)
-        return 1.0
-
-    pretend_runs(monkeypatch, interrupt)
-    record = sweep(study(seeds=[0, 1, 2]), tmp_path)
-    assert (record.stopped_by, record.unfinished) == (signal.SIGINT, 2)
-    assert "bp, stages 1 (incomplete)" in (tmp_path / "README.md").read_text()
 
 
 def fail(values, file):

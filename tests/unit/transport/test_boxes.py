@@ -1,13 +1,57 @@
-"""An outbox holds a few unfinished sends; adding more waits for room, or for an error."""
+"""Boxes between threads: received packets are taken by key, and sends begin in order.
+
+An inbox and an outbox hold a few; adding more waits for room, or for an error.
+"""
 
 import threading
 
 import pytest
 
+from hocket.errors import TransitError
+from hocket.transport.processes.inbox import Inbox
 from hocket.transport.processes.outbox import Outbox
 
 SOON = 10.0  # seconds, which nothing here takes
 AT_ONCE = 0.05
+
+
+@pytest.fixture
+def inbox():
+    return Inbox("stage 1, from stage 0", capacity=2)
+
+
+def put(inbox, *numbers):
+    for number in numbers:
+        inbox.put(("thing", number), f"packet {number}")
+
+
+def test_take_does_not_wait_for_a_packet_that_cannot_arrive(inbox):
+    """Packets of one kind arrive in order; the order of kinds is not known."""
+    put(inbox, 5)
+    with pytest.raises(TransitError, match="thing 4 was expected; in its place came thing 5"):
+        inbox.take(("thing", 4), SOON)
+    with pytest.raises(TimeoutError):
+        inbox.take(("other", 4), AT_ONCE)
+
+
+def test_an_error_wakes_a_waiting_take_and_is_raised_by_every_later_one(inbox):
+    ending = threading.Timer(0.05, inbox.fail, (ConnectionError("gone"),))
+    ending.start()
+    for _ in range(2):
+        with pytest.raises(ConnectionError, match="gone"):
+            inbox.take(("thing", 0), SOON)
+    ending.join()
+
+
+def test_a_closed_inbox_drops_what_comes_so_that_no_thread_waits_for_room(inbox):
+    put(inbox, 0, 1)
+    filler = threading.Thread(target=put, args=(inbox, 2, 3, 4), daemon=True)
+    filler.start()
+    inbox.close()
+    filler.join(SOON)
+    assert not filler.is_alive()
+    with pytest.raises(TimeoutError):
+        inbox.take(("thing", 0), AT_ONCE)
 
 
 class Sends:
