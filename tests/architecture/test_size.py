@@ -10,7 +10,7 @@ MOST_LINES = {
     "src/hocket": 41_660,
     "src/hocket_lab": 7_110,
     "benchmarks": 9_000,
-    "tests": 43_300,
+    "tests": 43_440,
 }
 # Words, as `wc -w` counts them.
 MOST_WORDS = {
