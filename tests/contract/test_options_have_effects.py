@@ -477,7 +477,7 @@ RUN = {
     "run_dir": Row(("here", "there"), folder_name),
 }
 RUN_ELSEWHERE = {
-    "on_nan": "unit/cli/test_cli_non_finite.py",
+    "on_nan": "unit/cli/test_cli.py",
 }
 SAME = {
     "scheduler_unit": ("update", {"scheduler": "StepLR:step_size=1"}),

@@ -14,6 +14,7 @@ COMMANDS = {
     ),
     "script": (
         "Print a Python script that trains as a run has trained, to begin one's own with.",
+        "hocket script runs/NAME",
         "hocket script runs/NAME > train.py",
     ),
     "watch": (

@@ -9,11 +9,14 @@ from functools import partial
 from types import SimpleNamespace
 
 import pytest
+import torch
 from torch.distributed import HashStore
+from torch.utils.data import DataLoader, TensorDataset
 
-from contract.small import data, different, mlp, sgd
+from contract.small import data, different, mlp, sgd, values_of
 from hocket import Checkpoints, Trainer
 from hocket.checkpoint import writer
+from hocket.checkpoint.claimed_folders import claim_folder
 from hocket.checkpoint.directory import Manifest, checkpoint_name, newest_first
 from hocket.distributed.failures import phases
 from hocket.distributed.world.flags import StoreFlags
@@ -46,10 +49,6 @@ def begin_part(rank, folder, world, **kind):
 
 def names(folder):
     return sorted(file.name for file in folder.iterdir())
-
-
-def weights(trainer):
-    return [p for stage in trainer.stages for p in stage.module.parameters()]
 
 
 @pytest.mark.parametrize(
@@ -99,7 +98,7 @@ def test_on_a_full_disk_the_training_goes_on_with_the_checkpoint_before_or_stops
     assert names(tmp_path) == [checkpoint_name(2, 0)]  # and nothing that would fill the disk
     other = build_trainer()
     other.fit(data(mlp, 4), epochs=1, progress=False)
-    assert not different(weights(trainer), weights(other))
+    assert not different(values_of(trainer), values_of(other))
     with pytest.raises(CheckpointError, match=said):
         fit(tmp_path / "stop", every=2, on_error="stop")
 
@@ -271,7 +270,7 @@ def test_the_state_is_that_of_its_tick_however_slow_the_disk(tmp_path, monkeypat
     resumed = build_trainer()
     resumed.resume(tmp_path / "slow" / checkpoint_name(4, 0))
     resumed.fit(batches, epochs=1, progress=False)
-    assert not different(weights(resumed), weights(trainer))
+    assert not different(values_of(resumed), values_of(trainer))
 
 
 def test_a_training_that_returns_to_an_earlier_checkpoint_keeps_its_own(tmp_path):
@@ -288,3 +287,85 @@ def test_a_training_that_returns_to_an_earlier_checkpoint_keeps_its_own(tmp_path
     assert [name for name in names(tmp_path) if "aside" in name] == [
         f"aside-1-{name}" for name in before[1:]
     ]
+
+
+# No two trainings write their checkpoints to one folder.
+
+
+def test_a_training_that_was_not_resumed_leaves_the_checkpoints_of_another(tmp_path):
+    folder = str(tmp_path / "new" / "folder")
+    trainer = fit(folder, epochs=1)
+    kept = sorted(os.listdir(folder))
+    with pytest.raises(CheckpointError, match="such as 'tick-000000006-epoch-000001'"):
+        fit(folder, epochs=1)
+    assert sorted(os.listdir(folder)) == kept
+    fit(folder, trainer=trainer)
+    resumed = build_trainer()
+    resumed.resume(folder)
+    fit(folder, epochs=3, trainer=resumed)
+    assert len(os.listdir(folder)) == 3
+
+
+def test_a_folder_is_that_of_one_fit_at_a_time(tmp_path):
+    """Also for a callback that saves into it."""
+    said = "' is the folder of a fit that is under way; save checkpoints of your own, or of"
+    with claim_folder(tmp_path, set()):
+        with pytest.raises(CheckpointError, match=said):
+            fit(tmp_path, epochs=1)
+        fit(tmp_path / "own", epochs=1)
+    trainer = build_trainer()
+    with pytest.raises(CheckpointError, match="is the folder of a fit that is under way"):
+        fit(tmp_path, trainer=trainer, on_epoch=lambda result: trainer.save(tmp_path))
+
+
+def test_workers_of_a_loader_do_not_hold_the_folder(tmp_path):
+    examples = TensorDataset(torch.randn(12, 5).double(), torch.zeros(12).long())
+    loader = DataLoader(examples, batch_size=4, num_workers=1, persistent_workers=True)
+    trainer = build_trainer()
+    for _ in range(2):
+        trainer.fit(loader, epochs=1, checkpoints=Checkpoints(tmp_path), progress=False)
+    trainer.save(tmp_path)
+
+
+def test_a_folder_that_was_refused_is_no_folder_of_ones_own(tmp_path):
+    own = set()
+    with (
+        claim_folder(tmp_path, set()),
+        pytest.raises(CheckpointError, match="is the folder of a fit that is under way"),
+        claim_folder(tmp_path, own),
+    ):
+        pytest.fail("it was claimed twice")
+    fit(tmp_path, epochs=1)
+    with (
+        pytest.raises(CheckpointError, match="has checkpoints of another training"),
+        claim_folder(tmp_path, own),
+    ):
+        pytest.fail("it was claimed")
+
+
+def test_a_fit_that_was_refused_goes_on_from_the_checkpoint_when_it_is_corrected(tmp_path):
+    fit(tmp_path / "first", epochs=2)
+    fit(tmp_path / "other", epochs=1)
+    trainer, batches = build_trainer(), data(mlp, 4)
+    trainer.resume(tmp_path / "first")
+    for options, error in (
+        ({"checkpoints": Checkpoints(tmp_path / "other")}, CheckpointError),
+        ({"callbacks": print}, OptionError),
+    ):
+        with pytest.raises(error, match=r"another training|give a list"):
+            trainer.fit(batches, epochs=3, progress=False, **options)
+    history = trainer.fit(batches, epochs=3, progress=False)
+    assert [epoch.number for epoch in history] == [0, 1, 2]
+    assert trainer.epoch == 3
+
+
+def test_file_systems_without_locks_lose_no_descriptor(tmp_path, monkeypatch):
+    def refuse(number, how):
+        raise OSError(95, "Operation not supported")
+
+    monkeypatch.setattr("fcntl.flock", refuse)
+    before = len(os.listdir("/proc/self/fd"))
+    for _ in range(3):
+        with claim_folder(tmp_path, set()):
+            pass
+    assert len(os.listdir("/proc/self/fd")) == before

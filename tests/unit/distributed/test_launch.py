@@ -125,7 +125,6 @@ def test_the_cores_are_divided_evenly_and_more_threads_are_warned_of(folder, mon
 @pytest.mark.parametrize(
     ("work", "argument", "code", "message"),
     [
-        (launched.return_code, 0, 0, ""),
         (launched.return_code, 3, 3, ""),
         (launched.return_code, 256 + 3, 3, ""),
         (launched.exit_with, None, 0, ""),

@@ -19,37 +19,28 @@ from hocket.errors import HangError, PeerFailedError, WorldError
 
 
 class Process:
-    """A process in worlds, given by the rank that has failed first in each.
+    """A process in a world, given by the rank that has failed first there.
 
     Args:
         monkeypatch: Replaces what is known of the process.
         rank: Its rank.
         store: Store of all processes.
-        worlds: The worlds that it is in.
-        caught: Numbers of those with a failure that it has caught.
+        world: The world that it is in; None for none.
+        caught: Whether it has caught a failure of that world.
     """
 
-    def __init__(self, monkeypatch, rank, store, *worlds, caught=()):
+    def __init__(self, monkeypatch, rank, store, world=None, *, caught=False):
         self._monkeypatch = monkeypatch
         self._identity = ProcessIdentity(rank, 2, store)
-        self._joined = joined_worlds._Joined(
-            count=1,
-            worlds={
-                number: SimpleNamespace(
-                    left=False, failures=self._failures(rank, world, number in caught)
-                )
-                for number, world in enumerate(worlds, 1)
-            },
-        )
-
-    @staticmethod
-    def _failures(rank, world, caught):
-        record = SimpleNamespace(
-            report=lambda error: world.setdefault("first", rank) == rank,
-            has_ended=caught,
-            has_ended_by=lambda error: False,
-        )
-        return SimpleNamespace(record=record)
+        self._joined = joined_worlds._Joined(count=1, worlds={})
+        if world is not None:
+            record = SimpleNamespace(
+                report=lambda error: world.setdefault("first", rank) == rank,
+                has_ended=caught,
+                has_ended_by=lambda error: False,
+            )
+            failures = SimpleNamespace(record=record)
+            self._joined.worlds[1] = SimpleNamespace(left=False, failures=failures)
 
     def enter(self):
         """Let this process be the present one."""
@@ -75,22 +66,20 @@ def next_failure(store):
 # The first one has told its own world, and not the next one yet; a failure that was caught
 # decides nothing before the next world.
 @pytest.mark.parametrize(
-    ("worlds", "caught", "first", "tell"),
+    ("world", "caught", "first", "tell"),
     [
-        ([{"first": 0}], (), 0, [False, True]),
-        ([{"first": 0}], [1], 1, [True, False]),
-        ([], (), 1, [True, False]),
+        ({"first": 0}, False, 0, [False, True]),
+        ({"first": 0}, True, 1, [True, False]),
+        (None, False, 1, [True, False]),
     ],
     ids=["the second fails", "caught", "no world"],
 )
 def test_of_two_that_fail_one_tells_the_next_world(
-    monkeypatch, store, worlds, caught, first, tell
+    monkeypatch, store, world, caught, first, tell
 ):
     """Also if the second comes to the store of the next world before the first one does."""
-    told = [
-        Process(monkeypatch, rank, store, *worlds, caught=caught).fails() for rank in (1, 0)
-    ]
-    assert told == tell
+    processes = [Process(monkeypatch, rank, store, world, caught=caught) for rank in (1, 0)]
+    assert [process.fails() for process in processes] == tell
     assert f"ValueError: of rank {first}" in next_failure(store)
 
 

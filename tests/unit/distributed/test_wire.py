@@ -7,14 +7,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from contract.crossing import DTYPES
 from hocket.distributed import wire
 from hocket.errors import PacketError, TransitError
-
-DTYPES = [
-    torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.complex64,
-    torch.complex128, torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8,
-    torch.uint16, torch.uint32, torch.uint64, torch.bool,
-]  # fmt: skip
 
 
 def round_trip(tree):

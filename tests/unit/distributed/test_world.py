@@ -1,22 +1,28 @@
 """Processes know their stage and replica, and have the same values after a collective."""
 
 import contextlib
+import threading
 from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 from torch import distributed, nn
-from torch.distributed import PrefixStore
+from torch.distributed import HashStore, PrefixStore
 from torch.distributed.distributed_c10d import _get_default_store
 
 from contract.processes import in_processes
+from hocket.distributed.failures import store_client
+from hocket.distributed.failures.detector import FailureDetector
 from hocket.distributed.folder.process_state import GLOO_THREADS
 from hocket.distributed.replicas.gradient_sync import sync_replicas
+from hocket.distributed.world import flags as module
 from hocket.distributed.world import joined_worlds
+from hocket.distributed.world.flags import StoreFlags
 from hocket.distributed.world.solo_world import SoloWorld
 from hocket.distributed.world.world import World
-from hocket.errors import WorldError
+from hocket.errors import HangError, WorldError
 
 
 def build_world(name, stages, replicas=1):
@@ -212,3 +218,51 @@ def test_everything_in_a_solo_world_is_in_a_world_too():
     set_when_built = {"rank", "size", "stage", "replica", "replicas", "rejoined", "flags"}
     set_when_built.add("names")
     assert names - set_when_built <= set(dir(World))
+
+
+# Flags that others set are seen by all, and no process waits for another.
+
+
+@pytest.fixture
+def detector():
+    detector = FailureDetector(HashStore(), ["stage 0", "stage 1"], 0, timeout_s=2.5)
+    yield detector
+    detector.close()
+
+
+@pytest.fixture
+def flags(detector):
+    store = HashStore()
+    return [StoreFlags(store, rank, 2, detector) for rank in range(2)]
+
+
+def test_a_flag_is_set_once_all_have_set_it_and_until_one_clears_it(flags):
+    first, second = flags
+    first.set("over", "one")
+    assert not first.all_set("over")
+    assert first.values("over") is None
+    assert second.all_set("over", ranks=[0])
+    second.set("over", "two")
+    assert first.all_set("over")
+    assert first.values("over") == second.values("over") == ["one", "two"]
+    second.clear("over")
+    assert not first.all_set("over")
+    assert first.all_set("over", ranks=[0])
+    second.set("stop", rank=0)  # the flag of another process
+    assert first.all_set("stop", ranks=[0])
+    assert not first.all_set("stop")
+
+
+def test_a_store_that_does_not_answer_for_too_long_is_a_hang(detector, monkeypatch):
+    monkeypatch.setattr(store_client, "STORE_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(module, "STORE_TIMEOUT_S", 1.0)
+    answers = threading.Event()  # the store answers only when the test lets it
+    flags = StoreFlags(SimpleNamespace(check=lambda keys: answers.wait()), 0, 2, detector)
+    assert [flags.all_set("over") for _ in range(2)] == [False, False]
+    answers.set()
+    assert flags.all_set("over")
+    answers.clear()
+    assert [flags.all_set("over") for _ in range(2)] == [False, False]
+    with pytest.raises(HangError, match=r"stage 0 waited 2 s for an answer of the store th"):
+        flags.all_set("over")
+    answers.set()

@@ -13,7 +13,7 @@ from hocket.training import fit_state
 BATCHES = data(mlp, 5)
 
 
-def fitted(method, **options):
+def fitted(method, batches=BATCHES, **options):
     modules, events = mlp(3), []
     trainer = Trainer(
         modules,
@@ -21,7 +21,7 @@ def fitted(method, **options):
         optimizer=sgd,
         watchers=[lambda event, _: events.append(event)],
     )
-    history = trainer.fit(BATCHES, progress=False, **options)
+    history = trainer.fit(batches, progress=False, **options)
     weights = [value for module in modules for value in module.state_dict().values()]
     return weights, events, history
 
@@ -48,11 +48,8 @@ def test_so_many_batches_enter_as_the_updates_take(updates):
     entered = {e.action.batch for e in events}
     assert len(entered) == 2 * updates
     assert sum(epoch.samples for epoch in history) == 4 * 2 * updates
-    modules = mlp(3)
-    trainer = Trainer(modules, method=ADL(accumulate=2), optimizer=sgd)
     endless = BATCHES * updates
-    trainer.fit(endless[: 2 * updates], epochs=1, progress=False)
-    alone = [value for module in modules for value in module.state_dict().values()]
+    alone, _, _ = fitted(ADL(accumulate=2), endless[: 2 * updates], epochs=1)
     assert different(weights, alone) == []
 
 

@@ -1,6 +1,7 @@
 """A training that is resumed says which choices differ from those of its checkpoint."""
 
 import warnings
+from collections import OrderedDict
 from functools import partial
 
 import pytest
@@ -19,17 +20,14 @@ INPUTS, TARGETS = torch.randn(24, 4), torch.randint(0, 3, (24,))
 
 def network(p=0.1, eps=1e-5):
     torch.manual_seed(0)
-    layers = {
-        "first": nn.Linear(4, 4),
-        "drop": nn.Dropout(p),
-        "norm": nn.LayerNorm(4, eps=eps),
-        "second": nn.Linear(4, 4),
-        "head": nn.Linear(4, 3),
-    }
-    built = nn.Sequential()
-    for name, layer in layers.items():
-        built.add_module(name, layer)
-    return built
+    layers = OrderedDict(
+        first=nn.Linear(4, 4),
+        drop=nn.Dropout(p),
+        norm=nn.LayerNorm(4, eps=eps),
+        second=nn.Linear(4, 4),
+        head=nn.Linear(4, 3),
+    )
+    return nn.Sequential(layers)
 
 
 def adam(weights, lr=0.01, betas=(0.9, 0.99)):

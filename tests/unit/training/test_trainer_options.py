@@ -180,11 +180,7 @@ def test_live_in_low_precision_is_refused():
 
 def test_a_history_tells_losses_samples_and_staleness():
     trainer = Trainer(mlp(3), method=FDG(epoch_end="drain"), optimizer=sgd)
-    told = []
-    history = trainer.fit(
-        data(mlp, 9, last=2), data(mlp, 2), epochs=2, on_epoch=told.append, progress=False
-    )
-    assert told == history
+    history = trainer.fit(data(mlp, 9, last=2), data(mlp, 2), epochs=2, progress=False)
     assert [epoch.number for epoch in history] == [0, 1]
     assert [epoch.samples for epoch in history] == [34, 34]
     first = train(build_method("fdg"), mlp(3), data(mlp, 9, last=2)).losses
@@ -235,14 +231,11 @@ def test_a_loop_without_ends_of_epochs_hears_that_its_scheduler_stands_still(end
     )
 
 
-def test_alone_a_process_leads_and_gathers_from_itself():
+def test_alone_a_process_sends_nothing_and_gathers_from_itself():
     trainer = Trainer(mlp(2), optimizer=sgd)
     assert trainer.gather({"a": 1}) == [{"a": 1}]
-    assert trainer.sent_bytes == 0
     trainer.fit(data(mlp, 2), epochs=1, progress=False)
     assert trainer.sent_bytes == 0
-    state = trainer.state_dict()
-    assert different(state.values(), trainer.network.state_dict().values()) == []
     assert trainer.timeline().spans == ()  # only totals are kept without a trace
     assert all(stage.recorder.totals.busy_s > 0 for stage in trainer.stages)
 

@@ -1,8 +1,10 @@
-"""Process of a run: its result, its lock, and its end with the sweep."""
+"""Process of a run: its result, its lock, its code, and its end with the sweep."""
 
 import json
+import sys
 import threading
 from dataclasses import asdict, replace
+from pathlib import Path
 
 import pytest
 
@@ -11,9 +13,11 @@ from hocket.runs.config import RunConfig, plain_values
 from hocket.runs.run_dir import lock_run_dir
 from hocket.runs.summary import Summary
 from hocket.training.results.metrics import EpochResult
+from hocket_lab import Study, sweep
 from hocket_lab.studies import child
-from hocket_lab.studies.rows import Row
+from hocket_lab.studies.rows import DEFAULTS, Row, Run, file_digests
 from hocket_lab.studies.run_folder import RunResult, check_is_run, read_result, write_result
+from unit.lab.studies.in_process import pretend_runs, run_here
 
 
 def summary(state, number=0):
@@ -102,3 +106,56 @@ def test_the_folder_of_another_run_is_refused(tmp_path):
     (tmp_path / "run.json").write_text("{")
     with pytest.raises(RunFolderError, match=r"is not JSON.*; move .* away"):
         check_is_run(tmp_path, RUN)
+
+
+# A run counts for the code that it has run.
+
+NETWORK = """
+from torch import nn
+
+def build():
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
+"""
+
+
+@pytest.fixture
+def file(tmp_path, monkeypatch):
+    """A file with a network, in the working directory, where modules are found as well."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "watched_nets", raising=False)  # of another test
+    Path("watched_nets.py").write_text(NETWORK)
+    return Path("watched_nets.py")
+
+
+@pytest.mark.parametrize(
+    "network", ["no_such_module:build", "watched_nets.no.such:build", "mlp"]
+)
+def test_a_network_without_a_file_has_no_digest(file, network):
+    assert file_digests({"network": network}) == {}
+
+
+def test_a_file_that_changes_during_a_sweep_breaks_nothing(file, monkeypatch, tmp_path):
+    run_here(monkeypatch)
+
+    def metrics(config):
+        file.write_text(NETWORK + f"# after seed {config.seed}\n")
+        return 1.0
+
+    pretend_runs(monkeypatch, metrics)
+    base = {"network": "watched_nets.py:build", "epochs": 1, "stages": 1}
+    study = Study(name="own", base=base, grid={"method": "bp"}, seeds=[0, 1])
+    (row,) = sweep(study, "out", progress=False).rows
+    assert [run["state"] for run in row["runs"]] == ["finished", "finished"]
+
+
+def test_a_run_whose_file_has_changed_since_it_was_named_is_not_run(file, monkeypatch):
+    monkeypatch.setattr(child, "_end_with_parent", lambda: None)
+    config = RunConfig(network="watched_nets.py:build", run_dir=Path("run"), **DEFAULTS)
+    named = Run("own", config, None, 0).files
+    Path("run").mkdir()
+    file.write_text(NETWORK + "# changed\n")
+    assert child.main([json.dumps(config.as_dict()), json.dumps(named)]) == 1
+    result = read_result(Path("run"))
+    assert result.state == "failed"
+    assert "the file of its plan or of its own code has changed" in result.message
