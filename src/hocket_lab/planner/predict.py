@@ -55,7 +55,6 @@ def cut_by_time(
             memory.
         OptionError: The devices are for another number of stages.
     """
-    by_count = {count: devices.for_stages(count) for count in counts}
     network, inputs, _ = build()
     graph = find_cut_points(network, inputs)
     for count in counts:
@@ -77,7 +76,7 @@ def cut_by_time(
         )
     names, work = list(costs), [cost.total_s for cost in costs.values()]
     candidates, too_large = [], dict[str, list[str]]()
-    for of_stages in by_count.values():
+    for of_stages in map(devices.for_stages, counts):
         fitting = []
         for name in methods:
             layers = merged if name in local else costs

@@ -67,22 +67,18 @@ def test_no_cut_that_fits_into_the_memory_has_a_faster_slowest_stage(times, over
     numbers_of_devices = draw(1.0, 0.5, 0.25), draw(3.0, 9.0, float("inf"))
     devices = list(map(Device, *numbers_of_devices, draw(Link(1.0), Link(0.5))))[:stages]
 
-    def stage(k, first, end):
-        """Return the time of a stage, and the memory that is left there."""
-        edges = (k - 1, first), (k, end)
-        packets = [
-            sent[at - 1] / devices[edge].link.bytes_per_s if 0 < at < len(times) else 0
-            for edge, at in edges
-        ]
-        works = 3 * sum(times[first:end]) / devices[k].speed
-        left = devices[k].memory_limit_mib - 3 * sum(weights[first:end]) / 2**20
-        return max(works, *packets) if overlapping else works + 2 * sum(packets), left
-
     def slowest(cuts):
-        """Return the time of the slowest stage; none if one does not fit."""
-        ends = itertools.pairwise([0, *cuts, len(times)])
-        times_s, left = zip(*(stage(k, *each) for k, each in enumerate(ends)), strict=True)
-        return max(times_s) if min(left) >= 0 else None
+        """Return the time of the slowest stage; None if one does not fit."""
+        found_s = []
+        for k, (first, end) in enumerate(itertools.pairwise([0, *cuts, len(times)])):
+            if 3 * sum(weights[first:end]) / 2**20 > devices[k].memory_limit_mib:
+                return None
+            works = 3 * sum(times[first:end]) / devices[k].speed
+            before = sent[first - 1] / devices[k - 1].link.bytes_per_s if k else 0
+            after = sent[end - 1] / devices[k].link.bytes_per_s if end < len(times) else 0
+            waits = works + 2 * before + 2 * after
+            found_s.append(max(works, before, after) if overlapping else waits)
+        return max(found_s)
 
     every = itertools.combinations(range(1, len(times)), stages - 1)
     fitting = [found for found in map(slowest, every) if found is not None]
@@ -112,18 +108,14 @@ def test_among_equals_of_two_parts_the_earliest_cut_wins(costs):
     assert all(largest(costs, [earlier], none) > best for earlier in range(1, chosen))
 
 
-def linked(link, stages=2):
-    return [Device(link=link)] * stages
-
-
 def test_a_large_packet_moves_the_cut_and_a_latency_that_nobody_waits_for_does_not():
     even = [layer(1.0, out=10), layer(1.0, out=10**9), layer(1.0, out=10), layer(1.0)]
     fast, slow, slowest = (Link(bytes_per_s=each) for each in (1e12, 1e9, 1e8))
-    assert fastest_cut(even, linked(fast), overlapping=False) == [1]
-    assert fastest_cut(even, linked(slow), overlapping=False) == [0]
-    found = [fastest_cut(even, linked(each)) for each in (fast, slow, slowest)]
+    assert fastest_cut(even, [Device(link=fast)] * 2, overlapping=False) == [1]
+    assert fastest_cut(even, [Device(link=slow)] * 2, overlapping=False) == [0]
+    found = [fastest_cut(even, [Device(link=each)] * 2) for each in (fast, slow, slowest)]
     assert found == [[1], [1], [0]]
-    assert fastest_cut([layer(1.0)] * 6, linked(Link(1e9, latency_s=9.0), 3)) == [1, 3]
+    assert fastest_cut([layer(1.0)] * 6, [Device(link=Link(1e9, latency_s=9.0))] * 3) == [1, 3]
 
 
 def test_a_limit_of_memory_moves_the_cut_and_one_that_nothing_fits_is_refused():

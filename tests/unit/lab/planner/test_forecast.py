@@ -198,8 +198,6 @@ def test_a_slow_device_takes_longer_and_the_fastest_one_is_what_a_speed_up_compa
     assert [stage.total_s for stage in predicted.times] == pytest.approx([3.1, 12.4])
     assert (predicted.tick_s, predicted.bp_s) == pytest.approx((12.4, 6.2))
     assert predicted.ddp_s == pytest.approx(6.4 / 0.5)  # an even share, too
-    even = build_forecast("fdg")
-    assert (even.devices, even.bp_s) == ((Device(link=FAST),) * 2, pytest.approx(12.4))
     late = Device(link=Link(1e15, latency_s=5.0)), Device(link=FAST), Device(link=FAST)
     three = replace(build_profiles((STAGE,) * 3), backpropagation=[STAGE] * 3)
     times = forecast(Candidate("fdg", ("b", "c"), devices=late), three).times
