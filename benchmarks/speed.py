@@ -18,6 +18,7 @@ from benchmarks.harness.balance import Balancer
 from benchmarks.harness.record import Record
 from benchmarks.harness.repetition import (
     NoisePolicy,
+    Repetition,
     TimedSteps,
     run_repetition,
     summarize_turns,
@@ -25,13 +26,14 @@ from benchmarks.harness.repetition import (
 )
 from benchmarks.harness.rounds import run_rounds
 from benchmarks.harness.settings import StepSettings, check_settings, select_fields
+from benchmarks.harness.slowed import slowed
 from benchmarks.harness.workers import RowProcesses
 from benchmarks.harness.workload import Workload
 from benchmarks.peers import PreparedTraining
 from benchmarks.peers.pipeline import SCHEDULES
-from benchmarks.peers.rows import build_baseline, parse_row
+from benchmarks.peers.rows import BASE, build_baseline, parse_row
+from hocket.options.ranges import Range, out_of_range
 
-BASE = "bp"
 LIMIT = "independent"
 SCHEDULED = tuple(f"{name}:microbatches={count}" for name in SCHEDULES for count in (2, 4, 8))
 DECOUPLED = (
@@ -54,12 +56,15 @@ class SpeedSettings(StepSettings):
 
     Attributes:
         out: Folder of the record.
-        rows: Rows to time, each as ``name`` or ``name:option=value,option=value``; plain
-            back-propagation is always timed as well.
+        rows: Rows to time, each as ``name`` or ``name:option=value,option=value``.
+        base: Row that is always timed as well, and that the others are compared with.
         repetitions: Rounds in which every row has one turn; ratios are taken in each round.
         steps: Timed steps in a turn.
         stages: Number of processes of the rows with several processes.
         at_once: Rows whose processes are in memory at the same time, except the base.
+        slow: Speed of the last process of rows with several, where the others have 1. To see
+            what cuts by speed gain: ``--slow 0.5 --base 'fdg:speeds="1,1"' --rows
+            'fdg:speeds="1,0.5"' --rows independent``.
 
     Raises:
         OptionError: A setting is out of range.
@@ -67,13 +72,15 @@ class SpeedSettings(StepSettings):
 
     out: Path = Path("records/speed")
     rows: Sequence[str] = ROWS
+    base: str = BASE
     repetitions: int = 5
     steps: int = 4
     stages: int = 2
     at_once: int = 6
+    slow: float = 1.0
 
     def __post_init__(self) -> None:
-        for row in self.rows:
+        for row in (self.base, *self.rows):
             parse_row(row)
         numbers = ("repetitions", "steps", "batch", "stages", "threads", "at_once")
         check_settings(
@@ -81,6 +88,7 @@ class SpeedSettings(StepSettings):
             self,
             at_least={1: numbers},
             not_empty=("rows",),
+            problems=out_of_range(self, {"slow": Range(above=0, most=1)}),
         )
 
 
@@ -98,13 +106,13 @@ def measure_speed(settings: SpeedSettings = DEFAULTS) -> None:
     record = Record.from_settings(
         "speed", settings, rate=work.rate, momentum=0.9, foreign=QUIET.foreign
     )
-    others = [row for row in dict.fromkeys(settings.rows) if row != BASE]
+    others = [row for row in dict.fromkeys(settings.rows) if row != settings.base]
     size = settings.at_once
     groups = [others[first : first + size] for first in range(0, len(others), size)] or [[]]
     balance = Balancer(work)
     measured: list[dict[str, Any]] = []
     for group in groups:
-        rows = _time_group([BASE, *group], settings, work, balance)
+        rows = _time_group([settings.base, *group], settings, work, balance)
         # The base is timed with every group; its row comes from the first group.
         measured += rows[1:] if measured else rows
     record.with_rows(measured).write(settings.out)
@@ -122,7 +130,7 @@ def _time_group(
             world = stack.enter_context(RowProcesses(name, baseline, work))
             run_repetition(world, TimedSteps(1))  # allocates the memory that it will need
             worlds.append(world)
-        repeats = [partial(run_repetition, world, TimedSteps(steps)) for world in worlds]
+        repeats = [partial(_repeat, world, settings) for world in worlds]
         turns = run_rounds(
             [partial(take_turn, repeat, QUIET) for repeat in repeats], settings.repetitions
         )
@@ -147,6 +155,13 @@ def _time_group(
         pairs = zip(row["ratios"], limit, strict=True)
         row["of_limit"] = median(ratio / most for ratio, most in pairs)
     return measured
+
+
+def _repeat(world: RowProcesses, settings: SpeedSettings) -> Repetition:
+    """Run a repetition of a row, whose last process is slowed if it has several."""
+    speed = settings.slow if world.baseline.processes > 1 else 1.0
+    with slowed(world.last_process, speed):
+        return run_repetition(world, TimedSteps(settings.steps))
 
 
 def count_parameters(training: PreparedTraining) -> int:

@@ -38,6 +38,7 @@ from benchmarks.peers.rows import (
 from hocket.errors import OptionError
 from hocket.options import Named
 from hocket.partition import Plan
+from hocket.partition.costs.device import Device
 from hocket.runs.config import parse_config
 from hocket_lab.planner.predict import predict_all
 from hocket_lab.planner.rehearsals import Candidate
@@ -131,7 +132,7 @@ class TargetSettings:
                 problems.append(
                     f"{row!r} divides the batch of {self.batch} by {NODES}; give a multiple"
                 )
-            if "cut" in Row.parse(row).options:
+            if {"cut", "speeds"} & Row.parse(row).options.keys():
                 problems.append(f"{row!r} names its cut, and all rows have one by their times")
         check_settings(
             "cannot measure times to a loss",
@@ -322,13 +323,13 @@ class TargetMeasurement:
         names = {row: self.trainings.options(row)["method"] for row in methods}
         ticks = {name: accumulated(name) for name in names.values()}
         delays: dict[str, int] = {}
+        devices = (Device(link=known),) * NODES
         with torch_threads(self._settings.threads):
             for count in set(ticks.values()):  # what is rehearsed together has equal batches
                 together = [name for name in ticks if ticks[name] == count]
                 forecasts = predict_all(
                     self.work(together[0]).network_and_batch,
-                    [Candidate(name, self.cuts) for name in together],
-                    link=known,
+                    [Candidate(name, self.cuts, devices=devices) for name in together],
                     contended=True,
                 )
                 for name, forecast in zip(together, forecasts, strict=True):

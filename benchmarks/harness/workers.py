@@ -97,6 +97,13 @@ class RowProcesses:
             self._processes.append(process)
         self.before_mib: list[float] = self._receive_answers()
 
+    @property
+    def last_process(self) -> int:
+        """Number of the process with the highest rank."""
+        number = self._processes[-1].pid
+        assert number is not None, "it was started"
+        return number
+
     def query(self, query: Query) -> list[Any]:
         """Return the answer of each process, by rank.
 

@@ -7,7 +7,7 @@ from functools import partial
 from typing import NamedTuple
 
 from benchmarks.harness.balance import Balancer
-from benchmarks.harness.workload import Workload
+from benchmarks.harness.workload import Workload, torch_threads
 from benchmarks.peers.baseline import Baseline
 from benchmarks.peers.ddp import DDP
 from benchmarks.peers.decoupled import Decoupled
@@ -24,6 +24,8 @@ from hocket.methods.simulated.delays import with_extra_delay
 from hocket.options import Named, Range, argument_hints, wrong_options
 from hocket.partition import Plan
 from hocket.remedies.registry import parse_remedies
+from hocket_lab.planner.devices import Devices
+from hocket_lab.planner.predict import cut_by_time
 
 
 def _build_local_updates(
@@ -78,19 +80,21 @@ class MethodRow(NamedTuple):
         codec: Encoding of what stages send.
         checksum: True if tensors are sent with checksums.
         cuts: First module of each stage but the first one; none for balanced cuts.
+        speeds: Speeds of the processes for which `hocket plan` shall cut, or an empty text.
     """
 
     method: Method
     codec: Codec
     checksum: bool
     cuts: tuple[str, ...]
+    speeds: str
 
 
 def parse_method_row(row: Row) -> MethodRow:
     """Read a row of one of Hocket's methods.
 
     Extra delay, codec, checksum and cut are options like the method's own. Several cuts are a
-    list, ``cut=["layer1_2","layer2_1"]``.
+    list, ``cut=["layer1_2","layer2_1"]``; ``speeds="1,0.5"`` cuts for these processes.
 
     Raises:
         OptionError: An option or a remedy does not exist, or is out of range.
@@ -98,13 +102,16 @@ def parse_method_row(row: Row) -> MethodRow:
     >>> row = Row.parse("fdg:extra_delay=1,codec=int8,checksum=false+predict")
     >>> method, *rest = parse_method_row(row)
     >>> method.delay(0, stages=2), len(method.remedies), rest
-    (4, 1, [Integers(), False, ()])
+    (4, 1, [Integers(), False, (), ''])
     """
     options = dict(row.options)
     delay, checksum = options.pop("extra_delay", 0), options.pop("checksum", True)
     codec = parse_codec(str(options.pop("codec", "none")))
     cut = options.pop("cut", [])
     cuts = tuple(cut) if isinstance(cut, list) else (str(cut),)
+    speeds = str(options.pop("speeds", ""))
+    if cuts and speeds:
+        raise OptionError(f"cut and speeds are given in the row {row}; give one of the two")
     if type(delay) is not int or delay < 0:
         raise OptionError(f"extra_delay is {delay!r} in the row {row}; use a number of ticks")
     if not isinstance(checksum, bool):
@@ -112,7 +119,7 @@ def parse_method_row(row: Row) -> MethodRow:
     method = with_extra_delay(build_method(row.name, **options), delay)
     if row.remedies:
         method = method.with_remedies(*parse_remedies(list(row.remedies)))
-    return MethodRow(method, codec, checksum, cuts)
+    return MethodRow(method, codec, checksum, cuts, speeds)
 
 
 BASE = "bp"
@@ -216,7 +223,16 @@ def build_baseline(row: str, work: Workload, balance: Balancer) -> Baseline:
             f"the row {row} is cut at {len(read.cuts)} places for {work.stages} stages; name "
             "the first module of each stage but the first one"
         )
-    plan = Plan(read.cuts) if read.cuts else balance.plan(range(work.stages), microbatches=1)
+    if read.speeds:
+        devices, methods = Devices(speeds=read.speeds), [read.method.name]
+        with torch_threads(work.threads):
+            build, counts = work.network_and_batch, [work.stages]
+            ((planned,),) = cut_by_time(build, counts, methods, devices)
+        plan = Plan(planned.cuts)
+    elif read.cuts:
+        plan = Plan(read.cuts)
+    else:
+        plan = balance.plan(range(work.stages), microbatches=1)
     return Decoupled(read.method, read.codec, work.threads, plan, read.checksum)
 
 

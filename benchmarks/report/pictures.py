@@ -18,7 +18,7 @@ DASHES = ("-", "--", ":", "-.")
 RATIOS = {
     "overhead": "time of a step, plain loop = 1; red: goal",
     "checkpoint": "time of a step, without checkpoints = 1",
-    "speed": "samples per second, bp = 1",
+    "speed": "samples per second, {base} = 1",
     "gpu": "time of a step, plain loop = 1",
     "gpu-graphs": "time of a step, plain loop = 1",
 }
@@ -44,7 +44,7 @@ def draw_ratios(record: Record) -> Figure:
     axes.set_yticks([])
     axes.set_ylim(len(rows) - 0.6, -0.8)
     axes.set_xlim(left=0)
-    axes.set_xlabel(RATIOS[record.name])
+    axes.set_xlabel(RATIOS[record.name].format(base=record.settings.get("base", "bp")))
     return figure
 
 

@@ -148,15 +148,21 @@ def speed_table(record: Record) -> str:
     )
     legend = (
         "{network} on batches of {batch}, {stages} processes where several share them. Ratio: "
-        "samples per second beside bp in the same round, median and range over {repetitions} "
-        "rounds of {steps} steps; of the limit: the same beside independent processes, where "
-        "they had their turns together. CPU: processor time of a sample in all processes, "
-        "beside bp's; other threads: the part of it that is not the training's own thread, "
-        "which is OpenMP's and that of messages. Sending, waiting: parts of the time of each "
-        "process. Peak: of each process, without PyTorch itself. Disturbed: rounds in which "
-        "others used more than {foreign:.0%} of the machine however often they were repeated."
-    ).format(**record.settings)
-    return "\n\n".join(filter(None, [shown, legend, goals_table(record.rows)]))
+        "samples per second beside {base} in the same round, median and range over "
+        "{repetitions} rounds of {steps} steps; of the limit: the same beside independent "
+        "processes, where they had their turns together. CPU: processor time of a sample in "
+        "all processes, beside {base}'s; other threads: the part of it that is not the "
+        "training's own thread, which is OpenMP's and that of messages. Sending, waiting: "
+        "parts of the time of each process. Peak: of each process, without PyTorch itself. "
+        "Disturbed: rounds in which others used more than {foreign:.0%} of the machine however "
+        "often they were repeated."
+    )
+    settings: dict[str, Any] = {"base": "bp", "slow": 1.0} | record.settings
+    if settings["slow"] < 1:
+        legend += " The last of several processes has a speed of {slow}: signals stop it for "
+        legend += "the rest of every 10 ms, whatever it does."
+    goals = goals_table(record.rows) if settings["base"] == "bp" else None
+    return "\n\n".join(filter(None, [shown, legend.format(**settings), goals]))
 
 
 def speed_excerpt(record: Record, labels: Sequence[str]) -> str:

@@ -6,6 +6,7 @@ The tests run the commands of the documentation.
 import re
 import runpy
 import shlex
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -23,6 +24,7 @@ from end_to_end.namespaces import (
 )
 from hocket.cli.main import main
 from hocket.errors import HangError
+from hocket.partition import Plan
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -128,7 +130,7 @@ def write_script(tmp_path: Path, text: str = SCRIPT) -> str:
 def test_a_training_on_two_machines_gives_the_weights_of_one_process(
     link, folders, run_here, tmp_path
 ):
-    block, _ = documented("sh", "several-machines.md")
+    block, *_ = documented("sh", "several-machines.md")
     results = run_on_both(link, folders, on_each(block))
     require_success(results)
     run_here(*torchrun_arguments(block))
@@ -156,11 +158,22 @@ def test_the_example_gives_the_same_weights_on_two_machines(link, folders, run_h
 
 
 def test_replicas_on_two_machines_give_the_weights_of_one(link, folders, run_here, tmp_path):
-    _, block = documented("sh", "several-machines.md")
+    _, block, _ = documented("sh", "several-machines.md")
     require_success(run_on_both(link, folders, on_each(block)))
     run_here(*torchrun_arguments(block), "--processes", "4")
     require_equal_bits(folders[0] / "run/network.pt", tmp_path / "run/network.pt")
     assert file_names(folders[1]) == [f"metrics.stage1-replica{n}.jsonl" for n in (0, 1)]
+
+
+def test_a_plan_for_unequal_machines_trains_on_both(link, folders, tmp_path, monkeypatch):
+    train, _, plan = documented("sh", "several-machines.md")
+    monkeypatch.chdir(tmp_path)
+    assert main(shlex.split(plan)[1:]) == 0
+    for folder in folders:
+        folder.mkdir()
+        shutil.copy("plan.json", folder)
+    require_success(run_on_both(link, folders, on_each(f"{train.rstrip()} --plan plan.json")))
+    assert Plan.read(folders[0] / "run/plan.json") == Plan.read("plan.json")
 
 
 def test_the_script_for_slurm_trains(link, tmp_path):

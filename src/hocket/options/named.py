@@ -7,13 +7,14 @@ Methods, networks, data sets, optimizers and schedulers are all written in one f
 import json
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from hocket.errors import OptionError
 from hocket.options.own_function import FORM
 
+Number = TypeVar("Number", int, float)
 _PYTHON_WORDS: Mapping[str, bool | None] = {"True": True, "False": False, "None": None}
 _PYTHON_NUMBER = re.compile(r"[+-]?(\d+\.\d*|\.\d+)(e[+-]?\d+)?", re.IGNORECASE)
 _SWITCHES = frozenset(["yes", "no", "on", "off", "true", "false"])
@@ -119,6 +120,26 @@ def split_at_commas(text: str) -> list[str]:
         else:
             parts[-1] += letter
     return parts if text else []
+
+
+def parse_numbers(
+    text: str, option: str, wanted: str, kind: Callable[[str], Number] = int
+) -> list[Number]:
+    """Return numbers that are written as ``6,4,2,0``.
+
+    Args:
+        text: The numbers.
+        option: Name of the option, for the message.
+        wanted: Description of what is wanted.
+        kind: Type of the numbers.
+
+    Raises:
+        OptionError: They are no such numbers.
+    """
+    try:
+        return [kind(number) for number in text.split(",")]
+    except ValueError as error:
+        raise OptionError(f"{option} is {text!r}; write {wanted}") from error
 
 
 def _parse_value(value: str, text: str) -> Any:

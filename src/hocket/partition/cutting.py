@@ -1,15 +1,16 @@
 """Cuts of any network into stages: between the layers of a sequence, or inside its forward."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import Literal, get_args
 
 from torch import nn
 
 from hocket.errors import CutError, OptionError, format_problems, warn
 from hocket.options.ranges import check_choice
-from hocket.partition.costs.balance import balance
+from hocket.partition.costs.balance import balance, smallest_split
+from hocket.partition.costs.device import Device, format_memory
 from hocket.partition.costs.flops import (
     OPERATIONS_PER_ELEMENT_SENT,
     count_flops,
@@ -89,12 +90,12 @@ def cut(
     """
     # Check the options.
     check_choice("by", by, get_args(By))
-    check_memory_limit(memory_limit_mib)
+    device = Device(1.0, memory_limit_mib, link)
     if isinstance(stages, bool) or not isinstance(stages, int | Plan):
         raise OptionError(f"stages is {stages!r}; use a whole number or a Plan")
     sample = as_inputs(sample, "the sample")
     timed = isinstance(stages, int) and by == "time"
-    if (link, memory_limit_mib) != (ONE_MACHINE, float("inf")) and not timed:
+    if device != Device() and not timed:
         raise OptionError(
             "a link or a limit of memory needs a number of stages and by='time', with which "
             "time and memory are measured; give both, or leave it out"
@@ -105,7 +106,7 @@ def cut(
         graph = find_cut_points(network, sample)
         require_enough_layers(stages, graph)
         costs = list(measure_layers(graph).values())
-        positions = fastest_cut(costs, stages, link, memory_limit_mib)
+        positions = fastest_cut(costs, [device] * stages)
         warn_if_uneven(graph, [cost.total_s for cost in costs], positions)
         stages = _build_plan(graph, positions)
 
@@ -116,19 +117,6 @@ def cut(
     return modules
 
 
-def check_memory_limit(memory_limit_mib: float) -> None:
-    """Check the limit of the memory of a stage, in MiB.
-
-    Raises:
-        OptionError: It is negative or NaN.
-    """
-    if not memory_limit_mib >= 0:
-        raise OptionError(
-            f"memory_limit_mib is {memory_limit_mib!r}; use a number of at least 0, or leave "
-            "it out for no limit"
-        )
-
-
 def measure_layers(graph: CutGraph) -> dict[str, LayerCost]:
     """Measure each layer between cut points, by the name of its first module."""
     modules = build_partial_modules(graph, range(len(graph.cut_points)))
@@ -137,54 +125,61 @@ def measure_layers(graph: CutGraph) -> dict[str, LayerCost]:
 
 def fastest_cut(
     costs: Sequence[LayerCost],
-    stages: int,
-    link: Link = ONE_MACHINE,
-    memory_limit_mib: float = float("inf"),
+    devices: Sequence[Device],
     *,
     overlapping: bool = True,
+    memory_mib: Callable[[int, int, int], float] | None = None,
 ) -> list[int]:
     """Find the cut whose slowest stage or packet is as fast as possible.
 
-    An activation and a gradient of the same size cross each cut, in opposite directions.
+    An activation and a gradient of the same size cross each cut, in opposite directions. Their
+    latency does not count, as it is the same wherever the cut is.
 
     Args:
         costs: Measured cost of each layer.
-        stages: Number of stages.
-        link: Link that packets are sent over.
-        memory_limit_mib: Memory of a stage, in MiB.
+        devices: Device of each stage.
         overlapping: Stages compute while packets are on their way. Otherwise both stages next
             to a cut wait for both packets.
+        memory_mib: Memory of a stage in MiB, from its number, its first layer and the layer
+            after its last one; if not given, three times its weights and one batch.
 
     Returns:
         Positions of the chosen cut points.
 
     Raises:
-        CutError: No cut fits into the memory; with the smallest limit that one fits into.
+        CutError: No cut fits into the memory; with what the one that comes closest needs.
     """
+    count = len(costs)
+    total_s = [0.0, *accumulate(cost.total_s for cost in costs)]
+    held = [0, *accumulate(3 * cost.weight_bytes + cost.kept_bytes for cost in costs)]
 
-    def memory_mib(_: int, first: int, end: int) -> float:
-        layers = costs[first:end]
-        return sum(3 * cost.weight_bytes + cost.kept_bytes for cost in layers) / 2**20
+    def one_batch_mib(_: int, first: int, end: int) -> float:
+        return (held[end] - held[first]) / 2**20
 
-    # Nothing waits for these packets, so their latency costs nothing.
-    packets = [0.0] + [
-        cost.output_bytes / link.bytes_per_s
-        if overlapping
-        else 2 * link.seconds(cost.output_bytes)
-        for cost in costs[:-1]
-    ]
+    needed_mib = memory_mib or one_batch_mib
 
-    # Balance times, within the memory.
-    times_s = [cost.total_s for cost in costs]
-    first_layers = balance(
-        times_s,
-        stages,
-        packets=packets,
-        overlapping=overlapping,
-        usage=memory_mib,
-        capacity=memory_limit_mib,
-        unit=" MiB",
-    )
+    def packet_s(edge: int, layer: int) -> float:
+        if not 0 < layer < count:
+            return 0.0
+        one_way_s = costs[layer - 1].output_bytes / devices[edge].link.bytes_per_s
+        return one_way_s if overlapping else 2 * one_way_s
+
+    def cost(stage: int, first: int, end: int) -> tuple[float, float]:
+        """Return by how much a stage exceeds its memory, and its time, which counts less."""
+        used = needed_mib(stage, first, end) / devices[stage].memory_limit_mib
+        compute_s = (total_s[end] - total_s[first]) / devices[stage].speed
+        before_s, after_s = packet_s(stage - 1, first), packet_s(stage, end)
+        joined_s = max(compute_s, before_s, after_s)
+        return used * (used > 1), joined_s if overlapping else compute_s + before_s + after_s
+
+    (excess, _), first_layers = smallest_split(cost, len(devices), count)
+    if excess:
+        bounds = enumerate(pairwise((0, *first_layers, count)))
+        told = format_memory([needed_mib(k, *ends) for k, ends in bounds], devices)
+        raise CutError(
+            f"no cut into {len(devices)} stages fits into the memory; in the one that comes "
+            f"closest {told}; allow that, or use more stages or smaller batches"
+        )
     return [first - 1 for first in first_layers]
 
 

@@ -28,7 +28,7 @@ from hocket.optim.factory import OptimizerFactory, SchedulerFactory
 from hocket.optim.muon import MuonAdamW, muon
 from hocket.optim.rotated_adam import RotatedAdam, rotated_adam
 from hocket.options.hints import wrong_options
-from hocket.options.named import Named
+from hocket.options.named import Named, parse_numbers
 from hocket.options.own_function import load_own
 from hocket.partition import Plan
 from hocket.runs.config import RunConfig
@@ -207,12 +207,8 @@ def parse_stage_speeds(config: RunConfig) -> tuple[float, ...] | None:
     """
     if config.stage_speeds == "equal":
         return None
-    try:
-        return tuple(float(speed) for speed in config.stage_speeds.split(","))
-    except ValueError as error:
-        raise OptionError(
-            f"stage_speeds is {config.stage_speeds!r}; write a number for each stage: 1,1,0.5"
-        ) from error
+    wanted = "a number for each stage: 1,1,0.5"
+    return tuple(parse_numbers(config.stage_speeds, "stage_speeds", wanted, float))
 
 
 def build_optimizer_factory(

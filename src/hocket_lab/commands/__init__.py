@@ -24,12 +24,12 @@ COMMANDS = {
     ),
     "plan": (
         "Forecast speed and memory of each method on a network.\n\n"
-        "Each stage is timed alone on this machine, and is assumed to have a device of its "
-        "speed, unless --same-machine is given. What stale gradients cost in accuracy is not "
-        "forecast.",
+        "Each stage is timed alone on this machine, and is assumed to have a device that is as "
+        "fast, unless --speeds or --same-machine is given. What stale gradients cost in "
+        "accuracy is not forecast.",
         "hocket plan",
         "hocket plan --network resnet20 --data synthetic --stages 2,4 --methods fdg,dgl",
-        "hocket plan --plan-out plan.json",
+        "hocket plan --speeds 1,0.5 --memory 8GiB,4GiB --plan-out plan.json",
     ),
 }
 """What each does, and examples; its function is `NAME_command` in the module of its name."""

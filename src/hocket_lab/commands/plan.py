@@ -2,17 +2,19 @@
 
 import dataclasses
 import shlex
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
+
+from cyclopts import Parameter
 
 from hocket.cli.output import console, messages, print_note, print_result, print_tables
 from hocket.errors import OptionError, format_problems
 from hocket.options.named import split_at_commas
 from hocket.runs.config import RUN_RANGES, RunConfig, plain_values, require_writable
+from hocket_lab.planner.devices import ALIKE, Devices
 
 if TYPE_CHECKING:
     from torch import nn
@@ -34,14 +36,13 @@ def plan_command(
     data: str = RunConfig.data,
     data_dir: Path | None = None,
     batch_size: int = 64,
-    stages: str = "2,3,4",
+    stages: str = "",
     methods: str = "fdg,adl,ddg,fr,dgl,bp",
-    link: str = "",
-    memory_limit_mib: float = float("inf"),
     same_machine: bool = False,
     threads: int = 1,
     plan_out: Path | None = None,
     picture: Path | None = None,
+    devices: Annotated[Devices, Parameter(name="*")] = ALIKE,
 ) -> int:
     """Rehearse a network on this machine and forecast each method's speed and memory.
 
@@ -54,54 +55,53 @@ def plan_command(
         data: As for `hocket train`; its shape and number of classes matter.
         data_dir: Folder with the files of the data set.
         batch_size: Number of inputs in a batch.
-        stages: Numbers of stages, separated by commas.
+        stages: Numbers of stages, separated by commas; if not given, the number of devices that
+            are listed, or 2,3,4.
         methods: Methods, each as name or name:option=value, separated by commas.
-        link: Link that packets go over, as rate and latency, such as 10Gbit,50us; between
-            processes of one machine if not given.
-        memory_limit_mib: Memory limit of a stage, in MiB. Where the network is cut, a stage
-            counts as three times its weights and the activations of one batch. Forecasts above
-            the limit are not recommended.
         same_machine: Let the stages share this machine with its memory and caches: they are
             rehearsed once more, in as many processes at a time as there are stages.
         threads: Number of PyTorch's threads in each stage.
         plan_out: File for the plan of the best forecast, for `hocket train --plan`.
         picture: File for a picture of its program in predicted time: .svg, .png or .pdf.
+        devices: Devices of the stages.
 
     Raises:
-        OptionError: An option is out of range, or no forecast is within the limit.
+        OptionError: An option is out of range, or no forecast fits into the memory.
         CutError: The network cannot be cut into that number of stages.
         HocketError: A process of the rehearsal failed.
     """
-    names = split_methods(methods)
-    _check(stages, names, threads, plan_out, picture)
-    names = _distinct(names)
-    from hocket.partition.costs.link import ONE_MACHINE, Link
-    from hocket.partition.cutting import check_memory_limit
+    import torch
+
     from hocket.partition.plan import Plan, network_signature
     from hocket_lab.planner.predict import cut_by_time, predict_all
 
-    check_memory_limit(memory_limit_mib)
-    packet_link = Link.parse(link) if link else ONE_MACHINE
+    # Check the options.
+    names = split_methods(methods)
+    stages = stages or str(devices.stages or "2,3,4")
+    _check(stages, names, devices, threads, plan_out, picture)
+    names = _distinct(names)
+    if same_machine and devices.speeds != ALIKE.speeds:
+        raise OptionError(
+            f"speeds is {devices.speeds!r}, and with same_machine all stages have the speed of "
+            "this machine; give one of the two"
+        )
     config = RunConfig(
         network=network, data=data, data_dir=data_dir, batch_size=batch_size, threads=threads
     )
+
+    # Cut, rehearse and forecast.
+    torch.set_num_threads(threads)
     build = partial(_build_workload, config)
-    with _torch_threads(threads):
-        signature = network_signature(build()[0])
-        counts = list(dict.fromkeys(map(int, stages.split(","))))
-        by_count = cut_by_time(
-            build, counts, names, link=packet_link, memory_limit_mib=memory_limit_mib
-        )
-        predict = partial(predict_all, build, link=packet_link, contended=same_machine)
-        forecasts = [forecast for some in by_count for forecast in _forecast(some, predict)]
-    chosen = _print_forecasts(forecasts, memory_limit_mib)
+    signature = network_signature(build()[0])
+    counts = list(dict.fromkeys(map(int, stages.split(","))))
+    by_count = cut_by_time(build, counts, names, devices)
+    predict = partial(predict_all, build, contended=same_machine)
+    forecasts = [forecast for some in by_count for forecast in _forecast(some, predict)]
+
+    # Tell what to do.
+    chosen = _print_forecasts(forecasts, same_machine=same_machine)
     if plan_out is not None:
-        _write_plan(Plan(chosen.cuts, signature), chosen, forecasts, plan_out)
-    if not same_machine:
-        print_result(
-            f"Assumed: {len(chosen.times)} devices as fast as this processor, one for each "
-            "stage; --same-machine forecasts stages that share this machine."
-        )
+        _write_plan(Plan(chosen.cuts, signature), config, chosen, forecasts, plan_out)
     train = _train_command(config, chosen, plan_out)
     print_result(f"train with: {train}")
     if picture is not None:
@@ -111,8 +111,7 @@ def plan_command(
 
 
 def _forecast(
-    candidates: "Sequence[Candidate]",
-    predict: "Callable[..., list[Forecast]]",
+    candidates: "Sequence[Candidate]", predict: "Callable[..., list[Forecast]]"
 ) -> "list[Forecast]":
     """Forecast candidates, and once more what hides the link from those that wait for it."""
     from hocket_lab.planner.predict import hide_link
@@ -120,19 +119,6 @@ def _forecast(
     forecasts = predict(candidates, track=_track_rehearsals)
     hiding = hide_link(forecasts)
     return forecasts + predict(hiding, track=_track_rehearsals) if hiding else forecasts
-
-
-@contextmanager
-def _torch_threads(threads: int) -> Iterator[None]:
-    """Context manager that sets PyTorch's number of threads, and restores it at the end."""
-    import torch
-
-    before = torch.get_num_threads()
-    torch.set_num_threads(threads)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def split_methods(text: str) -> list[str]:
@@ -167,6 +153,7 @@ def _distinct(methods: Sequence[str]) -> list[str]:
 def _check(
     stages: str,
     methods: Sequence[str],
+    devices: Devices,
     threads: int,
     plan_out: Path | None,
     picture: Path | None,
@@ -175,7 +162,7 @@ def _check(
 
     Raises:
         OptionError: An option is out of range, a method does not exist or cannot have that
-            number of stages, or a file cannot be written.
+            number of stages, nor the devices, or a file cannot be written.
     """
     from hocket.methods import parse_method
 
@@ -198,6 +185,7 @@ def _check(
         raise OptionError(format_problems("cannot plan", problems))
     for method, count in product(built, stages.split(",")):
         method.steady.require_stages(int(count))
+        devices.for_stages(int(count))
     for option, file in (("plan_out", plan_out), ("picture", picture)):
         if file is not None:
             require_writable(option, file)
@@ -225,25 +213,30 @@ def _track_rehearsals(candidates: "Sequence[Candidate]") -> "Iterable[Candidate]
     yield from track(candidates, description="rehearsing", console=messages, transient=True)
 
 
-def _print_forecasts(forecasts: "Sequence[Forecast]", memory_limit_mib: float) -> "Forecast":
-    """Print tables of forecasts, and return the best one within the limit.
+def _print_forecasts(forecasts: "Sequence[Forecast]", *, same_machine: bool) -> "Forecast":
+    """Print tables of forecasts, and return the best one that fits into the memory.
 
     Raises:
-        OptionError: None is within the limit.
+        OptionError: None fits.
     """
     from hocket_lab.planner.forecast import choose_best
     from hocket_lab.planner.tables import forecast_stage_table, forecast_table
 
     print_tables(forecast_table(forecasts))
-    above = [one.title for one in forecasts if one.peak_mib > memory_limit_mib]
+    above = [one.title for one in forecasts if one.memory_used > 1]
     if above:
         print_result(
-            f"Above {memory_limit_mib:g} MiB in a stage, and so not recommended: "
-            f"{'; '.join(above)}."
+            f"Above the memory of a stage's device, and so not recommended: {'; '.join(above)}."
         )
-    chosen, reason = choose_best(forecasts, memory_limit_mib)
+    chosen, reason = choose_best(forecasts)
     print_result(f"Recommended: {chosen.title}, {reason}.")
     print_tables(forecast_stage_table(chosen))
+    if not same_machine:
+        speeds = ", ".join(f"{device.speed:g}" for device in chosen.devices)
+        print_result(
+            f"Assumed: {len(chosen.times)} devices with the speeds {speeds}, one for each "
+            "stage; this processor has 1. --same-machine forecasts stages that share it."
+        )
     if any(one.speed_up > CREDIBLE_SPEED_UP * len(one.times) for one in forecasts):
         console.print(
             "A speed-up above the number of stages is not possible: the speed of this machine "
@@ -254,20 +247,28 @@ def _print_forecasts(forecasts: "Sequence[Forecast]", memory_limit_mib: float) -
 
 
 def _write_plan(
-    plan: "Plan", chosen: "Forecast", forecasts: "Sequence[Forecast]", file: Path
+    plan: "Plan",
+    config: RunConfig,
+    chosen: "Forecast",
+    forecasts: "Sequence[Forecast]",
+    file: Path,
 ) -> None:
-    """Write a plan with the method that it is for, and all forecasts.
+    """Write a plan with what it was made for, its method, and all forecasts.
 
     Args:
         plan: The cuts.
-        chosen: Forecast that has them.
+        config: Network and data, and threads of each process.
+        chosen: Forecast that has the cuts.
         forecasts: All forecasts.
         file: File to write.
     """
+    names = ("network", "data", "batch_size", "threads")
+    made_for = {name: getattr(config, name) for name in names}
     plan.write(
         file,
         method=chosen.method,
         extra_delay=chosen.extra_delay,
+        made_for=made_for | {"devices": plain_values(dataclasses.asdict(chosen)["devices"])},
         forecasts=[plain_values(dataclasses.asdict(forecast)) for forecast in forecasts],
     )
     console.print(f"written to {file}", soft_wrap=True)

@@ -8,8 +8,9 @@ from hocket.errors import OptionError
 from hocket.methods import GPipe
 from hocket.methods.method import Method
 from hocket.methods.simulated.delays import with_extra_delay
-from hocket.partition.costs.link import Link
+from hocket.partition.costs.device import Device, format_memory
 from hocket.transport.processes.connection import LEAST_AHEAD, messages_ahead
+from hocket_lab.planner.devices import ALIKE
 from hocket_lab.planner.rehearsals import Candidate
 from hocket_lab.planner.rehearse import StageProfile
 from hocket_lab.planner.simulate import StageTimes, contended_times, tick_s
@@ -74,7 +75,7 @@ class Forecast(Candidate):
         tick_s: Seconds from one batch to the next.
         hiding_delay: Least extra delay of each edge with which no stage waits for packets;
             empty if none is needed, or none helps.
-        bp_s: The same for plain back-propagation on one device.
+        bp_s: The same for plain back-propagation on the fastest device.
         ddp_s: The same for data parallelism on as many devices, which add up their gradients
             over the link after the backward; on fewer, if a batch has fewer inputs.
         pipeline_s: The same for a pipeline of as many devices that is flushed at every update,
@@ -120,33 +121,38 @@ class Forecast(Candidate):
         """Memory of the stage that needs the most, in MiB."""
         return max(stage.total for stage in self.memory)
 
+    @property
+    def memory_used(self) -> float:
+        """Largest part of its device's memory that a stage needs; above 1 if that is less."""
+        pairs = zip(self.memory, self.devices, strict=True)
+        return max(stage.total / device.memory_limit_mib for stage, device in pairs)
+
 
 def forecast(
     candidate: Candidate,
     profiles: StageProfiles,
     *,
-    link: Link,
     contended_profiles: StageProfiles | None = None,
 ) -> Forecast:
     """Forecast a method on a cut network.
 
     Args:
-        candidate: The method and the cut.
+        candidate: The method, the cut and the devices.
         profiles: Profiles measured while nothing else was running.
-        link: Link that packets go over.
         contended_profiles: Profiles measured while as many processes as stages were running,
             if the stages share a machine; None if each has its own device.
     """
     method, count = candidate.build_method(), len(profiles.method)
-    times = _stage_times(profiles.method, link)
+    devices = candidate.devices or ALIKE.for_stages(count)
+    times = _stage_times(profiles.method, devices)
     if contended_profiles is not None:
-        slow_times = _stage_times(contended_profiles.method, link)
+        slow_times = _stage_times(contended_profiles.method, devices)
         times = contended_times(method, times, slow_times)
     busy = contended_profiles or profiles
     sent_bytes = [stage.sent_bytes for stage in profiles.method]
     batch_size = profiles.uncut.batch_size
     return Forecast(
-        **vars(candidate),
+        **vars(candidate) | {"devices": devices},
         times=times,
         packet_bytes=tuple(sent_bytes[:-1]),
         memory=tuple(
@@ -156,10 +162,11 @@ def forecast(
         staleness=tuple(method.staleness(k, count) for k in range(count)),
         tick_s=tick_s(method, times, [stage.jitter for stage in busy.method]),
         hiding_delay=() if candidate.extra_delay else _hiding_delay(method, times),
-        bp_s=sum(map(profiles.uncut.median_s, profiles.uncut.seconds)),
-        ddp_s=_ddp_s(busy.uncut, min(count, batch_size), link),
+        bp_s=sum(map(profiles.uncut.median_s, profiles.uncut.seconds))
+        / max(device.speed for device in devices),
+        ddp_s=_ddp_s(busy.uncut, min(count, batch_size), devices),
         pipeline_s=min(
-            _pipeline_s(busy.backpropagation, link, micro_batches)
+            _pipeline_s(busy.backpropagation, devices, micro_batches)
             for micro_batches in MICRO_BATCHES
             if micro_batches <= batch_size
         ),
@@ -178,17 +185,19 @@ def _hiding_delay(method: Method, times: Sequence[StageTimes]) -> tuple[int, ...
     return extra
 
 
-def _stage_times(profiles: Sequence[StageProfile], link: Link) -> tuple[StageTimes, ...]:
+def _stage_times(
+    profiles: Sequence[StageProfile], devices: Sequence[Device]
+) -> tuple[StageTimes, ...]:
     return tuple(
         StageTimes(
-            forward_s=profile.median_s("F"),
-            backward_s=profile.median_s("B"),
-            update_s=profile.median_s("U"),
-            packet_s=link.seconds(profile.sent_bytes),
-            learn_s=profile.median_s("T"),
-            transfer_s=link.seconds(profile.sent_bytes) - link.latency_s,
+            forward_s=profile.median_s("F") / device.speed,
+            backward_s=profile.median_s("B") / device.speed,
+            update_s=profile.median_s("U") / device.speed,
+            packet_s=device.link.seconds(profile.sent_bytes),
+            learn_s=profile.median_s("T") / device.speed,
+            transfer_s=device.link.seconds(profile.sent_bytes) - device.link.latency_s,
         )
-        for profile in profiles
+        for profile, device in zip(profiles, devices, strict=True)
     )
 
 
@@ -226,49 +235,52 @@ def _messages_ahead(method: Method, edge: int) -> int:
     return LEAST_AHEAD if method.free_running else messages_ahead(method.edge_delay(edge))
 
 
-def _ddp_s(uncut: StageProfile, devices: int, link: Link) -> float:
-    """Return the seconds of a batch that K devices share, with a ring all-reduce.
+def _ddp_s(uncut: StageProfile, count: int, devices: Sequence[Device]) -> float:
+    """Return the seconds of a batch that K devices share evenly, with a ring all-reduce.
 
-    The ring has 2 (K - 1) steps, each of which transfers a K-th of the gradients.
+    The slowest device and the slowest link decide. The ring has 2 (K - 1) steps, each of which
+    transfers a K-th of the gradients.
     """
     passes_s = uncut.median_s("F") + uncut.median_s("B")
-    ring_s = 2 * (devices - 1) * link.seconds(uncut.trainable_bytes / devices)
-    return passes_s / devices + ring_s + uncut.median_s("U")
+    step_s = max(device.link.seconds(uncut.trainable_bytes / count) for device in devices)
+    slowest = min(device.speed for device in devices)
+    return (passes_s / count + uncut.median_s("U")) / slowest + 2 * (count - 1) * step_s
 
 
-def _pipeline_s(profiles: Sequence[StageProfile], link: Link, micro_batches: int) -> float:
+def _pipeline_s(
+    profiles: Sequence[StageProfile], devices: Sequence[Device], micro_batches: int
+) -> float:
     """Return the seconds of a batch whose micro-batches are a group of GPipe."""
     times = [
         replace(
             stage,
             forward_s=stage.forward_s / micro_batches,
             backward_s=stage.backward_s / micro_batches,
-            packet_s=link.latency_s + stage.transfer_s / micro_batches,
+            packet_s=stage.packet_s - stage.transfer_s * (1 - 1 / micro_batches),
             transfer_s=stage.transfer_s / micro_batches,
         )
-        for stage in _stage_times(profiles, link)
+        for stage in _stage_times(profiles, devices)
     ]
     return micro_batches * tick_s(GPipe(accumulate=micro_batches), times)
 
 
-def choose_best(
-    forecasts: Sequence[Forecast], memory_limit_mib: float = math.inf
-) -> tuple[Forecast, str]:
+def choose_best(forecasts: Sequence[Forecast]) -> tuple[Forecast, str]:
     """Return the forecast to choose, and the reason as text.
 
     Speed decides; among those within 3 % of the fastest, which is the error of measured times,
     first the staleness of gradients decides and then the memory.
 
     Raises:
-        OptionError: Every forecast has a stage that needs more memory than the limit.
+        OptionError: Every forecast has a stage that needs more memory than its device has.
     """
-    fitting = [f for f in forecasts if f.peak_mib <= memory_limit_mib]
+    fitting = [f for f in forecasts if f.memory_used <= 1]
     if not fitting:
-        least = min(forecasts, key=lambda f: f.peak_mib)
+        closest = min(forecasts, key=lambda f: f.memory_used)
+        needed_mib = [stage.total for stage in closest.memory]
         raise OptionError(
-            f"no forecast fits into {memory_limit_mib:g} MiB: the one that needs least is "
-            f"{least.title}, with {least.peak_mib:.1f} MiB in a stage; allow that, or plan for "
-            "other methods or more stages"
+            f"no forecast fits into the memory; in {closest.title}, which comes closest, "
+            f"{format_memory(needed_mib, closest.devices)}; allow that, or plan for other "
+            "methods, more stages or smaller batches"
         )
     fastest = min(fitting, key=lambda f: f.tick_s)
     equal = [f for f in fitting if f.tick_s <= (1 + TOLERANCE) * fastest.tick_s]

@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from itertools import accumulate
 
 import torch
 
@@ -10,12 +10,13 @@ from hocket.errors import CutError, format_problems, warn
 from hocket.methods import parse_method
 from hocket.methods.method import Method
 from hocket.methods.registry import forwards_first
-from hocket.partition.costs.link import ONE_MACHINE, Link
+from hocket.partition.costs.device import Device
 from hocket.partition.costs.profile import LayerCost
 from hocket.partition.costs.unevenness import warn_if_uneven
 from hocket.partition.cut_points import find_cut_points
 from hocket.partition.cutting import fastest_cut, measure_layers, require_enough_layers
 from hocket.partition.recording.recording import TRAINING
+from hocket_lab.planner.devices import ALIKE, Devices
 from hocket_lab.planner.forecast import Forecast, StageProfiles, forecast
 from hocket_lab.planner.rehearsals import (
     Candidate,
@@ -35,9 +36,7 @@ def cut_by_time(
     build: NetworkFactory,
     counts: Sequence[int],
     methods: Sequence[str],
-    *,
-    link: Link = ONE_MACHINE,
-    memory_limit_mib: float = float("inf"),
+    devices: Devices = ALIKE,
 ) -> list[list[Candidate]]:
     """Cut for each number of stages and each method, by measured times of layers.
 
@@ -45,8 +44,7 @@ def cut_by_time(
         build: Builds the network and a batch.
         counts: Numbers of stages.
         methods: Methods, each as name or name:option=value.
-        link: Link that packets go over.
-        memory_limit_mib: Memory that a stage may hold, in MiB.
+        devices: Devices of the stages.
 
     Returns:
         For each number of stages, a candidate for each method. Those whose stages do not fit
@@ -55,6 +53,7 @@ def cut_by_time(
     Raises:
         CutError: The network cannot be cut into that number of stages, or nothing fits into the
             memory.
+        OptionError: The devices are for another number of stages.
     """
     network, inputs, _ = build()
     graph = find_cut_points(network, inputs)
@@ -68,10 +67,7 @@ def cut_by_time(
         if len(point.keys[TRAINING]) + len(point.weights) == 1
     ]
     merged = _merge_costs(costs, single)
-    # By whether a method waits for gradients.
-    costs_by_signal = {True: costs, False: merged}
-    kinds = {name: _kind(parse_method(name)) for name in methods}
-    local = [name for name, kind in kinds.items() if not kind.needs_gradient]
+    local = [name for name in methods if not parse_method(name).signal.needs_gradient]
     if local and (most := max(counts)) > len(merged):
         raise CutError(
             f"cannot cut this network into {most} stages for {', '.join(local)}: a stage with "
@@ -79,25 +75,25 @@ def cut_by_time(
             "are the most; leave these methods out, or ask for fewer stages"
         )
     names, work = list(costs), [cost.total_s for cost in costs.values()]
-    candidates, too_large = [], []
-    for count in counts:
-        cuts = {}
-        for kind in sorted(set(kinds.values()), reverse=True):
-            layers = costs_by_signal[kind.needs_gradient]
+    candidates, too_large = [], dict[str, list[str]]()
+    for of_stages in map(devices.for_stages, counts):
+        fitting = []
+        for name in methods:
+            layers = merged if name in local else costs
             try:
-                cuts[kind] = _fastest_cuts(
-                    layers, count, link, memory_limit_mib, overlapping=kind.overlapping
-                )
+                cuts = _fastest_cuts(layers, of_stages, parse_method(name).steady)
+                fitting.append(Candidate(name, cuts, devices=of_stages))
             except CutError as error:
-                left_out = [name for name in methods if kinds[name] == kind]
-                too_large.append(f"{', '.join(left_out)}: {error}")
-        for kind in list(cuts)[:1]:  # one warning for each number of stages
-            positions = [names.index(name) - 1 for name in cuts[kind]]
-            warn_if_uneven(graph, work, positions)
-        candidates.append([Candidate(m, cuts[kinds[m]]) for m in methods if kinds[m] in cuts])
+                too_large.setdefault(str(error), []).append(name)
+        candidates.append(fitting)
+        # One warning for each number of stages; unequal devices have uneven stages on purpose.
+        if fitting and len({device.speed for device in of_stages}) == 1:
+            freest = min(fitting, key=lambda one: one.method in local)
+            warn_if_uneven(graph, work, [names.index(name) - 1 for name in freest.cuts])
+    left_out = [f"{', '.join(some)}: {reason}" for reason, some in too_large.items()]
     if not any(candidates):
-        raise CutError(format_problems("cannot cut this network", too_large))
-    for text in too_large:
+        raise CutError(format_problems("cannot cut this network", left_out))
+    for text in left_out:
         warn(f"not planned for {text}")
     return [some for some in candidates if some]
 
@@ -106,7 +102,6 @@ def predict_all(
     build: NetworkFactory,
     candidates: Sequence[Candidate],
     *,
-    link: Link = ONE_MACHINE,
     contended: bool = False,
     track: Track = iter,
 ) -> list[Forecast]:
@@ -115,7 +110,6 @@ def predict_all(
     Args:
         build: Builds the network and a batch.
         candidates: Methods and cuts.
-        link: Link that packets go over.
         contended: The stages share this machine.
         track: Iterates over what is to be rehearsed.
 
@@ -139,9 +133,7 @@ def predict_all(
         )
         contended_profiles = _profiles_by_candidate(rehearsed, found)
     return [
-        forecast(
-            each, profiles[each], link=link, contended_profiles=contended_profiles.get(each)
-        )
+        forecast(each, profiles[each], contended_profiles=contended_profiles.get(each))
         for each in candidates
     ]
 
@@ -156,7 +148,7 @@ def hide_link(forecasts: Sequence[Forecast]) -> list[Candidate]:
     programs = set(map(_spelling_key, forecasts))
     hiding = []
     for waiting in filter(lambda forecast: forecast.hiding_delay, forecasts):
-        delayed = Candidate(waiting.method, waiting.cuts, waiting.hiding_delay)
+        delayed = Candidate(waiting.method, waiting.cuts, waiting.hiding_delay, waiting.devices)
         for candidate in (*_in_other_order(waiting), delayed):
             if _spelling_key(candidate) not in programs:
                 programs.add(_spelling_key(candidate))
@@ -174,50 +166,38 @@ def _in_other_order(forecast: Forecast) -> list[Candidate]:
     turned = forwards_first(forecast.method)
     if turned is None or any(least_extra_delay(parse_method(turned), forecast.times)):
         return []
-    return [Candidate(turned, forecast.cuts)]
-
-
-class _MethodKind(NamedTuple):
-    """Properties of a method on which its fastest cut depends."""
-
-    needs_gradient: bool
-    overlapping: bool
-
-
-def _kind(method: Method) -> _MethodKind:
-    """Return the kind of a method.
-
-    Packets and computation overlap unless stages wait for both directions in each batch. Where
-    a delay is too short for a slow link, an extra delay hides it.
-    """
-    signal = method.signal
-    waits = "update" in method.locks() or signal.learns_from_gradient
-    return _MethodKind(signal.needs_gradient, overlapping=not waits)
+    return [Candidate(turned, forecast.cuts, devices=forecast.devices)]
 
 
 def _fastest_cuts(
-    costs: Mapping[str, LayerCost],
-    count: int,
-    link: Link,
-    memory_limit_mib: float,
-    *,
-    overlapping: bool,
+    costs: Mapping[str, LayerCost], devices: Sequence[Device], method: Method
 ) -> tuple[str, ...]:
     """Return the names of the layers that begin stages, with the fastest slowest stage.
 
+    Packets and computation overlap unless stages wait for both directions in each batch. Where
+    a delay is too short for a slow link, an extra delay hides it.
+
     Args:
         costs: Cost of each layer, by name.
-        count: Number of stages.
-        link: Link that packets go over.
-        memory_limit_mib: Memory that a stage may hold, in MiB.
-        overlapping: Stages compute while packets are on their way.
+        devices: Device of each stage.
+        method: The method.
     """
-    names = list(costs)
-    # An edge has the same latency wherever it is, and an extra delay may hide it.
-    rate = replace(link, latency_s=0.0)
-    last_layers = fastest_cut(
-        list(costs.values()), count, rate, memory_limit_mib, overlapping=overlapping
-    )
+    names, layers = list(costs), list(costs.values())
+    weights = [0, *accumulate(cost.weight_bytes for cost in layers)]
+    kept = [0, *accumulate(cost.kept_bytes for cost in layers)]
+    counts = [method.memory(stage, len(devices)) for stage in range(len(devices))]
+
+    def memory_mib(stage: int, first: int, end: int) -> float:
+        """Return the memory of a stage, with gradients and a momentum."""
+        held = counts[stage]
+        copies = 3 + (held.versions if held.versions > 1 else 0)
+        received = layers[first - 1].output_bytes if first else 0
+        size = copies * (weights[end] - weights[first])
+        size += held.graphs * (kept[end] - kept[first])
+        return (size + (held.inputs - held.graphs) * received) / 2**20
+
+    waits = "update" in method.locks() or method.signal.learns_from_gradient
+    last_layers = fastest_cut(layers, devices, overlapping=not waits, memory_mib=memory_mib)
     return tuple(names[last + 1] for last in last_layers)
 
 

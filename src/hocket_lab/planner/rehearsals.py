@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from itertools import chain
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -17,6 +17,7 @@ from hocket.methods import parse_method
 from hocket.methods.method import Method
 from hocket.methods.simulated.delays import with_extra_delay
 from hocket.partition import Plan, divide
+from hocket.partition.costs.device import Device
 from hocket.signals.losses import cross_entropy
 from hocket.stage.setup import Setup
 from hocket.tree import Tree, tensors
@@ -38,11 +39,13 @@ class Candidate:
         method: Name of the method, with options.
         cuts: Names of the modules at which stages 1, 2, ... begin.
         extra_delay: Additional ticks of the packets over each edge; empty for none.
+        devices: Device of each stage; empty if all are as fast as this machine.
     """
 
     method: str
     cuts: tuple[str, ...]
     extra_delay: tuple[int, ...] = ()
+    devices: tuple[Device, ...] = field(default=(), compare=False)  # rehearsed here, all alike
 
     def build_method(self) -> Method:
         """Return the method with its extra delay, in its steady state.

@@ -18,8 +18,8 @@ def forecast_table(forecasts: Sequence[Forecast]) -> Table:
         *titles,
         title="Forecasts",
         caption="Lists are for stages 0, 1, ...: seconds of computation for a batch with an "
-        "update, and peak memory. Speed-ups are compared with back-propagation on one device, "
-        "with data parallelism (DDP), and with a pipeline that is flushed at every update.",
+        "update, and peak memory. Speed-ups are over back-propagation on the fastest device, "
+        "data parallelism (DDP), and a pipeline that is flushed at every update.",
     )
     for forecast in forecasts:
         table.add_row(
@@ -42,19 +42,23 @@ def forecast_table(forecasts: Sequence[Forecast]) -> Table:
 
 
 def forecast_stage_table(forecast: Forecast) -> Table:
-    """Build a table with a row for each stage: its first module, times and memory."""
+    """Build a table with a row for each stage: its device, its times and its memory."""
     titles = (
-        "stage", "first module", "forward, s", "backward, s", "update, s", "learning, s",
-        "weights, MiB", "optimizer", "versions", "inputs", "graphs", "packets", "total",
+        "stage", "first module", "speed", "forward, s", "backward, s", "update, s",
+        "learning, s", "of the tick", "weights, MiB", "optimizer", "versions", "inputs",
+        "graphs", "packets", "total", "limit",
     )  # fmt: skip
-    table = Table(*titles, title=f"{forecast.title}, by stage")
-    rows = zip(("(start)", *forecast.cuts), forecast.times, forecast.memory, strict=True)
-    for k, (first_module, times, memory) in enumerate(rows):
+    table = Table(*titles, title=f"{forecast.title} by stage, {forecast.tick_s:.3g} s a tick")
+    stages = zip(forecast.devices, forecast.times, forecast.memory, strict=True)
+    for k, (device, times, memory) in enumerate(stages):
         seconds = (times.forward_s, times.backward_s, times.update_s, times.learn_s)
         table.add_row(
             str(k),
-            first_module,
+            ("(start)", *forecast.cuts)[k],
+            f"{device.speed:g}",
             *(f"{value:.3g}" for value in seconds),
+            f"{times.total_s / forecast.tick_s:.0%}",
             *(f"{mib:.1f}" for mib in (*astuple(memory), memory.total)),
+            f"{device.memory_limit_mib:.1f}",
         )
     return table

@@ -45,7 +45,8 @@ def least_extra_delay(method: Method, times: Sequence[StageTimes]) -> tuple[int,
     if not method.signal.needs_gradient or method.flushes:
         return tuple(extra)
     longest_s = (1 + TOLERANCE) * bound_s(method, times)
-    missed = [_missed(method, stage, stages) for stage in range(stages)]
+    # Batches that a stage begins between forward and backward of a batch.
+    missed = [method.memory(stage, stages).inputs - 1 for stage in range(stages)]
     # Later edges first: their ticks delay the stages before as well.
     for edge in reversed(range(stages - 1)):
         needed = max(
@@ -58,11 +59,6 @@ def least_extra_delay(method: Method, times: Sequence[StageTimes]) -> tuple[int,
             for stage in range(edge + 1):
                 missed[stage] += gain * extra[edge]
     return tuple(extra)
-
-
-def _missed(method: Method, stage: int, stages: int) -> int:
-    """Return the batches that a stage begins between forward and backward of a batch."""
-    return method.memory(stage, stages).inputs - 1
 
 
 def _round_trip_s(method: Method, times: Sequence[StageTimes], first: int, last: int) -> float:

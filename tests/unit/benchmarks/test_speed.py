@@ -1,6 +1,11 @@
 """Rows take turns; ratios are to the base in the same round."""
 
+import os
+import subprocess
+import sys
+import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import torch
@@ -15,8 +20,11 @@ from benchmarks.harness.repetition import (
     summarize_turns,
     take_turn,
 )
+from benchmarks.harness.slowed import slowed
 from benchmarks.peers import PreparedTraining
+from benchmarks.report.tables_speed import speed_table
 from benchmarks.speed import SpeedSettings, count_parameters, measure_speed
+from hocket.partition.costs.profile import LayerCost
 
 pytestmark = pytest.mark.usefixtures("row_server")
 QUIET = NoisePolicy(foreign=0.04, retries=2, patience_s=0)
@@ -108,6 +116,50 @@ def test_rows_are_compared_with_the_limit_that_had_its_turns_with_them(tmp_path)
     assert "of_limit" not in later
     assert base["of_limit"] == pytest.approx(sum(1 / most for most in limit["ratios"]) / 2)
     assert 0 <= beside["other_cpu"] < 1
+
+
+def test_cuts_by_speed_are_compared_with_equal_ones_while_a_process_is_slowed(
+    tmp_path, monkeypatch
+):
+    def profile(layers, sample):
+        return {name: LayerCost(1.0, 2.0, 8, kept_bytes=0, weight_bytes=8) for name in layers}
+
+    slowed_to = []
+
+    def slow(process, speed):
+        slowed_to.append(speed)
+        return slowed(process, speed)
+
+    monkeypatch.setattr("hocket.partition.cutting.profile", profile)
+    monkeypatch.setattr(module, "slowed", slow)
+    even, by_speed = 'fdg:speeds="1,1"', 'fdg:speeds="1,0.5"'
+    network = "mlp:hidden=[8,8,8,8,8]"
+    record = measure(tmp_path, network=network, base=even, rows=["bp", by_speed], slow=0.5)
+    first, plain, second = record.rows
+    assert first["choices"]["cuts"] == ["hidden2.1"]
+    assert second["choices"]["cuts"] == ["hidden3.1"]
+    assert (first["ratios"], plain["processes"]) == ([1.0, 1.0], 1)
+    assert sorted(slowed_to) == [0.5] * 4 + [1.0] * 2
+    assert "beside fdg:speeds" in speed_table(record)
+    assert "has a speed of 0.5" in speed_table(record)
+
+
+def test_a_slowed_process_runs_for_its_part_of_the_time_and_continues():
+    def state_and_seconds():
+        words = Path(f"/proc/{busy.pid}/stat").read_text().rpartition(")")[2].split()
+        return words[0], int(words[11]) / os.sysconf("SC_CLK_TCK")
+
+    with subprocess.Popen([sys.executable, "-c", "while True: pass"]) as busy:
+        try:
+            begin_s, (_, before_s) = time.perf_counter(), state_and_seconds()
+            with slowed(busy.pid, 0.25):
+                time.sleep(1.0)
+            passed_s = time.perf_counter() - begin_s
+            state, after_s = state_and_seconds()
+            assert state == "R"
+            assert after_s - before_s < 0.4 * passed_s
+        finally:
+            busy.kill()
 
 
 def test_a_weight_with_two_names_counts_once_and_a_buffer_never():

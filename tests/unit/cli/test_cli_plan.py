@@ -8,6 +8,7 @@ import pytest
 
 from hocket.cli.main import main
 from hocket.partition import Plan
+from hocket.partition.costs.profile import LayerCost
 
 SMALL = ["plan", "--network", "mlp:hidden=[8,8]", "--data", "digits", "--batch-size", "8"]
 
@@ -60,15 +61,41 @@ def test_methods_and_stages_that_are_given_twice_are_forecast_once(
     assert "plan again when nothing else runs on it" in capsys.readouterr().out
 
 
-def test_what_needs_more_memory_than_the_limit_is_named_and_not_recommended(capsys):
-    wide = ["plan", "--network", "mlp:hidden=[512,512,512]", "--data", "digits"]
-    arguments = [*wide, "--stages", "2", "--methods", "fdg,bp", "--memory-limit-mib"]
-    assert main([*arguments, "5"]) == 0
+def test_what_needs_more_memory_than_there_is_is_not_recommended(monkeypatch, capsys):
+    """The rehearsal decides, whatever the cut expected."""
+    monkeypatch.setattr("hocket_lab.planner.predict.fastest_cut", lambda *_, **__: [0])
+    arguments = [*SMALL, "--stages", "2", "--methods", "fdg,bp", "--memory"]
+    assert main([*arguments, "11kB,1GiB"]) == 0
     printed = capsys.readouterr().out
-    assert "Above 5 MiB in a stage, and so not recommended: fdg on 2 stages" in printed
+    assert "memory of a stage's device, and so not recommended: fdg on 2 stages." in printed
     assert "Recommended: bp on 2 stages" in printed
-    assert main([*arguments, "4"]) == 2
-    assert "no forecast fits into 4 MiB: the one that" in capsys.readouterr().err
+    assert main([*arguments, "1kB"]) == 2
+    assert "in fdg on 2 stages, which comes closest, stage 0 needs" in capsys.readouterr().err
+
+
+def test_a_slow_device_gets_less_of_the_network_and_the_plan_trains(
+    tmp_path, monkeypatch, capsys
+):
+    def profile(layers, sample):
+        return {name: LayerCost(1.0, 2.0, 8, kept_bytes=0, weight_bytes=8) for name in layers}
+
+    monkeypatch.setattr("hocket.partition.cutting.profile", profile)
+    file, run_dir = tmp_path / "plan.json", tmp_path / "run"
+    arguments = ["plan", "--network", "mlp:hidden=[8,8,8,8,8]", "--data", "digits"]
+    arguments += ["--methods", "fdg", "--plan-out", str(file), "--memory", "1GiB,500MB"]
+    assert main([*arguments, "--speeds", "1,0.5", "--link", "1Gbit,1us"]) == 0
+    printed = capsys.readouterr().out
+    assert "Assumed: 2 devices with the speeds 1, 0.5, one for each stage" in printed
+    content = json.loads(file.read_text())
+    assert content["cuts"] == ["hidden3.1"]
+    made_for = content["made_for"]
+    assert (made_for["network"], made_for["batch_size"]) == ("mlp:hidden=[8,8,8,8,8]", 64)
+    assert [device["speed"] for device in made_for["devices"]] == [1.0, 0.5]
+    assert made_for["devices"][0]["link"] == {"bytes_per_s": 125e6, "latency_s": 1e-6}
+    (command,) = re.findall("train with: hocket (.*)", printed)
+    assert "--processes 2" in command
+    assert main([*shlex.split(command), "--epochs", "1", "--run-dir", str(run_dir)]) == 0
+    assert json.loads((run_dir / "plan.json").read_text())["cuts"] == ["hidden3.1"]
 
 
 def test_a_training_on_a_plan_notes_what_it_does_not_do_as_recommended(tmp_path, capsys):
@@ -111,7 +138,13 @@ def test_a_slow_link_is_hidden_by_an_extra_delay(tmp_path, capsys):
         (["--methods", "fdg,dglasync"], "unknown method 'dglasync' (did"),
         (["--plan-out", "plan.txt"], "file is 'plan.txt'"),
         (["--link", "soon"], "the link is 'soon'"),
-        (["--memory-limit-mib", "0.0001"], "the smallest limit that one fits into is"),
+        (["--memory", "100B", "--stages", "2"], "stage 0 needs 0 MiB and has 9.53674e-05 MiB"),
+        (["--memory", "8GB,lots"], "memory is 'lots'; write bytes with a unit"),
+        (["--speeds", "1,fast"], "speeds is '1,fast'; write numbers above 0"),
+        (["--speeds", "1,0"], "speed is 0.0"),
+        (["--speeds", "1,1,0.5", "--stages", "2"], "speeds has 3 values for 2 stages; give 2"),
+        (["--speeds", "1,0.5", "--link", "1Gbit,1Gbit"], "speeds has 2 values for 3 stages"),
+        (["--speeds", "1,0.5", "--same-machine"], "speeds is '1,0.5', and with same_machine"),
     ],
 )
 def test_invalid_options_are_refused(arguments, message, capsys):

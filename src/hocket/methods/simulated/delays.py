@@ -6,6 +6,7 @@ from itertools import pairwise
 
 from hocket.errors import OptionError
 from hocket.methods.method import MAX_DELAY, Method
+from hocket.options.named import parse_numbers
 
 
 def parse_extra_delay(value: int | str) -> int | list[int]:
@@ -16,7 +17,7 @@ def parse_extra_delay(value: int | str) -> int | list[int]:
     """
     if isinstance(value, int):
         return value
-    ticks = _parse_numbers(
+    ticks = parse_numbers(
         value, "extra_delay", "a number of ticks for all edges, or one for each: 1,0,2"
     )
     return ticks[0] if len(ticks) == 1 else ticks
@@ -91,24 +92,7 @@ def parse_staleness(text: str) -> list[int]:
     Raises:
         OptionError: The text is no list of whole numbers.
     """
-    return _parse_numbers(text, "staleness", "a number for each stage: 6,4,2,0")
-
-
-def _parse_numbers(text: str, option: str, wanted: str) -> list[int]:
-    """Return whole numbers that are written as ``6,4,2,0``.
-
-    Args:
-        text: The numbers.
-        option: Name of the option, for the message.
-        wanted: Description of what is wanted.
-
-    Raises:
-        OptionError: They are no whole numbers.
-    """
-    try:
-        return [int(number) for number in text.split(",")]
-    except ValueError as error:
-        raise OptionError(f"{option} is {text!r}; write {wanted}") from error
+    return parse_numbers(text, "staleness", "a number for each stage: 6,4,2,0")
 
 
 def with_staleness(method: Method, profile: Sequence[int]) -> Method:

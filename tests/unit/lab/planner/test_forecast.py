@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from hocket.errors import OptionError
+from hocket.partition.costs.device import Device
 from hocket.partition.costs.link import Link
 from hocket_lab.planner.forecast import MIB, StageProfiles, choose_best, forecast
 from hocket_lab.planner.predict import hide_link
@@ -43,8 +44,12 @@ def build_profiles(stages=(STAGE, STAGE), factor=1.0):
 
 def build_forecast(name, stages=(STAGE, STAGE), link=FAST, contended=None, extra_delay=()):
     """Forecast a method on two stages; others, which share a machine, are `contended`."""
-    candidate = Candidate(name, ("c",), extra_delay)
-    return forecast(candidate, build_profiles(stages), link=link, contended_profiles=contended)
+    candidate = Candidate(name, ("c",), extra_delay, (Device(link=link),) * 2)
+    return forecast(candidate, build_profiles(stages), contended_profiles=contended)
+
+
+def fdg_over(bytes_per_s):
+    return Candidate("fdg", ("c",), devices=(Device(link=Link(bytes_per_s)),) * 2)
 
 
 def test_even_stages_double_the_speed_without_a_barrier():
@@ -113,7 +118,7 @@ def test_summing_gradients_of_trained_weights_takes_the_time_of_the_link():
     assert predicted.packet_bytes == (MIB,)
     assert build_forecast("fdg", link=slow).tick_s > build_forecast("fdg").tick_s
     frozen = replace(build_profiles(), uncut=replace(WHOLE, trainable_bytes=MIB))
-    predicted = forecast(Candidate("fdg", ("c",)), frozen, link=Link(bytes_per_s=MIB))
+    predicted = forecast(fdg_over(MIB), frozen)
     assert predicted.ddp_s == pytest.approx(6.4 + 2 * 0.5)
 
 
@@ -140,13 +145,12 @@ def test_a_flushed_pipeline_has_the_best_number_of_micro_batches():
 def test_a_batch_is_not_divided_into_less_than_one_input():
     few = [replace(STAGE, batch_size=2)] * 2
     profiles = StageProfiles(few, few, replace(WHOLE, batch_size=2))
-    assert forecast(Candidate("fdg", ("c",)), profiles, link=FAST).pipeline_s == pytest.approx(
-        6.0 / 2 * 3 + 0.2
-    )
+    divided = forecast(fdg_over(1e15), profiles)
+    assert divided.pipeline_s == pytest.approx(6.0 / 2 * 3 + 0.2)
     one = replace(profiles, uncut=replace(WHOLE, batch_size=1))
-    undivided = forecast(Candidate("fdg", ("c",)), one, link=Link(bytes_per_s=1.0))
+    undivided = forecast(fdg_over(1.0), one)
     assert undivided.ddp_s == pytest.approx(12.4)  # with nobody to sum gradients with
-    assert forecast(Candidate("fdg", ("c",)), one, link=FAST).pipeline_s == pytest.approx(12.2)
+    assert forecast(fdg_over(1e15), one).pipeline_s == pytest.approx(12.2)
 
 
 def test_the_fastest_is_chosen_unless_an_equally_fast_one_is_less_stale_or_smaller():
@@ -174,10 +178,30 @@ def test_what_needs_more_memory_than_the_limit_is_not_chosen():
     fdg, bp = build_forecast("fdg"), build_forecast("bp")
     small = replace(STAGE, peak_bytes=20 * MIB)
     close = replace(build_forecast("dgl", stages=(small, small)), tick_s=2 * fdg.tick_s)
-    assert choose_best([bp, fdg, close], memory_limit_mib=33.0)[0] is fdg
-    assert choose_best([bp, fdg, close], memory_limit_mib=32.9)[0] is close
-    with pytest.raises(OptionError, match=r"fits into 8 MiB: .* dgl on 2 stages, with 22\.0"):
-        choose_best([bp, fdg, close], memory_limit_mib=8.0)
+    every = [bp, fdg, close]
+
+    def chosen_within(*limits_mib):
+        devices = tuple(Device(memory_limit_mib=mib) for mib in limits_mib)
+        best, _ = choose_best([replace(one, devices=devices) for one in every])
+        return best.method
+
+    assert chosen_within(33.0, 33.0) == "fdg"
+    assert chosen_within(33.0, 32.9) == chosen_within(32.9, float("inf")) == "dgl"
+    told = "dgl on 2 stages, .* stage 0 needs 21 MiB and has 8 MiB, stage 1 .* has no limit"
+    with pytest.raises(OptionError, match=told):
+        chosen_within(8.0, float("inf"))
+
+
+def test_a_slow_device_takes_longer_and_the_fastest_one_is_what_a_speed_up_compares_with():
+    devices = Device(2.0, link=FAST), Device(0.5, link=FAST)
+    predicted = forecast(Candidate("fdg", ("c",), devices=devices), build_profiles())
+    assert [stage.total_s for stage in predicted.times] == pytest.approx([3.1, 12.4])
+    assert (predicted.tick_s, predicted.bp_s) == pytest.approx((12.4, 6.2))
+    assert predicted.ddp_s == pytest.approx(6.4 / 0.5)  # an even share, too
+    late = Device(link=Link(1e15, latency_s=5.0)), Device(link=FAST), Device(link=FAST)
+    three = replace(build_profiles((STAGE,) * 3), backpropagation=[STAGE] * 3)
+    times = forecast(Candidate("fdg", ("b", "c"), devices=late), three).times
+    assert [stage.packet_s > 4.0 for stage in times] == [True, False, False]
 
 
 def test_stages_that_wait_for_packets_get_the_delay_that_hides_them():
@@ -203,7 +227,7 @@ def test_a_short_wait_is_hidden_by_the_other_order_of_a_tick():
     turned, delayed = hide_link([waiting])
     assert turned == Candidate("fdg:shrink=0.5,order=forward-first", ("c",))
     assert delayed == Candidate("fdg:shrink=0.5", ("c",), extra_delay=(1,))
-    shown = [forecast(each, build_profiles(), link=late) for each in (turned, delayed)]
+    shown = [forecast(each, build_profiles()) for each in (turned, delayed)]
     assert [each.tick_s for each in shown] == pytest.approx([6.2, 6.2])
     assert [each.staleness[0] for each in shown] == [2.0, 3.0]
     assert choose_best([waiting, *reversed(shown)])[0] is shown[0]
