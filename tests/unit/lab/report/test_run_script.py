@@ -46,7 +46,7 @@ def build(in_features, num_classes):
 """
 
 
-@pytest.mark.parametrize("name", CHOICES.keys() - OF_THE_FOLDER - OF_MORE)
+@pytest.mark.parametrize("name", sorted(CHOICES.keys() - OF_THE_FOLDER - OF_MORE))
 def test_a_script_trains_to_the_bits_of_the_run(name, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     Path("own.py").write_text(OWN)
