@@ -9,7 +9,7 @@ ROOT = Path(__file__).parents[2]
 MOST_LINES = {
     "src/hocket": 41_659,
     "src/hocket_lab": 7_118,
-    "benchmarks": 9_074,
+    "benchmarks": 9_065,
     "tests": 43_270,
 }
 # Words, as `wc -w` counts them.

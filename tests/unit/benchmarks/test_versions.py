@@ -30,7 +30,7 @@ def test_outcomes_are_counted_failures_named_and_other_versions_kept(
     measure_versions(settings)
     (row,) = Record.read(tmp_path).rows
     assert (row["passed"], row["failed"], row["skipped"]) == (1, 1, 1)
-    assert row["failures"] == ["test_three.test_fails"]
+    assert row["failures"] == ["test_three.py::test_fails"]
     assert row["python"] == ".".join(map(str, sys.version_info[:3]))
     assert "1 passed, 1 failed, 1 skipped" in capsys.readouterr().err
     found = {name: row[name] for name in ("passed", "failed", "skipped", "wall_s", "failures")}
@@ -44,7 +44,7 @@ def test_outcomes_are_counted_failures_named_and_other_versions_kept(
     render(tmp_path)
     text = (tmp_path / "README.md").read_text()
     assert f"| {row['python']} | {row['torch']} | {row['numpy']} | 1 | 1 | 1 |" in text
-    assert "`test_three.test_fails`" in text
+    assert "`test_three.py::test_fails`" in text
 
 
 def test_an_interpreter_that_is_not_there_or_lacks_what_tests_need_is_told(
@@ -60,5 +60,5 @@ def test_an_interpreter_that_is_not_there_or_lacks_what_tests_need_is_told(
 def test_tests_that_end_without_a_report_are_told(tmp_path, monkeypatch):
     (tmp_path / "conftest.py").write_text("import os; os._exit(3)")
     monkeypatch.setattr(module, "ROOT", tmp_path)
-    with pytest.raises(HocketError, match=r"ended with 3 and no report; install the extra"):
+    with pytest.raises(HocketError, match=r"ended with 3 and no counts; install the extra"):
         run_tests(sys.executable, ["."], threads=1)
