@@ -58,6 +58,7 @@ TRAINED = {
     "13_search": ("fdg", 2),
     "14_transformers_trainer": ("paci:accumulate=4", 2),
     "15_ray": ("fdg", 2),
+    "16_own_loss": ("adl:accumulate=4", 2),
 }
 # Two more print two numbers each, and show what these are about.
 SHARED = {

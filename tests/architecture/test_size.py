@@ -10,7 +10,7 @@ MOST_LINES = {
     "src/hocket": 41_659,
     "src/hocket_lab": 7_118,
     "benchmarks": 9_065,
-    "tests": 43_270,
+    "tests": 43_276,
 }
 # Words, as `wc -w` counts them.
 MOST_WORDS = {

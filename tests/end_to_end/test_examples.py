@@ -207,6 +207,11 @@ def test_ray(tmp_path):
     require_equal_bits(tmp_path / "ray/network.pt", tmp_path / "one/network.pt")
 
 
+def test_own_loss(run_example):
+    losses = re.findall(r"loss (\S+)", run_example("16_own_loss.py"))
+    assert float(losses[-1]) < 0.5 * float(losses[0])
+
+
 def test_every_example_is_run_here():
     tests = {name.removeprefix("test_") for name in globals() if name.startswith("test_")}
     assert {file.stem.partition("_")[2] for file in FILES} <= tests
