@@ -153,7 +153,8 @@ def sync_path(path: Path) -> None:
     """
     if path.is_dir() and not hasattr(os, "O_DIRECTORY"):  # Windows opens none
         return
-    number = os.open(path, os.O_RDONLY if path.is_dir() else os.O_RDWR)
+    # Windows syncs no file that is open for reading only.
+    number = os.open(path, os.O_RDWR if sys.platform == "win32" else os.O_RDONLY)
     try:
         os.fsync(number)
     except OSError as error:

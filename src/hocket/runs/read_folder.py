@@ -53,7 +53,7 @@ class RunContents:
 
 
 def run_folders(path: Path) -> list[Path]:
-    """Return the run folders at a path: itself, those in it, or those of a study.
+    """Return the run folders at a path, which may be one.
 
     Args:
         path: A run folder, a folder of run folders, or the folder of a study.

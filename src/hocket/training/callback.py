@@ -115,7 +115,7 @@ class Callback:
     def on_step(self, trainer: TrainerView, events: Sequence[Event]) -> None:
         """Act after a tick at which a batch entered; processes are not at the same one.
 
-        The events are those of the tick at the stages of this process.
+        The events are what the stages of this process did in the tick.
         """
 
     def on_update(self, trainer: TrainerView, stage: Stage) -> None:

@@ -2,7 +2,6 @@
 
 from pathlib import Path
 
-from hocket.errors import OptionError
 from hocket.runs.config import require_writable
 
 
@@ -16,20 +15,16 @@ def script_command(run: Path, out: Path | None = None) -> int:
         out: File to write instead; an older one is replaced.
 
     Raises:
-        OptionError: It is no run folder.
+        RunFolderError: It is no run folder, or damaged.
     """
     if out is not None:
         require_writable("out", out)
-    from hocket.runs.config import RunConfig
+    from hocket.runs.read_folder import read_run_folder
     from hocket.runs.resolve import ResolvedRun
     from hocket_lab.report.run_script import write_script
 
-    if not (file := run / "run.json").is_file():
-        raise OptionError(
-            f"{str(run)!r} is no run folder, as it has no run.json; name one that "
-            "`hocket train` printed, in runs/ by default"
-        )
-    text = write_script(ResolvedRun.from_config(RunConfig.read(file), run), run.name)
+    config = read_run_folder(run).config
+    text = write_script(ResolvedRun.from_config(config, run), run.name)
     if out is None:
         print(text, end="")
     else:

@@ -107,9 +107,9 @@ def _options(run: ResolvedRun) -> Iterator[tuple[str, str]]:
         yield "loss", f"lambda output, y: hocket.cross_entropy(output, y, {smoothing})"
         yield "evaluation_loss", "hocket.cross_entropy"
     # All others, as plain values.
+    defaults = vars(TrainingOptions())
     for name, value in vars(run.options).items():
-        default = getattr(TrainingOptions(), name)
-        if name not in OTHERS and value not in (default, "none"):
+        if name not in OTHERS and value not in (defaults[name], "none"):
             yield name, _literal(value)
     if config.codec != "none":
         yield "codec", _literal(config.codec)

@@ -424,6 +424,7 @@ def test_a_store_that_answers_late_is_asked_again(slow, pair):
         slow.answers.set()
         barriers_of(other).wait_for_all()
         waiting.result()
+    assert detector.store.reachable
 
 
 def test_nobody_is_blamed_for_a_store_that_is_slow_for_a_moment(slow, pair):

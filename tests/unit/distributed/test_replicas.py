@@ -151,7 +151,8 @@ def test_forwards_that_compute_more_than_batchnorm_are_refused():
     ids=["subclass", "sync", "lazy", "another", "shared", "copied"],
 )
 def test_forwards_that_compute_what_batchnorm_computes_are_taken(layer):
-    require_replaceable_forwards([("layer", layer)])
+    with pytest.raises(OptionError, match=r"have of their own: 'refused'; use"):
+        require_replaceable_forwards([("layer", layer), ("refused", Activated(2))])
 
 
 def test_a_training_renews_a_forward_that_an_earlier_one_has_left(monkeypatch):

@@ -177,8 +177,7 @@ def _cannot_write(problem: OSError) -> OptionError:
 def _check_options(processes: int, threads: int, grace_s: float, timeout_s: float) -> None:
     if not hasattr(os, "fork"):
         raise OptionError(
-            f"this system ({sys.platform}) forks no processes; start them with `torchrun`, or "
-            "train with processes=1"
+            f"this system ({sys.platform}) forks no processes; use `torchrun`, or one process"
         )
     problems = []
     if processes < 1:

@@ -7,36 +7,28 @@ from pathlib import Path
 import pytest
 import torch
 
-from contract.test_options_have_effects import RUN, SAME, ran
+from contract.test_options_have_effects import RUN, SAME, ran, small
 from hocket.cli.main import main
+from hocket.runs.resolve import ResolvedRun
+from hocket_lab.report.run_script import write_script
 
 # Files and figures of a run folder, which a script does not write.
 OF_THE_FOLDER = {
     "data_dir", "log_every", "gradient_error_every", "record_timeline", "tensorboard",
     "log_to", "weights_format", "run_dir",
 }  # fmt: skip
-# Nothing of a short training in one process depends on these.
-OF_MORE = {
+# Nothing that a short training in one process leaves depends on these; one would compile.
+UNSEEN = {
+    "batchnorm", "checksum", "compile", "cuda_graphs", "replicas", "slow_timeout_s", "streams",
     "timeout_s",
-    "slow_timeout_s",
-    "checksum",
-    "streams",
-    "cuda_graphs",
-    "replicas",
-    "batchnorm",
-    "device",
-    "plateau_metric",
-    "compile",
-}
+}  # fmt: skip
 CHOICES = {
     **{name: {**row.beside, name: row.values[1]} for name, row in RUN.items()},
     **{name: {**beside, name: value} for name, (value, beside) in SAME.items()},
     "plan": {"plan": "hidden1"},
     "own network": {"network": "own.py:build", "threads": 1},
     "Muon": {"optimizer": "Muon:lr=0.1", "weight_decay_on": "matrices"},
-    "several schedulers": {
-        "scheduler": "ConstantLR:factor=0.1,total_iters=3+StepLR:step_size=9"
-    },
+    "schedulers": {"scheduler": "ConstantLR:total_iters=3+StepLR:step_size=9"},
 }
 OWN = """
 import hocket
@@ -46,7 +38,7 @@ def build(in_features, num_classes):
 """
 
 
-@pytest.mark.parametrize("name", sorted(CHOICES.keys() - OF_THE_FOLDER - OF_MORE))
+@pytest.mark.parametrize("name", sorted(CHOICES.keys() - OF_THE_FOLDER - UNSEEN))
 def test_a_script_trains_to_the_bits_of_the_run(name, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     Path("own.py").write_text(OWN)
@@ -59,11 +51,18 @@ def test_a_script_trains_to_the_bits_of_the_run(name, tmp_path, monkeypatch, cap
         assert Path("train.py").read_text() == capsys.readouterr().out
         runpy.run_path("train.py")
     files = {file.name for file in folder.glob("*.pt")}
-    assert "network.pt" in files
-    for file in files:
+    for file in files | {"network.pt"}:
         ours, theirs = torch.load(file), torch.load(folder / file)
         assert ours.keys() == theirs.keys()
         assert all(torch.equal(ours[name], theirs[name]) for name in theirs), file
+
+
+@pytest.mark.parametrize("name", sorted(UNSEEN))
+def test_a_script_has_the_other_options_of_the_run(name):
+    value = CHOICES[name][name]
+    written = f'"{value}"' if isinstance(value, str) else value
+    run = ResolvedRun.from_config(small(**CHOICES[name]))
+    assert f"    {name}={written},\n" in write_script(run, "a run")
 
 
 def test_a_folder_without_a_run_is_refused(tmp_path, capsys):
