@@ -123,7 +123,7 @@ class Forecast(Candidate):
 
     @property
     def memory_used(self) -> float:
-        """Largest part of a device's memory that its stage needs; above 1 it does not fit."""
+        """Largest part of a device's memory that its stage needs; above 1, it does not fit."""
         pairs = zip(self.memory, self.devices, strict=True)
         return max(stage.total / device.memory_limit_mib for stage, device in pairs)
 
