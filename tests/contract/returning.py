@@ -42,14 +42,27 @@ def learnable(count: int) -> Batches:
     return [(x / 10 + y[:, None, None, None], y) for x, y in data(conv, count, size=16)]
 
 
-def last_update(folder, rank):
-    """Return the last tick in which a stage has updated its weights, in any incarnation."""
-    file = Path(folder, f"{rank}.tick")
+def write_number(folder, name, number):
+    new = Path(folder, f"{name}.new")
+    new.write_text(str(number))
+    new.rename(Path(folder, name))
+
+
+def read_number(folder, name):
+    file = Path(folder, name)
     return int(file.read_text()) if file.exists() else -1
 
 
+def last_update(folder, rank):
+    """Return the last tick in which a stage has updated its weights, in any incarnation."""
+    return read_number(folder, f"{rank}.tick")
+
+
 class KillOnce:
-    """Watcher that kills one stage after a tick, once, and lets the others wait for that."""
+    """Watcher that kills one stage after a tick, once, and lets the others wait for that.
+
+    All that the stage has sent arrives before, so some of it comes from turns done again.
+    """
 
     def __init__(self, folder, victim, rank, again=False):
         self.folder, self.victim, self.rank = Path(folder), victim, rank
@@ -59,16 +72,24 @@ class KillOnce:
         if event.action.kind != "B":
             return
         tick, marker = event.action.batch, self.folder / "killed"
-        new = self.folder / f"{self.rank}.new"
-        new.write_text(str(tick))
-        new.rename(self.folder / f"{self.rank}.tick")
+        write_number(self.folder, f"{self.rank}.tick", tick)
+        if self.rank == self.victim and not marker.exists() and tick >= KILLED_AT - 1:
+            wait_until(lambda: self.have_arrived(stage))
         if tick != KILLED_AT or self.victim is None:
             return
         if self.rank != self.victim:
-            wait_until(marker.exists)
+            wait_until(lambda: self.write_arrived(stage) or marker.exists())
         elif self.kills:
             marker.touch()
             os.kill(os.getpid(), signal.SIGKILL)
+
+    def write_arrived(self, stage):
+        if stage.receive_stats is not None:
+            write_number(self.folder, f"{self.rank}.arrived", stage.receive_stats.arrived)
+
+    def have_arrived(self, stage):
+        arrived = read_number(self.folder, f"{self.rank + 1}.arrived")
+        return self.rank == STAGES - 1 or arrived == stage.send_stats.sent
 
 
 def build_trainer(watchers, **options):
