@@ -83,6 +83,22 @@ def draw_link(record: Record) -> Figure:
     return figure
 
 
+def draw_memory(record: Record) -> Figure:
+    """Draw the memory of all stages over their number: measured lines, and predicted dots."""
+    figure, axes = _new_figure(3.8)
+    for number, label in enumerate(dict.fromkeys(row["row"] for row in record.rows)):
+        rows = [row for row in record.rows if row["row"] == label]
+        stages, colour = [row["stages"] for row in rows], f"C{number}"
+        axes.plot(stages, [sum(row["measured"]) for row in rows], color=colour, label=label)
+        axes.plot(stages, [sum(row["predicted"]) for row in rows], "o", color=colour)
+    axes.set_xticks(record.settings["stages"])
+    axes.set_ylim(bottom=0)
+    axes.set_xlabel("stages of the same network")
+    axes.set_ylabel("MiB in all stages; dots: predicted")
+    figure.legend(loc="outside lower center", ncols=2, columnspacing=1)
+    return figure
+
+
 def draw_target(record: Record) -> Figure:
     """Draw the test loss over seconds, a panel for each link."""
     panels = {

@@ -106,3 +106,16 @@ def test_settings_out_of_range_are_told_at_once_before_anything_starts(
         act(**options)
     assert [words for words in said.split("; ") if words not in str(caught.value)] == []
     assert list(tmp_path.iterdir()) == []
+
+
+def test_memory_is_predicted_and_does_not_grow_for_reversible_stages(tmp_path):
+    given = ["memory", "--rows", "fdg", "--rows", "petra", "--stages", "2", "--stages", "3"]
+    assert main([*given, "--out", str(tmp_path)]) == 0
+    assert main(["render", str(tmp_path)]) == 0
+    fdg, deeper_fdg, petra, deeper_petra = Record.read(tmp_path).rows
+    for row in (fdg, deeper_fdg, petra, deeper_petra):
+        pairs = zip(row["predicted"], row["measured"], strict=True)
+        assert all(0.7 < predicted / measured < 1 for predicted, measured in pairs)
+    assert deeper_fdg["together"] > 1.4 * fdg["together"]
+    assert deeper_petra["together"] < petra["together"]
+    assert (tmp_path / "README.md").read_text().count("| petra |") == 2
