@@ -10,7 +10,7 @@ from typing import Any
 from benchmarks.harness.balance import Balancer
 from benchmarks.harness.link_times import TimedRow
 from benchmarks.harness.run_workload import RunWorkload
-from benchmarks.harness.updates_to_target import first_reaching, points
+from benchmarks.harness.updates_to_target import points
 from benchmarks.peers import Baseline
 from benchmarks.peers.decoupled import Decoupled
 from benchmarks.peers.plain import PlainLoop
@@ -165,6 +165,8 @@ def _read_row(
         learning_rate=rate,
         at_edge=row["at_edge"],
         to_target=row["to_target"]["updates"],
-        own_updates=first_reaching(curve, target.limit),
+        own_updates=next(
+            (p["updates"] for p in curve if target.is_reached(p["test_loss"])), None
+        ),
         curve=curve,
     )
