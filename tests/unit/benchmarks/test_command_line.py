@@ -14,7 +14,6 @@ from benchmarks.kill_recovery import KillRecoverySettings
 from benchmarks.link import LinkSettings, measure_link
 from benchmarks.overhead import OverheadSettings
 from benchmarks.speed import SpeedSettings
-from benchmarks.study_times import StudyTimesSettings
 from benchmarks.target import TargetSettings
 from benchmarks.versions import VersionsSettings
 from hocket.errors import OptionError
@@ -80,7 +79,6 @@ REFUSED = [
     (link, {"rows": ["fdg:extra_dely=1"]}, "unknown option 'extra_dely'"),
     (OverheadSettings, {"rows": (), "pairs": 0, "steps": 0}, "pairs is 0; rows is empty"),
     (SpeedSettings, {"rows": (), "steps": 0, "at_once": 0}, "steps is 0; at_once is 0"),
-    (StudyTimesSettings, {"baselines": ("diloco",)}, "'diloco' does not wait for"),
     (TargetSettings, {"links": ("fast",), "updates": 0}, "the link is 'fast'; updates is 0"),
     (TargetSettings, {"rates": (), "warmup": -1}, "rates is empty; warmup is -1"),
     (TargetSettings, {"updates": 9, "machines": (2,)}, "warmup is 100; machines is 2"),
