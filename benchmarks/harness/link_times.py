@@ -180,7 +180,7 @@ def time_over_link(
             "min_s": min(times_s),
             "max_s": max(times_s),
             "peak_mib": peaks_mib[one.row],
-            "sent_mib": fmean(sent) / 2**20,
+            "sent_mib": fmean(sent) / 2**20 if nodes else None,  # over loopback not counted
         }
         print(f"{name}, {one.row}: {update_s:.3f} s an update", file=sys.stderr, flush=True)
     return found

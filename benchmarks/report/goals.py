@@ -69,8 +69,8 @@ def target_goals(rows: Sequence[Mapping[str, Any]]) -> str:
             ratio = max(best["peak_mib"]) / max(other["peak_mib"])
             lines.append(_goal_line("its memory compared with that", ratio, 0.6, most=True))
         if kind == "one machine":
-            above = best["final_loss"] - other["final_loss"]
-            lines.append(_goal_line("its final loss above bp", above, 0.01, most=True))
+            above = 100 * (best["final_loss"] - other["final_loss"])
+            lines.append(_goal_line("its loss above that, hundredths", above, 1, most=True))
     return markdown_table(("goal over the last link", "wanted", "found", ""), lines)
 
 
