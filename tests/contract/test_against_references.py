@@ -42,7 +42,21 @@ from hocket.methods import (
     build_method,
 )
 from hocket.methods.method import Method
-from reference import adl, bp, ddg, dgl, dni, dsp, fdg, flushed, fr, held, pipedream, predsim
+from reference import (
+    adl,
+    bp,
+    ddg,
+    dgl,
+    dni,
+    dsp,
+    fdg,
+    flushed,
+    fr,
+    held,
+    pipedream,
+    predsim,
+    reach,
+)
 
 networks = pytest.mark.parametrize(("net", "stages"), [(mlp, 2), (mlp, 4), (conv, 3)])
 Reference = Callable[..., list[float]]
@@ -176,6 +190,18 @@ def test_dgl_is_its_reference(delay, net, stages):
     ours, modules, heads = beside(DGL(forward_delay=delay), net, stages, batches, 0.1)
     losses = dgl.train(modules, batches, loss=cross_entropy, heads=heads, **SGD)
     assert not different(ours, outcome(losses, modules, heads))
+
+
+@pytest.mark.parametrize("edges", [1, 2, 3])
+@pytest.mark.parametrize(("net", "stages"), [(mlp, 4), (conv, 4)])
+def test_reach_is_its_reference(edges, net, stages):
+    """Close in float64: the reference differentiates each loss by itself."""
+    batches, rate = data(net, 12, last=3), 0.02
+    ours, modules, heads = beside(DGL(reach=edges), net, stages, batches, rate)
+    losses = reach.train(
+        modules, batches, loss=cross_entropy, heads=heads, reach=edges, **{**SGD, "lr": rate}
+    )
+    assert not far(ours, outcome(losses, modules, heads), tolerance=1e-9)
 
 
 @pytest.mark.parametrize(("net", "stages"), [(mlp, 3), (conv, 2), (wide, 3)])

@@ -252,6 +252,7 @@ OTHER_VALUES = {
     "head": "cnn",
     "hold": "vertical",
     "linearize": "recompute",
+    "reach": 1,
     "reuse": 2,
     "shrink": 0.5,
     "similarity": 0.5,
@@ -270,6 +271,7 @@ NEEDED = {
     "reuse": {"buffer": 3},
     ("adl-official", "hold"): {"linearize": "stash"},
     ("pipedream-2bw", "forward_delay"): {"accumulate": 6},
+    ("dgl", "backward_delay"): {"reach": 1},
     ("bp", "epoch_end"): {"accumulate": 2},  # else nothing is in flight between two epochs
     ("dni", "epoch_end"): {"forward_delay": 1},
     ("cdni", "epoch_end"): {"forward_delay": 1},

@@ -147,7 +147,7 @@ def build_signals(
 
             # The shape that the stage sends on.
             real = isinstance(value, torch.Tensor) and value.is_floating_point()
-            if k < len(modules) - 1 and not signals[k].needs_gradient and not real:
+            if k < len(modules) - 1 and signals[k].computes and not real:
                 raise OptionError(
                     f"method {setup.method.name!r}: the output of stage {k} is not one tensor "
                     "of floating point numbers, which its signal needs; cut elsewhere, or "

@@ -340,8 +340,9 @@ class Method:
         """Refuse a number of stages that the method's delays or versions are not for.
 
         Raises:
-            OptionError: The delays are for another number of edges, or a forward needs weights
-                that do not exist yet, as there are too few gradients per update.
+            OptionError: The delays are for another number of edges, gradients would have to
+                cross more edges than there are, or a forward needs weights that do not exist
+                yet, as there are too few gradients per update.
         """
         edges = stages - 1 if self.edge_delays is None else len(self.edge_delays)
         if edges != stages - 1:
@@ -349,6 +350,12 @@ class Method:
                 f"method {self.name!r} has delays of the edges between {edges + 1} stages, and "
                 f"there are {stages}; give a staleness for each stage, or an extra delay for "
                 "each edge"
+            )
+        if self.signal.reach > stages - 1:
+            raise OptionError(
+                f"method {self.name!r} has reach={self.signal.reach}, and the last of {stages} "
+                f"stages is {stages - 1} edges behind the first; use reach={stages - 1} or "
+                "less, or more stages"
             )
         least = self._gradients_missed(0, stages)
         if self.hold == "double" and self.accumulate < least:

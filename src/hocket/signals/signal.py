@@ -5,8 +5,8 @@ recognised by the number of dimensions of one sample.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from torch import Tensor, nn
@@ -67,14 +67,17 @@ class SignalInput:
         output: Output of the stage with its graph, tensors of shape (B, ...).
         targets: Targets of the batch, (B, ...).
         received: Gradient that came back for each tensor of the output, of the same shape; None
-            if none came back.
+            if none came back. Gradients that may cross different numbers of further edges
+            follow each other, the farthest first.
         loss: Loss of the network.
+        stage: Number of the stage, from 0.
     """
 
     output: Tree
     targets: Tree
     received: tuple[Tensor | None, ...]
     loss: Loss
+    stage: int
 
 
 @dataclass(frozen=True)
@@ -87,12 +90,28 @@ class BackwardRoots:
             root.
         loss: Loss that the stage computed, a detached scalar; None if it computed none.
         deferred: Loss of a network that learns from the target that comes back later.
+        crossings: Edges that the gradient of each root may still cross on its way back; empty
+            if all of them cross the next one together.
     """
 
     roots: tuple[Tensor, ...]
     gradients: tuple[Tensor | None, ...]
     loss: Tensor | None = None
     deferred: DeferredLoss | None = None
+    crossings: tuple[int, ...] = ()
+
+    def by_crossings(self) -> Iterator[tuple["BackwardRoots", bool]]:
+        """Yield the roots to differentiate together, the farthest first.
+
+        With them comes True if their gradients cross the edge to the stage before.
+        """
+        if len(set(self.crossings)) < 2:
+            yield self, self.crossings[:1] != (0,)
+            return
+        triples = list(zip(self.roots, self.gradients, self.crossings, strict=True))
+        for number in sorted(set(self.crossings), reverse=True):
+            roots, gradients, _ = zip(*[t for t in triples if t[2] == number], strict=True)
+            yield replace(self, roots=roots, gradients=gradients, crossings=()), number > 0
 
 
 class Signal(ABC):
@@ -102,10 +121,16 @@ class Signal(ABC):
         needs_gradient: True if a backward needs the gradient that comes back over the edge.
         learns_from_gradient: True if the gradient that comes back over the edge is a target to
             learn from.
+        computes: True if it computes an error from the output of the stage, one tensor; False
+            if it only passes on what has come back.
+        reach: Edges that the gradient of a stage's own loss crosses; 0 if there is no limit, or
+            if no gradient comes back.
     """
 
     needs_gradient = False
     learns_from_gradient = False
+    computes = True
+    reach = 0
 
     def build_network(
         self,

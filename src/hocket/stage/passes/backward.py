@@ -129,22 +129,27 @@ def _differentiate(
     # The gradients of the weights, and of the inputs.
     if gradients is not roots.gradients:
         roots = replace(roots, gradients=gradients)
-    _back_propagate(core, roots, forwarded.activation.share)
+    scaled = _back_propagate(core, roots, forwarded)
     forwarded.output.after_backward()
-    sent = core.loss_scale.unscale(core.updater.parameters, tensors(forwarded.leaves))
+    sent = core.loss_scale.unscale(core.updater.parameters, scaled)
     fault, norm = checks.layers.fault_in_gradients(sent)
     return Differentiated(
         sent, norm, fault, overflowed=core.loss_scale.judge(finite=fault is None)
     )
 
 
-def _back_propagate(core: StageCore, roots: BackwardRoots, share: float) -> None:
+def _back_propagate(
+    core: StageCore, roots: BackwardRoots, forwarded: ForwardedBatch
+) -> list[Tensor | None]:
     """Back-propagate into the weights and inputs of the stage.
 
     Args:
         core: The stage.
         roots: Roots of the backward.
-        share: Part of the batch that this process has.
+        forwarded: The batch.
+
+    Returns:
+        The gradients of inputs that cross the edge to the stage before.
 
     Raises:
         OptionError: The loss uses weights of other stages.
@@ -173,10 +178,16 @@ def _back_propagate(core: StageCore, roots: BackwardRoots, share: float) -> None
     foreign: list[tuple[str, nn.Parameter]] = []
     if checks.foreign_weights and roots.loss is not None:
         foreign = [(name, p) for name, p in checks.foreign_weights if p.grad is None]
-    with core.contexts.differentiating():
-        back_propagate(
-            roots, share, guard, core.loss_scale.factor, keep_graph=core.runner.keeps_graphs
-        )
+    sent: list[Tensor | None] = []
+    leaves, share = tensors(forwarded.leaves), forwarded.activation.share
+    parts = list(roots.by_crossings())
+    for n, (part, crosses) in enumerate(parts, 1):
+        keep_graph = core.runner.keeps_graphs or n < len(parts)
+        with core.contexts.differentiating():
+            back_propagate(part, share, guard, core.loss_scale.factor, keep_graph=keep_graph)
+        sent += [leaf.grad for leaf in leaves if crosses]
+        for leaf in leaves:
+            leaf.grad = None  # the next part would add to it
     checks.forward.backward_is_checked = True
     if foreign:
         checks.foreign_weights.clear()
@@ -186,3 +197,4 @@ def _back_propagate(core: StageCore, roots: BackwardRoots, share: float) -> None
             "whose gradients would be lost among processes; use the weight_decay of the "
             "optimizer, or return the penalty from the forward of the network"
         )
+    return sent

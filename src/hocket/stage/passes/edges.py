@@ -56,8 +56,10 @@ def backward_roots(
     signal, network, loss = core.parts.signal, core.parts.signal_network, core.setup.loss
 
     # What has come is only passed on.
-    if signal.needs_gradient:
-        return signal.backward_roots(network, SignalInput(output, targets, received, loss))
+    stage = core.parts.index
+    if not signal.computes:
+        given = SignalInput(output, targets, received, loss, stage)
+        return signal.backward_roots(network, given)
 
     # The signal computes, with random numbers of the batch.
     draws = "anything" if signal.may_draw(loss) else core.signal_layers.draws
@@ -67,7 +69,7 @@ def backward_roots(
             "roots",
             (targets, received),
             lambda given: signal.backward_roots(
-                network, SignalInput(output, given[0], given[1], loss)
+                network, SignalInput(output, given[0], given[1], loss, stage)
             ),
         )
 
