@@ -16,7 +16,13 @@ from matplotlib.figure import Figure
 
 from benchmarks.harness.record import Record
 from benchmarks.report import pictures
-from benchmarks.report.tables_faults import faults_table, kill_recovery_table, versions_table
+from benchmarks.report.tables_faults import (
+    faults_table,
+    integrations_table,
+    kill_recovery_table,
+    newcomer_table,
+    versions_table,
+)
 from benchmarks.report.tables_speed import (
     checkpoint_table,
     gpu_table,
@@ -185,6 +191,8 @@ VIEWS: Mapping[str, View] = {
     "study-times": View(study_times_table, pictures.draw_study_times),
     "target": View(target_table, pictures.draw_target),
     "versions": View(versions_table),
+    "integrations": View(integrations_table),
+    "newcomer": View(newcomer_table),
     # Earlier names of measurements.
     "faults": View(faults_table),
     "rejoin": View(kill_recovery_table),

@@ -1,4 +1,4 @@
-"""Tables of injected faults, of killed stages, and of tests under other versions."""
+"""Tables of injected faults, killed stages, tests under other versions, and integrations."""
 
 from collections.abc import Mapping, Sequence
 from statistics import median
@@ -122,6 +122,24 @@ def versions_table(record: Record) -> str:
     ]
     failed = "Failed:\n\n" + "\n".join(failures) if failures else ""
     return "\n\n".join(filter(None, [shown, f"Numbers of tests, of {tests}.", failed]))
+
+
+def integrations_table(record: Record) -> str:
+    """Return a table with a line for each integration."""
+    return table(
+        record.rows,
+        ("trained with", "{row}"),
+        ("versions", lambda row: ", ".join(row["versions"]) or NONE),
+        ("lines of a program that change", "{change}"),
+        ("passed", "{passed}"),
+        ("failed", "{failed}"),
+        ("skipped", "{skipped}"),
+    )
+
+
+def newcomer_table(record: Record) -> str:
+    """Return a table with a line for each step of a newcomer."""
+    return table(record.rows, ("step", "`{row}`"), ("seconds", "{wall_s:.0f}"))
 
 
 def _format_spread(rows: Sequence[Row], name: str, form: str) -> str:

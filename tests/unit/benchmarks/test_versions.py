@@ -2,14 +2,25 @@
 
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+import torch
 
+from benchmarks import integrations, newcomer
 from benchmarks import versions as module
 from benchmarks.harness.record import Record
+from benchmarks.integrations import Integration, IntegrationsSettings, measure_integrations
+from benchmarks.newcomer import NewcomerSettings, measure_newcomer
 from benchmarks.report.render import render
-from benchmarks.versions import VersionsSettings, ask_versions, measure_versions, run_tests
-from hocket.errors import HocketError
+from benchmarks.versions import (
+    ROOT,
+    VersionsSettings,
+    ask_versions,
+    measure_versions,
+    run_tests,
+)
+from hocket.errors import HocketError, OptionError
 
 THREE_OUTCOMES = """
 import pytest
@@ -55,6 +66,46 @@ def test_an_interpreter_that_is_not_there_or_lacks_what_tests_need_is_told(
     monkeypatch.setattr(module, "PROBE", "import no_such_torch")
     with pytest.raises(HocketError, match=r"cannot run .*no_such_torch.*install the extra"):
         ask_versions(Path(sys.executable))
+
+
+def test_integrations_are_tested_and_shown_with_their_versions(tmp_path, monkeypatch):
+    (tmp_path / "tests").mkdir()
+    (tmp_path / "tests/test_three.py").write_text(THREE_OUTCOMES)
+    monkeypatch.setattr(module, "ROOT", tmp_path)
+    tried = {"here": Integration(("torch", "no-such"), "1 line", ("test_three.py",))}
+    monkeypatch.setattr(integrations, "INTEGRATIONS", tried)
+    with pytest.raises(OptionError, match=r"'there' is none; use here"):
+        IntegrationsSettings(rows=("there",))
+    measure_integrations(IntegrationsSettings(out=tmp_path, rows=("here",)))
+    render(tmp_path)
+    line = f"| here | torch {torch.__version__}, no-such not installed | 1 line | 1 | 1 | 1 |"
+    assert line in (tmp_path / "README.md").read_text()
+
+
+def test_the_tests_of_integrations_exist():
+    for integration in integrations.INTEGRATIONS.values():
+        for test in integration.tests:
+            file, _, name = test.partition("::")
+            place = ROOT / "tests" / file
+            assert place.exists()
+            assert not name or f"def {name.partition('[')[0]}(" in place.read_text()
+
+
+def test_the_newcomer_is_timed_and_a_failed_step_told(tmp_path, monkeypatch):
+    called = []
+
+    def run(command, **_):
+        called.append(command)
+        return SimpleNamespace(returncode=len(called) // 4, stderr="no space left")
+
+    monkeypatch.setattr(newcomer.subprocess, "run", run)
+    measure_newcomer(NewcomerSettings(out=tmp_path))
+    render(tmp_path)
+    text = (tmp_path / "README.md").read_text()
+    assert [line.count("|") for line in text.splitlines() if "launch" in line] == [3]
+    assert "| `together` | 0 |" in text
+    with pytest.raises(HocketError, match=r"(?s)venv.* ended with 1:.*no space left"):
+        measure_newcomer(NewcomerSettings(out=tmp_path))
 
 
 def test_tests_that_end_without_a_report_are_told(tmp_path, monkeypatch):
