@@ -53,6 +53,7 @@ from reference import (
     flushed,
     fr,
     held,
+    infopro,
     pipedream,
     predsim,
     reach,
@@ -223,6 +224,23 @@ def test_similarity_matching_is_its_reference(weight, net, stages):
         classes=CLASSES,
         heads=heads,
         layers=layers,
+        **{**SGD, "lr": rate},
+    )
+    assert not far(ours, outcome(losses, modules, helping), tolerance=1e-9)
+
+
+@pytest.mark.parametrize(("net", "stages"), [(conv, 2), (conv, 4), (wide, 3)])
+def test_infopro_is_its_reference(net, stages):
+    """Close in float64."""
+    batches, rate, weights = data(net, 6, last=3), 0.02, [3.0, 0.5, 1.0, 2.0]
+    ours, modules, helping = beside(DGL(infopro=weights), net, stages, batches, rate)
+    losses = infopro.train(
+        modules,
+        batches,
+        loss=cross_entropy,
+        weights=weights,
+        heads=[network["head"] for network in helping],
+        decoders=[network["decoder"] for network in helping],
         **{**SGD, "lr": rate},
     )
     assert not far(ours, outcome(losses, modules, helping), tolerance=1e-9)

@@ -137,6 +137,7 @@ ON_MAPS = [Case(name, "conv") for name in LOCKSTEP]
 UNEVEN = [Case("fdg", "conv", profile=(5, 2, 2, 0)), Case("fr", profile=(4, 3, 0, 0))]
 IN_REACH = [
     Case("dgl", "conv", options=(("reach", 1),)),
+    Case("dgl", "conv", options=(("infopro", (3, 0, 0, 1)), ("reach", 2))),
     Case("dgl", options=(("reach", 2),), trainer=(("codec", Integers()),)),
 ]
 DISTINCT = distinct(CASES)

@@ -5,6 +5,9 @@ version: ``tests/reference/dgl.py``. An activation takes one tick per edge; with
 weights would be the same. The loss can include similarity matching (Nøkland, Eidnes, ICML 2019,
 arXiv 1901.06656; plain version: ``tests/reference/predsim.py``).
 
+It can also include InfoPro's reconstruction of the input (Wang et al., ICLR 2021, arXiv
+2101.10832; plain version: ``tests/reference/infopro.py``).
+
 With ``reach=r`` stages also learn from the losses of the next r stages, by gradients that take
 the ticks of FDG. Reference: overlapping local updates of Laskin et al., arXiv 2012.03837. Plain
 version: ``tests/reference/reach.py``.
@@ -20,10 +23,12 @@ tick | stage 0     | stage 1     | stage 2
    5 |             |             | F3 B3 U3
 """
 
+from collections.abc import Sequence
+
 from hocket.errors import OptionError
 from hocket.methods.method import EpochEnd, Method
 from hocket.options.common_options import Reduce
-from hocket.signals import Local, Reach, Signal, Similarity
+from hocket.signals import InfoPro, Local, Reach, Signal, Similarity
 from hocket.signals.heads import HeadKind
 
 
@@ -33,6 +38,7 @@ def DGL(
     width: float = 1.0,
     depth: int = 3,
     similarity: float = 0.0,
+    infopro: Sequence[float] = (),
     reach: int = 0,
     accumulate: int = 1,
     reduce: Reduce = "mean",
@@ -51,6 +57,8 @@ def DGL(
         depth: Number of the heads' hidden layers; 3 in the paper.
         similarity: Weight in [0, 1) of similarity matching in the loss of every stage but the
             last.
+        infopro: Weights of the reconstruction of the input and of the prediction at the first
+            stage, then at the last stage with a head; none for the prediction alone.
         reach: Number of next stages from whose losses a stage learns as well; 0 for none.
         backward_delay: Ticks that a gradient travels to the stage before, if ``reach`` is
             above 0.
@@ -68,8 +76,15 @@ def DGL(
             f"backward_delay={backward_delay!r} with reach=0 delays nothing, as no gradient "
             "crosses an edge; leave it out, or raise reach"
         )
+    if similarity and infopro:
+        raise OptionError(
+            f"similarity={similarity!r} with infopro={infopro!r}: a stage has one local loss; "
+            "leave one of them out"
+        )
     local = Local(head, width, depth)
     signal: Signal = Similarity(similarity, local) if similarity else local
+    if infopro:
+        signal = InfoPro(tuple(infopro), local)
     return Method(
         name=name,
         paper="arXiv 1901.08164",

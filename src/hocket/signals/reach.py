@@ -51,6 +51,11 @@ class Reach(Signal):
 
     needs_gradient = True
 
+    @property
+    def needs_input(self) -> bool:
+        """True if the stage's own loss depends on the input of the network."""
+        return self.own.needs_input
+
     def build_network(
         self,
         shape: tuple[int, ...],

@@ -42,18 +42,21 @@ DeferredLoss = Callable[[tuple[Tensor | None, ...]], Tensor]
 
 @dataclass(frozen=True)
 class LaterLayers:
-    """Layers behind a stage, for signals whose network is to be like them.
+    """Layers behind a stage, for signals whose network is to be like them, and the input.
 
     Attributes:
         shapes: Shape of the output of each later layer that has weights, without the batch; but
             for the last layer of the network, which predicts.
         place: Place of the stage among all but the last one, from 0 to 1.
         before: Number of layers with weights in front of the last one of the stage.
+        input_shape: Shape of the input of the network without the batch; empty if that is not
+            one tensor of floating point numbers.
     """
 
     shapes: tuple[tuple[int, ...], ...] = ()
     place: float = 0.0
     before: int = 0
+    input_shape: tuple[int, ...] = ()
 
 
 UNKNOWN_LAYERS = LaterLayers()
@@ -71,6 +74,8 @@ class SignalInput:
             follow each other, the farthest first.
         loss: Loss of the network.
         stage: Number of the stage, from 0.
+        stages: Number of stages.
+        network_input: Input of the network, (B, ...), if the signal needs it.
     """
 
     output: Tree
@@ -78,6 +83,8 @@ class SignalInput:
     received: tuple[Tensor | None, ...]
     loss: Loss
     stage: int
+    stages: int
+    network_input: Tree = None
 
 
 @dataclass(frozen=True)
@@ -131,6 +138,11 @@ class Signal(ABC):
     learns_from_gradient = False
     computes = True
     reach = 0
+
+    @property
+    def needs_input(self) -> bool:
+        """True if the error depends on the input of the network."""
+        return False
 
     def build_network(
         self,

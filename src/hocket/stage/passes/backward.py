@@ -13,7 +13,7 @@ from hocket.stage.core import StageCore
 from hocket.stage.graphs.runner import Differentiated
 from hocket.stage.in_flight import DeferredTarget, ForwardedBatch
 from hocket.stage.passes.back_propagate import back_propagate, require_graph
-from hocket.stage.passes.edges import backward_roots, to_outgoing
+from hocket.stage.passes.edges import backward_roots, network_input, to_outgoing
 from hocket.stage.passes.skip import skip_backward
 from hocket.stage.report import ActionReport, Number
 from hocket.stage.update.untrained import describe_names
@@ -54,7 +54,8 @@ def backward(core: StageCore, batch: int) -> ActionReport:
     core.runner.resume(batch)
     output = _output_of(core, forwarded)
     seen = map_tensors(Tensor.detach, output) if signal.learns_from_gradient else None
-    roots = backward_roots(core, batch, output, activation.targets, received)
+    inputs = network_input(core, activation)
+    roots = backward_roots(core, batch, output, activation.targets, received, inputs)
     leaves = tensors(forwarded.leaves)
     require_graph(roots, core.parts.index, chain(core.updater.parameters, leaves))
     targets: Number = None
