@@ -90,6 +90,7 @@ def test_gradients_that_go_equally_far_travel_as_one(reach, sent, monkeypatch):
     monkeypatch.setattr(Mailbox, "put", watched)
     train(DGL(reach=reach), mlp(4), data(mlp, 8))
     assert [packets[f"gradients from stage {k} to stage {k - 1}"] for k in (1, 2, 3)] == sent
+    assert [DGL(reach=reach).gradients_sent(k, 4) for k in (1, 2, 3)] == sent
 
 
 @pytest.mark.parametrize(

@@ -269,6 +269,25 @@ class Method:
         turn = self.accumulate - 1 if self.flush == "all-forward" else 0
         return turn + sum(sum(self.edge_delay(edge)) for edge in range(stage, stages - 1))
 
+    def gradients_sent(self, stage: int, stages: int) -> int:
+        """Return the gradients of each tensor that a stage sends back for a batch.
+
+        Those that may cross different numbers of further edges are sent side by side.
+
+        >>> from hocket.methods import DGL, FDG
+        >>> [method.gradients_sent(2, stages=5) for method in (DGL(), FDG(), DGL(reach=2))]
+        [0, 1, 2]
+        """
+        signal = self.signal
+        if stage == 0 or not (signal.needs_gradient or signal.learns_from_gradient):
+            return 0
+        if not signal.reach:
+            return 1
+        # Losses of this stage and of the last one whose gradients it sends on.
+        farthest = min(signal.reach, stage)
+        behind = min(signal.reach - 1, stages - 1 - stage)
+        return farthest - min(signal.reach - behind, stage) + 1
+
     def holds(self, stages: int) -> bool:
         """Return True if stages forward with older weights than their newest.
 

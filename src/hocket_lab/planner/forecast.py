@@ -219,14 +219,15 @@ def _stage_memory(
         sizes[use] = min(size, rest)  # all uses together are what was measured
         rest -= sizes[use]
     sizes["graphs"] = rest
-    answered = method.signal.needs_gradient or method.signal.learns_from_gradient
     sizes["packets"] = 0
     if stage > 0:
         ahead = _messages_ahead(method, stage - 1)
-        sizes["packets"] += profile.received_bytes * (ahead + answered)
+        answers = method.gradients_sent(stage, stages)
+        sizes["packets"] += profile.received_bytes * (ahead + answers)
     if stage < stages - 1:
         ahead = _messages_ahead(method, stage)
-        sizes["packets"] += profile.sent_bytes * (1 + answered * ahead)
+        answers = method.gradients_sent(stage + 1, stages)
+        sizes["packets"] += profile.sent_bytes * (1 + answers * ahead)
     return StageMemory(**{name: size / MIB for name, size in sizes.items()})
 
 

@@ -6,7 +6,7 @@ time and memory include copies of weights, heads, synthesizers, norms and update
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from statistics import fmean, median
 
@@ -104,7 +104,7 @@ def rehearse(
     activation = Activation(0, 0, inputs, (False,) * len(tensors(inputs)), targets)
     profiles = []
     for k, module in enumerate(copies):
-        next_stage = _NextStage()
+        next_stage = _NextStage(setup.method.gradients_sent(k + 1, len(copies)))
         weights = [*_parameters_and_buffers(module), *_parameters_and_buffers(networks[k])]
         parts = StageParts(
             index=k,
@@ -126,7 +126,7 @@ def rehearse(
                 batch_size=len(tensors(inputs)[0]),
                 seconds=_time_actions(stage, schedule, synchronized_clock(inputs), with_idle),
                 received_bytes=_size_bytes(activation.values),
-                sent_bytes=_size_bytes(sent.values),
+                sent_bytes=_size_bytes((sent.values, sent.network_input)),
                 weight_bytes=_size_bytes(weights),
                 trainable_bytes=_size_bytes([w for w in weights if w.requires_grad]),
                 optimizer_bytes=_optimizer_bytes(stage),
@@ -156,9 +156,7 @@ class _PreviousStage(_Stateless):
     def receive(self, batch: int) -> Activation:
         """Return a copy of the activation for this batch."""
         values = copy_tensors(self._activation.values)
-        return Activation(
-            batch, 0, values, self._activation.differentiable, self._activation.targets
-        )
+        return replace(self._activation, batch=batch, values=values)
 
     def send(self, packet: Gradient) -> None:
         """Discard the gradient."""
@@ -167,12 +165,16 @@ class _PreviousStage(_Stateless):
 class _NextStage(_Stateless):
     """Simulated next stage: sends random gradients of the first activation it received.
 
+    Args:
+        count: Number of gradients that it sends for each tensor.
+
     Attributes:
         first_activation: Activation that was received first; an empty one behind the last
             stage, which sends none.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, count: int) -> None:
+        self._count = count
         self.first_activation = Activation(0, 0, None, (), None)
         self._gradients: tuple[Tensor | None, ...] = ()
 
@@ -184,11 +186,10 @@ class _NextStage(_Stateless):
     def send(self, packet: Activation) -> None:
         """Keep a copy of the first activation, and draw its gradients."""
         if self.first_activation.values is None:
-            self.first_activation = Activation(
-                0, 0, copy_tensors(packet.values), packet.differentiable, packet.targets
-            )
+            self.first_activation = replace(packet, batch=0, values=copy_tensors(packet.values))
             self._gradients = tuple(
                 torch.randn_like(value) * GRADIENT_SCALE if flag else None
+                for _ in range(self._count)
                 for value, flag in zip(
                     tensors(packet.values), packet.differentiable, strict=True
                 )
