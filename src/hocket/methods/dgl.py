@@ -57,8 +57,8 @@ def DGL(
         depth: Number of the heads' hidden layers; 3 in the paper.
         similarity: Weight in [0, 1) of similarity matching in the loss of every stage but the
             last.
-        infopro: Weights of the reconstruction of the input and of the prediction at the first
-            stage, then at the last stage with a head; none for the prediction alone.
+        infopro: Weights of the reconstruction of the input and of the prediction; four for the
+            first stage and the last one with a head; none for the prediction alone.
         reach: Number of next stages from whose losses a stage learns as well; 0 for none.
         backward_delay: Ticks that a gradient travels to the stage before, if ``reach`` is
             above 0.

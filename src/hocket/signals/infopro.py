@@ -65,11 +65,13 @@ class InfoPro(Signal):
     one with such a loss are interpolated linearly.
 
     Attributes:
-        weights: l1 and l2 of the first stage, then of the last stage with such a loss.
+        weights: l1 and l2 of the first stage, then of the last stage with such a loss; two
+            numbers are for all stages.
         prediction: Signal of the head.
 
     Raises:
-        OptionError: There are not four weights, one is negative, or both of a stage are 0.
+        OptionError: There are not two or four weights, one is negative, or both of a stage are
+            0.
     """
 
     weights: tuple[float, ...]
@@ -78,14 +80,14 @@ class InfoPro(Signal):
     def __post_init__(self) -> None:
         problems = wrong_fields(self)
         if not problems and (
-            len(self.weights) != 4
+            len(self.weights) not in (2, 4)
             or min(self.weights) < 0
-            or not (any(self.weights[:2]) and any(self.weights[2:]))
+            or not (any(self.weights[:2]) and any(self.weights[-2:]))
         ):
             problems.append(
-                f"infopro is {list(self.weights)!r}; give four numbers from 0 on: weights of "
-                "reconstruction and prediction at the first stage, and at the last one before "
-                "the end, not both of a stage 0"
+                f"infopro is {list(self.weights)!r}; give two numbers from 0 on, not both 0: "
+                "weights of reconstruction and prediction; or four, of the first stage and of "
+                "the last one with a head"
             )
         if problems:
             raise OptionError(format_problems("a local loss cannot be built", problems))
@@ -116,7 +118,7 @@ class InfoPro(Signal):
         (head_loss,) = self.prediction.backward_roots(head, inputs).roots
         reconstruction = F.mse_loss(decoder(inputs.output), inputs.network_input)
         place = inputs.stage / max(inputs.stages - 2, 1)
-        first, last = self.weights[:2], self.weights[2:]
+        first, last = self.weights[:2], self.weights[-2:]
         of_input, of_targets = (
             a * (1 - place) + b * place for a, b in zip(first, last, strict=True)
         )

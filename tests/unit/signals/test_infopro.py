@@ -32,6 +32,14 @@ def test_both_weights_change_linearly_from_the_first_stage_to_the_last(stage, st
     torch.testing.assert_close(found.loss, weights[0] * parts[0] + weights[1] * parts[1])
 
 
+def test_two_weights_are_those_of_every_stage():
+    one, other = InfoPro((5, 1)), InfoPro((5, 1, 5, 1))
+    h, x, y = torch.randn(2, 4, 3, 3), torch.randn(2, 3, 6, 6), torch.tensor([1, 4])
+    network = one.build_network((4, 3, 3), (5,), LaterLayers(input_shape=(3, 6, 6))).eval()
+    given = SignalInput(h, y, (None,), cross_entropy, 1, 4, x)
+    assert one.backward_roots(network, given).loss == other.backward_roots(network, given).loss
+
+
 def test_the_head_starts_as_it_would_alone():
     """So that rows with and without a decoder differ in the loss alone."""
     starts = []
@@ -92,7 +100,7 @@ def test_its_bytes_count_in_a_replay_buffer(monkeypatch):
 
 @pytest.mark.parametrize("weights", [[1], [1, 1, 1, -1], [0, 0, 1, 1], [1, 1, 0, 0]], ids=str)
 def test_impossible_weights_are_refused(weights):
-    with pytest.raises(OptionError, match="give four numbers from 0 on"):
+    with pytest.raises(OptionError, match="give two numbers from 0 on"):
         DGL(infopro=weights)
 
 
