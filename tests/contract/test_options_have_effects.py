@@ -251,7 +251,9 @@ OTHER_VALUES = {
     "forward_delay": 2,
     "head": "cnn",
     "hold": "vertical",
+    "infopro": (1, 1, 1, 1),
     "linearize": "recompute",
+    "reach": 1,
     "reuse": 2,
     "shrink": 0.5,
     "similarity": 0.5,
@@ -270,6 +272,7 @@ NEEDED = {
     "reuse": {"buffer": 3},
     ("adl-official", "hold"): {"linearize": "stash"},
     ("pipedream-2bw", "forward_delay"): {"accumulate": 6},
+    ("dgl", "backward_delay"): {"reach": 1},
     ("bp", "epoch_end"): {"accumulate": 2},  # else nothing is in flight between two epochs
     ("dni", "epoch_end"): {"forward_delay": 1},
     ("cdni", "epoch_end"): {"forward_delay": 1},
@@ -283,7 +286,7 @@ def test_every_option_of_a_method_has_an_effect(method, name):
     default = method_options(method)[name]
     other = next(v for v in EITHER.get(name, (OTHER_VALUES.get(name),)) if v != default)
     beside = NEEDED.get(name, {}) | NEEDED.get((method, name), {})
-    net = conv if name in ("statistics", "head") else mlp
+    net = conv if name in ("statistics", "head", "infopro") else mlp
     seen = [
         left_by(build_method(method, **beside, **{name: value}), net)
         for value in (default, other)

@@ -127,6 +127,8 @@ def build_signals(
         OptionError: An output is not what a signal needs.
     """
     # Forward the sample, to know the shapes on its way.
+    is_real = isinstance(sample, torch.Tensor) and sample.is_floating_point()
+    input_shape = tuple(sample.shape[1:]) if is_real else ()
     signals = [setup.method.signal] * (len(modules) - 1) + [Objective()]
     shapes: list[tuple[int, ...]] = []
     dtypes: list[torch.dtype] = []
@@ -148,7 +150,7 @@ def build_signals(
 
             # The shape that the stage sends on.
             real = isinstance(value, torch.Tensor) and value.is_floating_point()
-            if k < len(modules) - 1 and not signals[k].needs_gradient and not real:
+            if k < len(modules) - 1 and signals[k].computes and not real:
                 raise OptionError(
                     f"method {setup.method.name!r}: the output of stage {k} is not one tensor "
                     "of floating point numbers, which its signal needs; cut elsewhere, or "
@@ -163,7 +165,8 @@ def build_signals(
     for k, signal in enumerate(signals):
         shapes_behind = tuple(chain.from_iterable(hidden[k + 1 :]))[:-1]
         before = max(sum(map(len, hidden[: k + 1])) - 1, 0)
-        later = LaterLayers(shapes_behind, k / max(len(modules) - 2, 1), before)
+        place = k / max(len(modules) - 2, 1)
+        later = LaterLayers(shapes_behind, place, before, input_shape)
         with seeded_rng(setup.seed, k, 0, "signal", setup.device):
             network = signal.build_network(shapes[k], output_shape, later)
         networks.append(network.to(dtypes[k]))
