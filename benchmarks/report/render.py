@@ -195,8 +195,7 @@ VIEWS: Mapping[str, View] = {
     "versions": View(versions_table),
     "integrations": View(integrations_table),
     "newcomer": View(newcomer_table),
-    # Earlier names of measurements.
-    "faults": View(faults_table),
+    # An earlier name.
     "rejoin": View(kill_recovery_table),
     SWEEP: View(lambda record: results_with_legend(vars(record))),
 }

@@ -1,6 +1,5 @@
 """``python -m benchmarks``: every measurement is a command named like its file."""
 
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -15,7 +14,6 @@ from benchmarks.kill_recovery import KillRecoverySettings
 from benchmarks.link import LinkSettings, measure_link
 from benchmarks.overhead import OverheadSettings
 from benchmarks.speed import SpeedSettings
-from benchmarks.study_times import StudyTimesSettings
 from benchmarks.target import TargetSettings
 from benchmarks.versions import VersionsSettings
 from hocket.errors import OptionError
@@ -54,10 +52,8 @@ def test_a_measurement_is_run_and_rendered(tmp_path, capsys):
     assert line.endswith("| 0 | - | - | - |")
 
 
-OF_TARGET = partial(TargetSettings, characters=None)
 NO_ROWS = (
     "adl:accumulate=4",
-    "fdg:extra_delay=1",
     "fdg:cut=conv1",
     "independent",
     "ddp",
@@ -83,15 +79,14 @@ REFUSED = [
     (link, {"rows": ["fdg:extra_dely=1"]}, "unknown option 'extra_dely'"),
     (OverheadSettings, {"rows": (), "pairs": 0, "steps": 0}, "pairs is 0; rows is empty"),
     (SpeedSettings, {"rows": (), "steps": 0, "at_once": 0}, "steps is 0; at_once is 0"),
-    (StudyTimesSettings, {"baselines": ("diloco",)}, "'diloco' does not wait for"),
-    (OF_TARGET, {"links": ("fast",), "updates": 0}, "the link is 'fast'; updates is 0"),
-    (OF_TARGET, {"rates": (), "warmup": -1}, "rates is empty; warmup is -1"),
+    (TargetSettings, {"links": ("fast",), "updates": 0}, "the link is 'fast'; updates is 0"),
+    (TargetSettings, {"rates": (), "warmup": -1}, "rates is empty; warmup is -1"),
+    (TargetSettings, {"updates": 9, "machines": (2,)}, "warmup is 100; machines is 2"),
     (
-        OF_TARGET,
+        TargetSettings,
         {"batch": 15, "rows": NO_ROWS},
-        "accumulates 4 gradients; 'fdg:extra_delay=1' has an extra delay; 'fdg:cut=conv1' "
-        "names its cut; 'independent' trains each network alone; 'ddp' divides the batch of 15 "
-        "by 2; 'diloco' divides",
+        "accumulates 4 gradients; 'fdg:cut=conv1' names its cut; 'independent' trains each "
+        "network alone; 'ddp' divides the batch of 15 by 2; 'diloco' divides",
     ),
     (VersionsSettings, {"tests": ("tests/none",), "threads": 0}, "threads is 0; no tests/none"),
 ]
