@@ -169,6 +169,10 @@ STEPS, COMPILED = column("overhead"), column("overhead-compiled")
 GOAL, FIRST_STEPS = column("overhead", "goal"), earlier("e128f00", "overhead")
 HELD, SHORT = column("overhead", "allocated_mib"), column("overhead", "above_ms")
 AGAIN = [x for x, how in column("overhead", "linearize").items() if how == "recompute"]
+LEAST_MIB, MOST_MIB = (
+    {label: sum(mib) for label, mib in column("memory", "measured", stages=stages).items()}
+    for stages in (2, 6)
+)
 VERSIONS = read("versions")["rows"]
 TORCH, PYTHON = ([".".join(r[n].split(".")[:2]) for r in VERSIONS] for n in ("torch", "python"))
 
@@ -318,6 +322,10 @@ MEASURED = {
         *span([SHORT[label] for label in SHORT if "own forward" in label]),
         *span([SHORT[label] for label in SHORT if "plain forward" in label]),
     ],
+    "of a reversible network": [
+        *(MOST_MIB[label] for label in ("adl:accumulate=4", "paci:accumulate=4", "petra")),
+    ],
+    "With two stages `petra`": [LEAST_MIB["petra"], LEAST_MIB["fdg"]],
     "chosen tests pass": [tuple(r["passed"] for r in VERSIONS), *TORCH, *span(PYTHON)],
 }
 FIGURES = {"README.md": README, "docs/results.md": RESULTS, "docs/measured.md": MEASURED}
