@@ -35,6 +35,8 @@ class StageParts:
         seed_offset: Number that is added to the seed, so that replicas draw different dropout.
         reduction: Builds what adds up gradients over replicas; None without replicas.
         names: Names of its parameters, buffers and layers in the network.
+        previous_inverts: The stage before computes its input from its output, which it gets
+            back with the gradient.
     """
 
     index: int
@@ -50,6 +52,7 @@ class StageParts:
     seed_offset: int = 0
     reduction: BuildReduction | None = None
     names: NetworkNames = field(default_factory=NetworkNames)
+    previous_inverts: bool = False
 
     @property
     def is_last(self) -> bool:

@@ -111,6 +111,8 @@ class Updater:
             self._reduction.finish()
         if self.remedies:
             self.remedies.correct_gradient(then)
+            if not self.remedies.takes(staleness):
+                return self.accumulator.take()
             self.remedies.after_backward(staleness)
         return self.accumulator.add(self._clip.of_batch)
 
