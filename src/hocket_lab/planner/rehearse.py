@@ -118,9 +118,8 @@ def rehearse(
     profiles = []
     inverting = [inverts(method, module, k, len(copies)) for k, module in enumerate(copies)]
     for k, module in enumerate(copies):
-        next_stage = _NextStage(
-            setup.method.gradients_sent(k + 1, len(copies)), returns_output=inverting[k]
-        )
+        count = method.gradients_sent(k + 1, len(copies))
+        next_stage = _NextStage(count, returns_output=inverting[k])
         weights = [*_parameters_and_buffers(module), *_parameters_and_buffers(networks[k])]
         parts = StageParts(
             index=k,

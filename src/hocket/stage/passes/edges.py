@@ -41,13 +41,6 @@ def graph_leaves(activation: Activation) -> Tree:
     )
 
 
-def network_input(core: StageCore, activation: Activation) -> Tree:
-    """Return the input of the network, if the signal needs it; None otherwise."""
-    if not core.parts.signal.needs_input:
-        return None
-    return activation.values if core.parts.index == 0 else activation.network_input
-
-
 def with_computed_input(
     core: StageCore, forwarded: ForwardedBatch, received: tuple[Tensor | None, ...]
 ) -> tuple[ForwardedBatch, tuple[Tensor | None, ...]]:
@@ -74,6 +67,13 @@ def with_computed_input(
     leaves = graph_leaves(replace(forwarded.activation, values=inputs))
     kept = linearizer.rebuild_output(module, leaves, ForwardState({}, {}))
     return forwarded._replace(leaves=leaves, output=kept), gradients
+
+
+def network_input(core: StageCore, activation: Activation) -> Tree:
+    """Return the input of the network, if the signal needs it; None otherwise."""
+    if not core.parts.signal.needs_input:
+        return None
+    return activation.values if core.parts.index == 0 else activation.network_input
 
 
 def backward_roots(
