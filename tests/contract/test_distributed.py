@@ -145,6 +145,13 @@ IN_REACH = [
     Case("dgl", "conv", options=(("reach", 1),)),
     Case("dgl", "conv", options=(("infopro", (3, 0, 0, 1)), ("reach", 2))),
     Case("dgl", options=(("reach", 2),), trainer=(("codec", Integers()),)),
+    Case(
+        "dgl",
+        "brittle",
+        options=(("reach", 2),),
+        trainer=(("on_nan", "skip"),),
+        spoiled=((2, nan), (5, 1 + BACKWARD)),
+    ),
 ]
 DISTINCT = distinct(CASES)
 WORLDS = {

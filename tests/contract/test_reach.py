@@ -107,6 +107,11 @@ def test_an_impossible_reach_is_refused(name, options, message):
         build_method(name, **options)
 
 
+def test_inverted_stages_have_no_reach():
+    with pytest.raises(OptionError, match="linearize='invert' with reach=2"):
+        replace(DGL(reach=2), linearize="invert")
+
+
 def test_free_stages_have_no_reach():
     free = build_method("dgl-async")
     with pytest.raises(OptionError, match="replay draws batches from a buffer"):

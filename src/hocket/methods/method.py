@@ -216,6 +216,11 @@ class Method:
                 "the old weights of its forward, which are those of linearize='stash' with "
                 "gradients from the next stage; leave hold at 'newest'"
             )
+        if signal.reach and linearize == "invert":
+            problems.append(
+                f"linearize='invert' with reach={signal.reach}: an inverted stage learns from "
+                "one gradient of its output; use another linearize, or no reach"
+            )
         if self.free_running and (signal.needs_gradient or signal.learns_from_gradient):
             problems.append(
                 "replay draws batches from a buffer, but the signal needs an answer for each "

@@ -61,8 +61,8 @@ def backward(core: StageCore, batch: int) -> ActionReport:
         forwarded, received = with_computed_input(core, forwarded, received)
     output = _output_of(core, forwarded)
     seen = map_tensors(Tensor.detach, output) if signal.learns_from_gradient else None
-    inputs = network_input(core, activation)
-    roots = backward_roots(core, batch, output, activation.targets, received, inputs)
+    x = network_input(core, activation)
+    roots = backward_roots(core, batch, output, activation.targets, received, x)
     leaves = tensors(forwarded.leaves)
     require_graph(roots, core.parts.index, chain(core.updater.parameters, leaves))
     targets: Number = None
