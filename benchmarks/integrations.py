@@ -1,4 +1,4 @@
-"""Where people train already: the tests of each integration, and the versions they ran with."""
+"""Tests of each integration, with the versions of what it integrates."""
 
 import sys
 from collections.abc import Mapping, Sequence

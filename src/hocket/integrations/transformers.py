@@ -3,7 +3,6 @@
 import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from copy import copy
 from dataclasses import replace
 from functools import partial
 from itertools import islice
@@ -28,9 +27,9 @@ from hocket.training.trainer import Trainer
 
 try:
     import transformers
-    from accelerate.data_loader import prepare_data_loader
     from transformers import trainer_utils
 
+    from hocket.integrations.lone_trainer import compose_lone_trainer
     from hocket.integrations.training_arguments import check_arguments, refuse_callbacks
 except ImportError as error:
     raise missing_extra("transformers", "transformers", "StageTrainer") from error
@@ -99,7 +98,7 @@ class StageTrainer:
         self._accumulate = method.accumulate
         check_arguments(args, method)
         # Let their Trainer evaluate with the stages, and save them.
-        self._theirs = theirs = _compose(
+        self._theirs = theirs = compose_lone_trainer(
             model,
             args,
             accumulate=self._accumulate,
@@ -365,46 +364,6 @@ class StageTrainer:
         groups = [{"params": p, "weight_decay": d} for p, d in zip(split, decays, strict=True)]
         optimizer: Optimizer = kind(groups, **options)
         return optimizer
-
-
-def _compose(
-    model: transformers.PreTrainedModel,
-    args: transformers.TrainingArguments,
-    accumulate: int,
-    **options: Any,
-) -> transformers.Trainer:
-    """Return a `Trainer` of theirs that is alone in each process, and moves no model.
-
-    Args:
-        model: The model.
-        args: The arguments.
-        accumulate: Number of batches in a step.
-        **options: Other options of it.
-    """
-    # Change a copy of the arguments: here is one process, whose stages have the devices.
-    pins = args.dataloader_pin_memory and args.device.type == "cuda"
-    args, world = copy(args), copy(args.distributed_state)
-    vars(world).update(num_processes=1, distributed_type="NO")
-    vars(args).update(
-        _setup_devices=torch.device("cpu"),
-        _n_gpu=1,
-        distributed_state=world,
-        average_tokens_across_devices=False,
-        dataloader_pin_memory=pins,
-        gradient_accumulation_steps=accumulate,
-    )
-    # Let it read all data, and gather no outputs, as each process has all of them.
-    theirs = transformers.Trainer(model, args, **options)
-    theirs.accelerator.prepare = partial(
-        prepare_data_loader,
-        num_processes=1,
-        process_index=0,
-        use_seedable_sampler=True,
-        data_seed=args.data_seed,
-    )
-    theirs.accelerator.gather = lambda values: values
-    theirs.accelerator.pad_across_processes = lambda values, **_: values
-    return theirs
 
 
 def _choose_cuts(model: transformers.PreTrainedModel, stages: int | Plan) -> int | Plan:
