@@ -19,9 +19,9 @@ MEASUREMENTS = {
     "kill-recovery": "Measure what it costs when a stage is killed.",
     "link": "Time methods and baselines on two nodes over links of several rates.",
     "newcomer": "Time a new environment, from pip to a model in two processes.",
+    "memory": "Predict and measure the memory of stages over the delay.",
     "overhead": "Compare the serial engine with a plain PyTorch loop.",
     "speed": "Compare the samples per second of methods and baselines.",
-    "study-times": "Measure the time to the target of a study, with a process for each stage.",
     "target": "Measure the time to a loss on two nodes over links, of methods and baselines.",
     "versions": "Run tests under another version of Python or PyTorch.",
 }

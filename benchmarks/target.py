@@ -1,60 +1,59 @@
-"""Time to a test loss on two nodes over links: updates to it, times seconds of an update."""
+"""Time to a test loss on machines over links: updates to it, times seconds of an update."""
 
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from math import inf
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from cyclopts import Parameter
 
 from benchmarks.harness.balance import Balancer
+from benchmarks.harness.forecast_times import forecast_updates
 from benchmarks.harness.kept_results import KeptResults
-from benchmarks.harness.link_times import (
-    NODES,
-    TimedRow,
-    link_problems,
-    parse_link,
-    time_over_link,
-)
-from benchmarks.harness.real_run import beside_product, run_training
+from benchmarks.harness.link_times import NODES, TimedRow, link_problems, time_over_link
 from benchmarks.harness.record import Record
 from benchmarks.harness.run_workload import RunWorkload
 from benchmarks.harness.settings import check_settings
-from benchmarks.harness.updates_to_target import StoppedError, Trainings, shorten_text
-from benchmarks.harness.workload import torch_threads
+from benchmarks.harness.updates_to_target import (
+    Curve,
+    StoppedError,
+    Trainings,
+    best_rate,
+    final_loss,
+    stays_below,
+)
 from benchmarks.peers.decoupled import Decoupled
 from benchmarks.peers.row import Row
 from benchmarks.peers.rows import (
     BASE,
     LOCAL,
     accumulated,
+    as_method,
     build_baseline,
     is_method,
     parse_row,
     trained_row,
 )
-from hocket.errors import OptionError
 from hocket.options import Named
 from hocket.partition import Plan
-from hocket.partition.costs.device import Device
 from hocket.runs.config import parse_config
-from hocket_lab.planner.predict import predict_all
-from hocket_lab.planner.rehearsals import Candidate
 
 ROWS = (
     "bp", "bp-all", "ddp", "1f1b:microbatches=4", "hocket-1f1b:accumulate=4",
-    "local-sgd:steps=16", "diloco:steps=4", "diloco:steps=16",
-    "fdg", "adl:accumulate=4", "pipedream-2bw:accumulate=4",
-    "paci:accumulate=4", "paci:accumulate=4+predict", "paci:accumulate=4,codec=int8+predict",
-    "dgl", "dgl:codec=int8",
+    "local-sgd:steps=16", "local-sgd:steps=64", "diloco:steps=16", "diloco:steps=64",
+    *(
+        f"{method}:accumulate=4{codec}{delay}+predict"
+        for method in ("paci", "adl")
+        for codec in ("", ",codec=int8")
+        for delay in ("", ",extra_delay=1")
+    ),
+    "fdg+predict", "dgl",
 )  # fmt: skip
-"""Rows of the study in docs/results.md."""
-KEPT = (
-    "network", "data", "characters", "batch", "updates", "every", "optimizer", "warmup", "seed",
-    "threads",
-)  # fmt: skip
+"""Rows of the study of two machines."""
+KEPT = ("network", "data", "batch", "updates", "every", "optimizer", "warmup", "threads")
 """Settings on which trainings depend that are kept."""
 
 
@@ -66,29 +65,32 @@ class TargetSettings:
     Attributes:
         out: Folder of the record, of the trainings, and of times that were measured already.
         data_dir: Folder of the data, or its file, for data sets that read files.
-        rows: Rows; methods with their own options, ``codec`` and remedies. The extra
-            delays that hide a link are added by the planner. Rows of baselines that wait for
-            all gradients have the updates of back-propagation.
-        links: Links between the nodes, as for `hocket plan`; ``none`` for no limit.
-        target: Test loss to reach.
+        rows: Rows; methods with their own options, ``extra_delay``, ``codec`` and remedies.
+            Rows of baselines that wait for all gradients have the updates of back-propagation.
+        links: Links between the machines, as for `hocket plan`; ``none`` for no limit.
+        machines: Numbers of machines besides two, which are not there: rows of Hocket without
+            a codec are trained for them at the best rate for two, and seconds of an update
+            are forecast by the planner; for two as well, to compare with what is timed.
+        target: Test loss that a run reaches with the first evaluation from which it stays
+            there.
         updates: Updates of each training.
         every: Updates between evaluations.
-        rates: Learning rates, of which each row takes its best.
-        warmup: Updates in which the rate rises to its value, linearly, from a tenth.
-        seed: Seed of weights and batches.
+        rates: Learning rates that each row tries. While the best is the least or the largest,
+            its half or double is tried.
+        most_rates: Most rates that a row tries.
+        warmup: Updates in which the rate rises to its value. It then falls to 0 as a cosine.
+        seeds: Seeds of weights and batches. The first one chooses the rate, and is the one of
+            further machines.
         batch: Samples of an update; a method that accumulates M gradients gets batch / M a
             tick.
         network: Name in the zoo, with options.
         data: Data set, with options.
-        characters: Characters of a text that are used, the test's tenth among them; None for
-            all, and for data that are no text.
         optimizer: An optimizer of torch.optim, without its rate.
         threads: PyTorch threads of each process.
         jobs: Trainings at a time.
         repetitions: Rounds in which every row has one turn, for each link.
         seconds: Length of a turn.
-        confirm: Rows of the record, with their extra delays, that are run over the last link
-            to the target.
+        only_train: Leave times and record for another call, on a quiet machine.
 
     Raises:
         OptionError: A setting is out of range.
@@ -98,22 +100,23 @@ class TargetSettings:
     data_dir: Path | None = None
     rows: Sequence[str] = ROWS
     links: Sequence[str] = ("none", "1Gbit,20ms", "100Mbit,20ms")
-    target: float = 2.4
-    updates: int = 150
-    every: int = 10
+    machines: Sequence[int] = (3, 6)
+    target: float = 1.7
+    updates: int = 1000
+    every: int = 25
     rates: Sequence[float] = (0.0005, 0.001)
-    warmup: int = 30
-    seed: int = 0
-    batch: int = 16
+    most_rates: int = 4
+    warmup: int = 100
+    seeds: Sequence[int] = (0, 1)
+    batch: int = 64
     network: str = "gpt:depth=6,heads=6,width=384"
     data: str = "text:context=64"
-    characters: int | None = 100_000
     optimizer: str = "AdamW:betas=[0.9,0.99],weight_decay=0.1"
     threads: int = 1
     jobs: int = 2
     repetitions: int = 3
     seconds: float = 4
-    confirm: Sequence[str] = ()
+    only_train: bool = False
 
     def __post_init__(self) -> None:
         problems = link_problems(self.links)
@@ -124,8 +127,6 @@ class TargetSettings:
                     f"{row!r} accumulates {parts} gradients; give a batch that is a multiple "
                     f"of it instead of {self.batch}"
                 )
-            if "extra_delay" in Row.parse(row).options:
-                problems.append(f"{row!r} has an extra delay, which the planner chooses")
             if (name := Row.parse(row).name) == "independent":
                 problems.append(f"{row!r} trains each network alone, and has no common loss")
             if name in ("ddp", *LOCAL) and self.batch % NODES:
@@ -134,6 +135,13 @@ class TargetSettings:
                 )
             if {"cut", "speeds"} & Row.parse(row).options.keys():
                 problems.append(f"{row!r} names its cut, and all rows have one by their times")
+        problems += [
+            f"machines is {count}; give more than {NODES}, which are measured"
+            for count in self.machines
+            if count <= NODES
+        ]
+        if self.warmup >= self.updates:
+            problems.append(f"warmup is {self.warmup}; give less than {self.updates} updates")
         check_settings(
             "cannot measure times to a loss",
             self,
@@ -141,7 +149,7 @@ class TargetSettings:
                 0: ("warmup",),
                 1: ("updates", "every", "batch", "threads", "jobs", "repetitions"),
             },
-            not_empty=("rows", "links", "rates"),
+            not_empty=("rows", "links", "rates", "seeds"),
             problems=problems,
         )
 
@@ -167,14 +175,12 @@ def measure_target(settings: TargetSettings = DEFAULTS) -> int:
     parameters = measurement.work(BASE).parameter_count()
     record = Record.from_settings("target", settings, parameters=parameters)
     try:
-        record = record.with_rows(measurement.rows())
+        trained = measurement.train()
     except StoppedError as error:
         print(error, file=sys.stderr)
         return 130
-    record.write(settings.out)
-    for row in settings.confirm:
-        measurement.confirm(row, record.rows)
-        record.write(settings.out)
+    if not settings.only_train:
+        record.with_rows(measurement.rows(trained)).write(settings.out)
     return 0
 
 
@@ -195,151 +201,139 @@ class TargetMeasurement:
         self._base = {
             "network": settings.network,
             "data": settings.data,
-            "data_dir": shorten_text(settings.data_dir, settings.characters, settings.out),
             "batch_size": settings.batch,
             "updates": settings.updates,
             "evaluate_every": settings.every,
             "optimizer": settings.optimizer,
+            "warmup_updates": settings.warmup,
+            "scheduler": f"CosineAnnealingLR:T_max={settings.updates - settings.warmup}",
+            "scheduler_unit": "update",
             "threads": settings.threads,
         }
-        if settings.warmup:
-            warmup = f"LinearLR:start_factor=0.1,total_iters={settings.warmup}"
-            self._base |= {"scheduler": warmup, "scheduler_unit": "update"}
-        if settings.data_dir is None:
-            del self._base["data_dir"]
+        if settings.data_dir is not None:
+            self._base["data_dir"] = str(settings.data_dir)
+        parsed = {row: Row.parse(row) for row in dict.fromkeys(settings.rows)}
+        self._scaled = [
+            row
+            for row, one in parsed.items()
+            if as_method(one) is not None and "codec" not in one.options
+        ]
 
-    def rows(self) -> list[dict[str, Any]]:
-        """Return the rows of the record: every row, and its extra delays, over every link."""
-        settings = self._settings
-        over = {link: self._with_delays(link) for link in settings.links}
-        needed = [BASE, *(trained_row(row) for rows in over.values() for row in rows)]
-        trained = self.trainings.run(list(dict.fromkeys(needed)))
-        found = []
-        for link, rows in over.items():
-            times = self._times(link, rows)
-            of_link = [
-                self._row(row, link, times[row], trained[trained_row(row)]) for row in rows
-            ]
-            best = min(
-                (row["seconds"] for row in of_link if row["synchronous"] and row["seconds"]),
-                default=None,
-            )
-            for row in of_link:
-                known = best is not None and row["seconds"] is not None
-                row["beside_best"] = row["seconds"] / best if known else None
-            found += of_link
-        return found
-
-    def confirm(self, row: str, rows: Sequence[dict[str, Any]]) -> None:
-        """Run a row over the last link for its updates, and add the result to its row.
-
-        Args:
-            row: The row, with its extra delay.
-            rows: The rows of the record.
+    def train(self) -> dict[int, dict[str, dict[str, Any]]]:
+        """Train what has no result yet; return results by number of machines and by row.
 
         Raises:
-            OptionError: No such row has reached the target over that link.
-            HocketError: A process failed.
+            StoppedError: A signal stopped it.
+            HocketError: A training failed.
         """
-        link = self._settings.links[-1]
-        label = Row.parse(row).label
-        chosen = [one for one in rows if one["row"] == label and one["link"] == link]
-        if not chosen or chosen[0]["updates"] is None:
-            raise OptionError(
-                f"cannot confirm {row!r}: no row of this name has reached the target over "
-                f"{link}"
-            )
-        (one,) = chosen
-        name, asked = _real_run(row, one)
-        timed = self._timed_row(row, one["learning_rate"])
-        ran = self._results.find(name, asked, lambda: run_training(timed, link, one["updates"]))
-        one["confirmed"] = beside_product(ran, one["seconds"])
-
-    @cached_property
-    def trainings(self) -> Trainings:
-        """The trainings, with the cut that all rows of methods have."""
         settings = self._settings
-        return Trainings(
-            folder=settings.out / "trainings",
-            base=self._base,
-            cuts=self.cuts,
-            rates=settings.rates,
-            seed=settings.seed,
-            target=settings.target,
-            jobs=settings.jobs,
-        )
+        first, *others = settings.seeds
+        trainings = self.trainings(NODES)
+        rows = list(dict.fromkeys([BASE, *map(trained_row, settings.rows)]))
+        found = trainings.search(rows, settings.rates, settings.most_rates, first)
+        best = {row: best_rate(curves, settings.updates) for row, curves in found.items()}
+        runs = {row: [curves[best[row]]] for row, curves in found.items()}
 
-    @cached_property
-    def cuts(self) -> tuple[str, ...]:
-        """Cut of the network by measured times, which stays when the measurement goes on."""
-        return tuple(self._results.find("cuts.json", {}, self._balance))
+        # Other seeds and other numbers of machines have the best rates.
+        for seed in others:
+            again = trainings.run({row: [best[row]] for row in rows}, seed)
+            for row, curves in again.items():
+                runs[row] += curves.values()
+        trained = {NODES: {row: self._result(found[row], runs[row]) for row in rows}}
+        scaled = {row: [best[row]] for row in self._scaled if is_method(row)}
+        for machines in settings.machines:
+            alone = self.trainings(machines).run(scaled, first)
+            trained[machines] = {BASE: trained[NODES][BASE]} | {
+                row: self._result(curves, [*curves.values()]) for row, curves in alone.items()
+            }
+        return trained
 
-    def work(self, row: str, rate: float | None = None) -> RunWorkload:
-        """Return the work of a tick of a row.
+    def rows(self, trained: Mapping[int, Mapping[str, Any]]) -> list[dict[str, Any]]:
+        """Return the rows of the record: those that are timed, and then those forecast.
 
         Args:
-            row: The row.
-            rate: Learning rate; the least one, for times that do not depend on it, if None.
+            trained: Results of the trainings, by number of machines and by row.
         """
         settings = self._settings
-        rate = min(settings.rates) if rate is None else rate
-        optimizer = Named.parse(settings.optimizer).with_option("lr", rate)
+        times = [
+            {"row": row, "link": link, "machines": len(found["peak_mib"]), **found}
+            for link in settings.links
+            for row, found in self._times(link).items()
+        ]
+        for machines in (NODES, *settings.machines):
+            for found in self._forecasts(machines):
+                times.append({"machines": machines, "forecast": True, **found})
+        rows = []
+        for found in times:
+            row, own = found["row"], trained[max(NODES, found["machines"])]
+            result = own[trained_row(row)]
+            seconds = (
+                None if result["updates"] is None else result["updates"] * found["update_s"]
+            )
+            names = {"row": Row.parse(row).label, "decoupled": is_method(row)}
+            rows.append({**found, **names, **result, "seconds": seconds})
+        return rows
+
+    def cuts(self, machines: int) -> tuple[str, ...]:
+        """Return the cut by measured times, which stays when the measurement goes on."""
+        return tuple(
+            self._results.find(
+                f"cuts-{machines}.json",
+                {},
+                lambda: list(
+                    Balancer(self.work(BASE)).plan(range(machines), microbatches=1).cuts
+                ),
+            )
+        )
+
+    def trainings(self, machines: int) -> Trainings:
+        """Return the trainings for a number of machines."""
+        folder = self._settings.out / "trainings" / f"{machines}-machines"
+        return Trainings(folder, self._base, self.cuts(machines), self._settings.jobs)
+
+    def work(self, row: str) -> RunWorkload:
+        """Return the work of a tick of a row; times do not depend on its learning rate."""
+        settings = self._settings
+        optimizer = Named.parse(settings.optimizer).with_option("lr", min(settings.rates))
         own = {
             "method": BASE,
             "stages": 1,
             "batch_size": settings.batch // accumulated(row),
             "optimizer": str(optimizer),
-            "seed": settings.seed,
+            "seed": settings.seeds[0],
         }
         config = parse_config({**self._base, **own}, f"row {row!r}")
         return RunWorkload.of(config, stages=NODES, threads=settings.threads)
 
-    def _balance(self) -> list[str]:
-        plan = Balancer(self.work(BASE)).plan(range(NODES), microbatches=1)
-        return list(plan.cuts)
+    def _result(self, curves: Mapping[float, Curve], runs: Sequence[Curve]) -> dict[str, Any]:
+        """Return what is recorded of the trainings of a row.
 
-    def _with_delays(self, link: str) -> list[str]:
-        """Return all rows, and methods again with extra delays that hide a link."""
-        rows = list(dict.fromkeys(self._settings.rows))
-        methods = [row for row in rows if is_method(row)]
-        asked = {"link": link, "methods": methods}
-        name = f"delays-{Named(link).slug}.json"
-        delays = self._results.find(name, asked, lambda: self._hiding_delays(link, methods))
-        pairs = zip(methods, delays, strict=True)
-        hidden = {
-            row: str(Row.parse(row).with_option("extra_delay", delay))
-            for row, delay in pairs
-            if delay
-        }
-        return [one for row in rows for one in (row, hidden.get(row)) if one is not None]
-
-    def _hiding_delays(self, link: str, methods: Sequence[str]) -> list[int]:
-        """Return the extra delay of each method that hides a link, as the planner finds it.
-
-        Codecs are not forecast: a row with one has the delay of the same row without it.
+        Args:
+            curves: Curves of the first seed by learning rate.
+            runs: The curve of each seed at the best rate.
         """
-        if (known := parse_link(link)) is None:
-            return [0] * len(methods)
-        names = {row: self.trainings.options(row)["method"] for row in methods}
-        ticks = {name: accumulated(name) for name in names.values()}
-        delays: dict[str, int] = {}
-        devices = (Device(link=known),) * NODES
-        with torch_threads(self._settings.threads):
-            for count in set(ticks.values()):  # what is rehearsed together has equal batches
-                together = [name for name in ticks if ticks[name] == count]
-                forecasts = predict_all(
-                    self.work(together[0]).network_and_batch,
-                    [Candidate(name, self.cuts, devices=devices) for name in together],
-                    contended=True,
-                )
-                for name, forecast in zip(together, forecasts, strict=True):
-                    delays[name] = max(forecast.hiding_delay, default=0)
-        return [delays[names[row]] for row in methods]
+        settings = self._settings
+        rate = best_rate(curves, settings.updates)
+        losses = [final_loss(curve, settings.updates) for curve in runs]
+        reached = [
+            stays_below(curve, settings.target) if loss <= settings.target else None
+            for curve, loss in zip(runs, losses, strict=True)
+        ]
+        counted = [updates for updates in reached if updates is not None]
+        return {
+            "learning_rate": rate,
+            "at_edge": len(curves) > 1 and rate in (min(curves), max(curves)),
+            "reached": reached,
+            "updates": fmean(counted) if counted == reached else None,
+            "final_loss": None if inf in losses else fmean(losses),
+            "curve": list(runs[0]),
+        }
 
-    def _times(self, link: str, rows: Sequence[str]) -> dict[str, Any]:
+    def _times(self, link: str) -> dict[str, Any]:
         """Return the times of rows over a link, measured once."""
         settings = self._settings
-        asked: dict[str, Any] = {"link": link, "rows": list(rows)}
+        rows = list(dict.fromkeys(settings.rows))
+        asked: dict[str, Any] = {"link": link, "rows": rows}
         asked |= {"repetitions": settings.repetitions, "seconds": settings.seconds}
         timed: dict[str, Any] = self._results.find(
             f"times-{Named(link).slug}.json",
@@ -353,37 +347,22 @@ class TargetMeasurement:
         )
         return timed
 
-    def _timed_row(self, row: str, rate: float | None = None) -> TimedRow:
-        work = self.work(row, rate)
+    def _forecasts(self, machines: int) -> list[dict[str, Any]]:
+        """Return forecasts for a number of machines over all links, made once."""
+        settings = self._settings
+        asked = {"links": list(settings.links), "rows": self._scaled}
+        found: list[dict[str, Any]] = self._results.find(
+            f"forecasts-{machines}.json",
+            asked,
+            lambda: forecast_updates(
+                self._scaled, settings.links, self.cuts(machines), self.work
+            ),
+        )
+        return found
+
+    def _timed_row(self, row: str) -> TimedRow:
+        work = self.work(row)
         baseline = build_baseline(row, work, Balancer(work))
         if isinstance(baseline, Decoupled):
-            baseline = replace(baseline, plan=Plan(self.cuts))
+            baseline = replace(baseline, plan=Plan(self.cuts(NODES)))
         return TimedRow(row, baseline, work)
-
-    def _row(
-        self, row: str, link: str, times: Mapping[str, float], trained: Mapping[str, Any]
-    ) -> dict[str, Any]:
-        """Return a row of the record."""
-        updates = trained["updates"]
-        values = {
-            "row": Row.parse(row).label,
-            "link": link,
-            "synchronous": trained_row(row) == BASE,
-            **trained,
-            **times,
-            "seconds": None if updates is None else updates * times["update_s"],
-        }
-        ran = self._results.get(*_real_run(row, values))
-        confirmed = None if ran is None else beside_product(ran, values["seconds"])
-        return values | {"confirmed": confirmed}
-
-
-def _real_run(row: str, values: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
-    """Return the file of a real run of a row, and all that its result depends on.
-
-    Args:
-        row: The row, with its extra delay.
-        values: Its row of the record.
-    """
-    name = f"confirmed-{Row.parse(row).slug}-{Named(values['link']).slug}.json"
-    return name, {key: values[key] for key in ("row", "link", "learning_rate", "updates")}

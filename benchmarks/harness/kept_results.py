@@ -27,22 +27,12 @@ class KeptResults:
             asked: Everything that the result depends on, as plain JSON.
             measure: Returns the result, as plain JSON.
         """
-        if (found := self.get(name, asked)) is None:
-            found = measure()
-            write_record_json(self.folder / name, {"asked": dict(asked), "found": found})
-        return found
-
-    def get(self, name: str, asked: Mapping[str, Any]) -> Any:
-        """Return a result of the folder; None if there is none for these choices.
-
-        Args:
-            name: Name of the file.
-            asked: Everything that the result depends on, as plain JSON.
-        """
         file = self.folder / name
         if file.exists() and (kept := read_json(file))["asked"] == asked:
             return kept["found"]
-        return None
+        found = measure()
+        write_record_json(file, {"asked": dict(asked), "found": found})
+        return found
 
     def require_same(self, settings: Mapping[str, Any]) -> None:
         """Refuse a folder whose results had other settings; an empty one gets these.

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
-from statistics import median
+from statistics import fmean, median
 from typing import Any
 
 from benchmarks.harness.nodes import Node
@@ -160,7 +160,8 @@ def time_over_link(
         seconds: Length of a turn.
 
     Returns:
-        By row ``update_s`` (median over rounds), ``min_s`` and ``max_s``.
+        By row ``update_s`` (median over rounds), ``min_s`` and ``max_s``; for each process
+        ``peak_mib``, without PyTorch itself; and ``sent_mib`` in an update, the busier one's.
 
     Raises:
         NodesError: This machine cannot provide two nodes.
@@ -168,10 +169,18 @@ def time_over_link(
     """
     with joined_nodes(parse_link(name)) as nodes, started_rows(rows, nodes) as worlds:
         timed = time_in_rounds(rows, worlds, repetitions=repetitions, seconds=seconds)
-    found = {}
+        peaks_mib = {row: world.peak_mib() for row, world in worlds.items()}
+    found: dict[str, dict[str, Any]] = {}
     for one in rows:
         times_s = [turn.step_s * one.ticks for turn in timed[one.row]]
         update_s = median(times_s)
-        found[one.row] = {"update_s": update_s, "min_s": min(times_s), "max_s": max(times_s)}
+        sent = [max(turn.sent_bytes) * one.ticks / turn.steps for turn in timed[one.row]]
+        found[one.row] = {
+            "update_s": update_s,
+            "min_s": min(times_s),
+            "max_s": max(times_s),
+            "peak_mib": peaks_mib[one.row],
+            "sent_mib": fmean(sent) / 2**20 if nodes else None,  # over loopback not counted
+        }
         print(f"{name}, {one.row}: {update_s:.3f} s an update", file=sys.stderr, flush=True)
     return found

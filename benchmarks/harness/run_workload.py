@@ -13,7 +13,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from benchmarks.harness.workload import Batch, Workload
-from hocket.errors import OptionError, format_problems
+from hocket.errors import OptionError
 from hocket.methods.method import Method
 from hocket.modes import evaluation_mode
 from hocket.options import Named
@@ -26,17 +26,6 @@ from hocket.runs.build import (
 from hocket.runs.config import RunConfig
 from hocket.signals.losses import cross_entropy
 from hocket.stage.update.clipping import as_clipping
-from hocket_lab.studies.rows import choices
-
-OF_ROW = {"method", "stages", "plan", "extra_delay", "codec"}
-"""Choices of a run that a row makes itself."""
-OF_LENGTH = {"updates", "evaluate_every", "gradient_error_every"}
-"""Choices of a run that change none of its updates."""
-OF_WORK = {
-    "network", "data", "data_dir", "batch_size", "optimizer", "weight_decay_on", "scheduler",
-    "scheduler_unit", "warmup_updates", "clip", "seed", "threads",
-}  # fmt: skip
-"""Choices of a run that a plain loop can follow."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,7 +33,8 @@ class RunWorkload(Workload):
     """The training of a run, for methods and for baselines.
 
     Attributes:
-        config: The run. A row chooses its method, cuts and codec itself.
+        config: The run, of which a plain loop follows the network, data and batches, the
+            optimizer and its schedule, clipping, seed and threads.
     """
 
     config: RunConfig
@@ -59,9 +49,13 @@ class RunWorkload(Workload):
             threads: PyTorch threads of each process.
 
         Raises:
-            OptionError: A plain loop has no such choice as one of the run.
+            OptionError: A plain loop cannot have the optimizer of the run.
         """
-        _require_plain(config)
+        name = Named.parse(config.optimizer).name
+        if name not in vars(optim) or name == "Muon":
+            raise OptionError(
+                f"the optimizer {name!r} asks for the names of weights; use another"
+            )
         data = load_data(config)
         return cls(
             config=config,
@@ -139,29 +133,6 @@ class RunWorkload(Workload):
                 total += loss.item() * targets.numel()
                 targets_seen += targets.numel()
         return total / targets_seen
-
-
-def _require_plain(config: RunConfig) -> None:
-    """Refuse a run that a plain loop cannot follow.
-
-    Raises:
-        OptionError: With every such choice.
-    """
-    chosen = choices(config)
-    problems = [
-        f"{name} is {value!r}; leave it out"
-        for name, value in chosen.items()
-        if name not in OF_ROW | OF_LENGTH | OF_WORK
-    ]
-    if "scheduler" in chosen and config.scheduler_unit == "epoch":
-        problems.append("the scheduler counts epochs; give a scheduler_unit of 'update'")
-    if as_clipping(config.clip).what == "batch":
-        problems.append(f"clip is {config.clip!r}; clip the gradient of updates")
-    name = Named.parse(config.optimizer).name
-    if name not in vars(optim) or name == "Muon":
-        problems.append(f"the optimizer {name!r} asks for the names of weights; use another")
-    if problems:
-        raise OptionError(format_problems("no plain loop can follow this run", problems))
 
 
 @dataclass

@@ -16,8 +16,7 @@ from benchmarks.harness.workload import torch_threads
 from benchmarks.peers.local_updates import LocalReplicas, LocalUpdates
 from benchmarks.peers.row import Row
 from benchmarks.peers.rows import BASE, BUILDERS, build_baseline, parse_method_row
-from hocket.errors import HocketError, OptionError, format_problems
-from hocket.files import write_text_atomically
+from hocket.errors import HocketError, format_problems
 from hocket.options import Named
 from hocket.runs.config import RunConfig, parse_config
 from hocket.training.fit.interrupt import Interrupt, stop_signals
@@ -26,6 +25,10 @@ from hocket_lab.studies.sweep import sweep
 
 LOCAL = "replicas"
 """Folder of the results of replicas, next to the folder of the other trainings."""
+Curve = Sequence[dict[str, Any]]
+"""Points of a training with ``updates`` and ``test_loss``."""
+CHECKPOINTS = {"checkpoint_every": 200, "checkpoint_keep": 1}
+"""Ticks between checkpoints of methods: of large networks, they fill a disk."""
 
 
 class StoppedError(HocketError):
@@ -40,46 +43,72 @@ class Trainings:
         folder: Folder of the results.
         base: Options of `hocket train` that all have, with the batch of an update.
         cuts: Modules at which stages 1, 2, ... begin.
-        rates: Learning rates, of which each row takes its best.
-        seed: Seed of weights and batches.
-        target: Test loss to reach.
         jobs: Trainings at a time; replicas train one after the other, with as many threads.
     """
 
     folder: Path
     base: Mapping[str, Any]
     cuts: tuple[str, ...]
-    rates: Sequence[float]
-    seed: int
-    target: float
     jobs: int
 
-    def run(self, rows: Sequence[str]) -> dict[str, dict[str, Any]]:
-        """Train what has no result yet; return the best training of each row.
+    def search(
+        self, rows: Sequence[str], rates: Sequence[float], most: int, seed: int
+    ) -> dict[str, dict[float, Curve]]:
+        """Train rows at learning rates, and further while the best is the least or largest.
 
         Args:
             rows: Methods as rows, with extra delay and codec, or rows of local updates.
+            rates: Learning rates that all rows try.
+            most: Most rates that a row tries.
+            seed: Seed of weights and batches.
 
         Returns:
-            By row ``learning_rate``, ``at_edge`` (True if no rate was tried on one side of it),
-            ``updates`` to the target (None if it was not reached) and ``curve``.
+            The curves by row and rate.
 
         Raises:
             StoppedError: A signal stopped it.
             HocketError: A training failed.
         """
-        rows = list(dict.fromkeys(rows))
-        methods = [row for row in rows if Row.parse(row).name not in BUILDERS or row == BASE]
-        found = self._run_methods(methods) | self._run_replicas(
-            [row for row in rows if row not in methods]
-        )
-        return {row: self._choose(found[row]) for row in rows}
+        found = self.run(dict.fromkeys(rows, rates), seed)
+        while True:
+            further: dict[str, Sequence[float]] = {}
+            for row, curves in found.items():
+                best = best_rate(curves, self.base["updates"])
+                beyond = {max(curves): 2 * best, min(curves): best / 2}
+                if best in beyond and len(curves) < most:
+                    further[row] = [beyond[best]]
+            if not further:
+                return found
+            for row, curves in self.run(further, seed).items():
+                found[row] |= curves
 
-    def config(self, row: str, rate: float) -> RunConfig:
+    def run(
+        self, rates: Mapping[str, Sequence[float]], seed: int
+    ) -> dict[str, dict[float, Curve]]:
+        """Train what has no result yet; return the curves by row and rate.
+
+        Args:
+            rates: Learning rates of each row.
+            seed: Seed of weights and batches.
+
+        Raises:
+            StoppedError: A signal stopped it.
+            HocketError: A training failed.
+        """
+        methods = {
+            row: of_row
+            for row, of_row in rates.items()
+            if Row.parse(row).name not in BUILDERS or row == BASE
+        }
+        others = {row: of_row for row, of_row in rates.items() if row not in methods}
+        found = self._run_methods(methods, seed) if methods else {}
+        return found | self._run_replicas(others, seed)
+
+    def config(self, row: str, rate: float, seed: int) -> RunConfig:
         """Return the run of a row of a method at a learning rate."""
         optimizer = Named.parse(self.base["optimizer"]).with_option("lr", rate)
         options = {**self.base, **self.options(row), "optimizer": str(optimizer)}
-        options["seed"] = self.seed
+        options["seed"] = seed
         return parse_config(options, f"row {row!r}")
 
     def options(self, row: str) -> dict[str, Any]:
@@ -99,7 +128,9 @@ class Trainings:
             "batch_size": self.base["batch_size"] // method.accumulate,
         }
 
-    def _run_methods(self, rows: Sequence[str]) -> dict[str, dict[float, Any]]:
+    def _run_methods(
+        self, rates: Mapping[str, Sequence[float]], seed: int
+    ) -> dict[str, dict[float, Curve]]:
         """Return the curves of methods by row and rate.
 
         Raises:
@@ -108,10 +139,12 @@ class Trainings:
         """
         study = Study(
             name=self.folder.name,
-            base=dict(self.base),
-            grid=[self.options(row) for row in rows],
-            learning_rates=list(self.rates),
-            seeds=[self.seed],
+            base={**self.base, **CHECKPOINTS},
+            grid=[
+                {**self.options(row), "learning_rates": [*of_row]}
+                for row, of_row in rates.items()
+            ],
+            seeds=[seed],
             jobs=self.jobs,
         )
         record = sweep(study, self.folder / "methods")
@@ -121,22 +154,24 @@ class Trainings:
             raise StoppedError("trainings were stopped; the same command goes on")
         return {
             row: {run["learning_rate"]: points(run["curve"]) for run in kept["runs"]}
-            for row, kept in zip(rows, record.rows, strict=True)
+            for row, kept in zip(rates, record.rows, strict=True)
         }
 
-    def _run_replicas(self, rows: Sequence[str]) -> dict[str, dict[float, Any]]:
+    def _run_replicas(
+        self, rates: Mapping[str, Sequence[float]], seed: int
+    ) -> dict[str, dict[float, Curve]]:
         """Return the curves of replicas by row and rate."""
         files = {
-            (row, rate): self.folder / LOCAL / f"{Row.parse(row).slug}-lr-{rate:g}.json"
-            for row in rows
-            for rate in self.rates
+            (row, rate): self.folder / LOCAL / f"{Row.parse(row).slug}-{rate:g}-{seed}.json"
+            for row, of_row in rates.items()
+            for rate in of_row
         }
         missing = {key: file for key, file in files.items() if not file.exists()}
         start_s = time.perf_counter()
         with Interrupt(stop_signals()) as interrupt, torch_threads(self.jobs):
             for number, ((row, rate), file) in enumerate(missing.items(), start=1):
                 work = RunWorkload.of(
-                    self.config(BASE, rate), stages=len(self.cuts) + 1, threads=self.jobs
+                    self.config(BASE, rate, seed), stages=len(self.cuts) + 1, threads=self.jobs
                 )
                 local = build_baseline(row, work, Balancer(work))
                 assert isinstance(local, LocalUpdates), "the row is one of local updates"
@@ -144,28 +179,10 @@ class Trainings:
                 left_s = (time.perf_counter() - start_s) / number * (len(missing) - number)
                 line = f"[{number}/{len(missing)}] {row}, lr {rate:g}: {left_s:.0f} s to go"
                 print(line, file=sys.stderr, flush=True)
-        curves: dict[str, dict[float, Any]] = {row: {} for row in rows}
+        curves: dict[str, dict[float, Curve]] = {row: {} for row in rates}
         for (row, rate), file in files.items():
             curves[row][rate] = read_json(file)
         return curves
-
-    def _choose(self, curves: Mapping[float, Sequence[dict[str, Any]]]) -> dict[str, Any]:
-        """Return the training that reaches the target first, or else comes nearest to it."""
-        inf = float("inf")
-        reached = {rate: first_reaching(curve, self.target) for rate, curve in curves.items()}
-        rate = min(
-            curves,
-            key=lambda each: (
-                reached[each] or inf,
-                min((point["test_loss"] for point in curves[each]), default=inf),
-            ),
-        )
-        return {
-            "learning_rate": rate,
-            "at_edge": len(self.rates) > 1 and rate in (min(self.rates), max(self.rates)),
-            "updates": reached[rate],
-            "curve": list(curves[rate]),
-        }
 
 
 def train_replicas(
@@ -200,13 +217,33 @@ def train_replicas(
     return curve
 
 
-def first_reaching(curve: Sequence[Mapping[str, Any]], target: float) -> int | None:
-    """Return the updates of the first point at the target; None if there is none.
+def best_rate(curves: Mapping[float, Curve], updates: int) -> float:
+    """Return the learning rate with the smallest loss after this number of updates."""
+    return min(curves, key=lambda rate: final_loss(curves[rate], updates))
 
-    >>> first_reaching([{"updates": 5, "test_loss": 3.0}, {"updates": 10, "test_loss": 2.0}], 2)
-    10
+
+def final_loss(curve: Curve, updates: int) -> float:
+    """Return the loss after this number of updates; infinity if the training diverged before.
+
+    With batches in flight, the first stage may have made an update or two less.
     """
-    return next((point["updates"] for point in curve if point["test_loss"] <= target), None)
+    reached = curve and curve[-1]["updates"] >= 0.99 * updates
+    return float(curve[-1]["test_loss"]) if reached else math.inf
+
+
+def stays_below(curve: Curve, target: float) -> int | None:
+    """Return the updates of the first point from which all are at or below the target.
+
+    >>> losses = enumerate([2.5, 1.9, 2.1, 2.0, 1.8])
+    >>> stays_below([{"updates": 5 * n, "test_loss": loss} for n, loss in losses], 2.0)
+    15
+    """
+    found = None
+    for point in reversed(curve):
+        if point["test_loss"] > target:
+            break
+        found = point["updates"]
+    return found
 
 
 def points(curve: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -216,29 +253,3 @@ def points(curve: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
         for point in curve
         if point["test_loss"] is not None
     ]
-
-
-def shorten_text(source: Path | None, characters: int | None, folder: Path) -> str | None:
-    """Return the place of the data: a file with the beginning of a text, if asked for.
-
-    Args:
-        source: The text, or a folder with it; None for data without files.
-        characters: Number of characters at the beginning; None for the whole source.
-        folder: Folder in which the beginning is written.
-
-    Raises:
-        OptionError: There is no text at that place.
-    """
-    if source is None or characters is None:
-        return None if source is None else str(source)
-    whole = next(iter(sorted(source.glob("*.txt"))), source)
-    if not whole.is_file():
-        raise OptionError(
-            f"there is no text in {str(source)!r}; give a .txt file or a folder with one, or "
-            "no number of characters"
-        )
-    with whole.open(encoding="utf-8") as text:
-        beginning = text.read(characters)
-    folder.mkdir(parents=True, exist_ok=True)
-    write_text_atomically(folder / "text.txt", beginning)
-    return str(folder / "text.txt")

@@ -154,11 +154,11 @@ def trained_row(row: str) -> str:
 
 def accumulated(row: str) -> int:
     """Return the number of batches in an update of a row of Hocket; 1 for others."""
-    own = _method_row(Row.parse(row))
+    own = as_method(Row.parse(row))
     return parse_method_row(own).method.accumulate if own is not None else 1
 
 
-def _method_row(row: Row) -> Row | None:
+def as_method(row: Row) -> Row | None:
     """Return a row of a method of Hocket, with the name of the method; None for baselines.
 
     Raises:
@@ -180,7 +180,7 @@ def parse_row(row: str) -> Row:
             type.
     """
     parsed = Row.parse(row)
-    if (own := _method_row(parsed)) is not None:
+    if (own := as_method(parsed)) is not None:
         parse_method_row(own)
         return parsed
     if parsed.remedies:
@@ -213,7 +213,7 @@ def build_baseline(row: str, work: Workload, balance: Balancer) -> Baseline:
         CutError: The network cannot be cut into as many stages as the row needs.
     """
     parsed = parse_row(row)
-    if (own := _method_row(parsed)) is None:
+    if (own := as_method(parsed)) is None:
         return BUILDERS[parsed.name](work, balance, **parsed.options)
 
     # A method of Hocket, with a process for each stage.

@@ -1,6 +1,7 @@
-"""Goals for the speed of `fdg` compared with its alternatives, and how records meet them."""
+"""Goals for `fdg`, and for methods over a link, compared with their alternatives."""
 
 from collections.abc import Mapping, Sequence
+from operator import itemgetter
 from typing import Any
 
 from benchmarks.peers.pipeline import SCHEDULES
@@ -37,6 +38,40 @@ def goals_table(rows: Sequence[Mapping[str, Any]]) -> str | None:
             goal = f"{row['row']} compared with fdg"
             lines.append(_goal_line(goal, row["ratio"] / by_name["fdg"]["ratio"], 0.95))
     return markdown_table(("goal", "wanted", "found", ""), lines)
+
+
+def target_goals(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Return a table of the goals of the decoupled row that comes first to a loss over a link.
+
+    Args:
+        rows: The rows over the link, with the seconds of those that came there.
+    """
+    came = sorted(
+        (row for row in rows if row["seconds"] is not None), key=itemgetter("seconds")
+    )
+    best = next((row for row in came if row["decoupled"]), None)
+    if best is None:
+        return "No decoupled row comes to the loss over the last link: all goals are missed."
+    kinds = (
+        ("one machine", ("bp",), 0.58),
+        ("the best pipeline that waits", ("1f1b", "hocket-1f1b"), 0.85),
+        ("DiLoCo", ("diloco",), 1.0),
+    )
+    lines = []
+    for kind, names, bound in kinds:
+        others = (row for row in came if row["row"].split()[0] in names)
+        if (other := next(others, None)) is None:
+            continue
+        ratio = best["seconds"] / other["seconds"]
+        goal = f"seconds of {best['row']} compared with {kind}, {other['row']}"
+        lines.append(_goal_line(goal, ratio, bound, most=True))
+        if kind == "DiLoCo":
+            ratio = max(best["peak_mib"]) / max(other["peak_mib"])
+            lines.append(_goal_line("its memory compared with that", ratio, 0.6, most=True))
+        if kind == "one machine":
+            above = 100 * (best["final_loss"] - other["final_loss"])
+            lines.append(_goal_line("its loss above that, hundredths", above, 1, most=True))
+    return markdown_table(("goal over the last link", "wanted", "found", ""), lines)
 
 
 def _goal_line(goal: str, value: float, bound: float, *, most: bool = False) -> tuple[str, ...]:

@@ -83,12 +83,33 @@ def draw_link(record: Record) -> Figure:
     return figure
 
 
+def draw_memory(record: Record) -> Figure:
+    """Draw the memory of all stages over their number: measured lines, and predicted dots."""
+    figure, axes = _new_figure(3.8)
+    for number, label in enumerate(dict.fromkeys(row["row"] for row in record.rows)):
+        rows = [row for row in record.rows if row["row"] == label]
+        stages, colour = [row["stages"] for row in rows], f"C{number}"
+        axes.plot(stages, [sum(row["measured"]) for row in rows], color=colour, label=label)
+        axes.plot(stages, [sum(row["predicted"]) for row in rows], "o", color=colour)
+    axes.set_xticks(record.settings["stages"])
+    axes.set_ylim(bottom=0)
+    axes.set_xlabel("stages of the same network")
+    axes.set_ylabel("MiB in all stages; dots: predicted")
+    figure.legend(loc="outside lower center", ncols=2, columnspacing=1)
+    return figure
+
+
 def draw_target(record: Record) -> Figure:
-    """Draw the test loss over seconds, a panel for each link."""
+    """Draw seconds to the loss over machines, or the loss over seconds without forecasts.
+
+    There is a panel for each link.
+    """
     panels = {
         name_link(link): [row for row in record.rows if row["link"] == link]
         for link in record.settings["links"]
     }
+    if any("forecast" in row for row in record.rows):
+        return _draw_machines(panels)
     return _draw_losses(panels, record.settings["target"])
 
 
@@ -103,6 +124,39 @@ def save_svg(figure: Figure, path: Path) -> Path:
     with matplotlib.rc_context({"svg.hashsalt": "hocket"}):
         figure.savefig(path, format="svg", metadata={"Date": None})
     return path
+
+
+def _draw_machines(panels: Mapping[str, Sequence[Mapping[str, Any]]]) -> Figure:
+    """Draw seconds to the loss over machines: rings and lines are forecast, dots are timed.
+
+    Args:
+        panels: Rows of each panel, by its title.
+    """
+    figure = Figure(figsize=(4 * len(panels), 5.5), layout="constrained")
+    all_axes = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
+    every = [row for rows in panels.values() for row in rows if row["seconds"] is not None]
+    # Of what is only timed, as nothing else takes its part, the replicas that meet rarely.
+    labels = list(
+        dict.fromkeys(r["row"] for r in every if "forecast" in r or "diloco" in r["row"])
+    )
+    for axes, (title, rows) in zip(all_axes, panels.items(), strict=True):
+        for number, label in enumerate(labels):
+            colour = f"C{number}"
+            axes.plot([], [], "o-", color=colour, label=label)
+            for kind, style, face in ((True, "o--", "none"), (False, "o", colour)):
+                of_row = [r for r in rows if r["row"] == label and ("forecast" in r) == kind]
+                machines = [r["machines"] for r in of_row]
+                seconds = [math.nan if r["seconds"] is None else r["seconds"] for r in of_row]
+                axes.plot(machines, seconds, style, color=colour, markerfacecolor=face)
+        axes.set_xticks(sorted({row["machines"] for row in every}))
+        axes.set_yscale("log")
+        axes.set_title(title)
+        axes.set_xlabel("machines (dots: timed; rings: forecast)")
+        axes.grid(alpha=0.3)
+    all_axes[0].set_ylabel("seconds to the loss")
+    handles, shown = all_axes[0].get_legend_handles_labels()
+    figure.legend(handles, shown, loc="outside lower center", ncols=2, fontsize="small")
+    return figure
 
 
 def _draw_losses(panels: Mapping[str, Sequence[Mapping[str, Any]]], target: float) -> Figure:

@@ -27,6 +27,7 @@ from benchmarks.report.tables_speed import (
     checkpoint_table,
     gpu_table,
     link_table,
+    memory_table,
     overhead_table,
     speed_excerpt,
     speed_table,
@@ -188,13 +189,13 @@ VIEWS: Mapping[str, View] = {
     "kill-recovery": View(kill_recovery_table),
     "gpu": View(gpu_table, pictures.draw_ratios),
     "gpu-graphs": View(gpu_table, pictures.draw_ratios),
+    "memory": View(memory_table, pictures.draw_memory),
     "study-times": View(study_times_table, pictures.draw_study_times),
     "target": View(target_table, pictures.draw_target),
     "versions": View(versions_table),
     "integrations": View(integrations_table),
     "newcomer": View(newcomer_table),
-    # Earlier names of measurements.
-    "faults": View(faults_table),
+    # An earlier name.
     "rejoin": View(kill_recovery_table),
     SWEEP: View(lambda record: results_with_legend(vars(record))),
 }

@@ -110,6 +110,23 @@ def checkpoint_table(record: Record) -> str:
     return f"{shown}\n\n{legend}"
 
 
+def memory_table(record: Record) -> str:
+    """Return a table with a line for each method and number of stages."""
+    shown = table(
+        record.rows,
+        ("row", "{row}"),
+        ("predicted, MiB", lambda row: ", ".join(f"{mib:.1f}" for mib in row["predicted"])),
+        ("measured, MiB", lambda row: ", ".join(f"{mib:.1f}" for mib in row["measured"])),
+        ("together, MiB", "{together:.1f}"),
+    )
+    legend = (
+        "Peak of all tensors of each stage; {blocks} reversible blocks and a head, batches of "
+        "{batch}. Predicted by the method's counts, measured by a rehearsal of each stage. "
+        "Together: in a training of all stages in one process, which share what they send."
+    ).format(**record.settings)
+    return f"{shown}\n\n{legend}"
+
+
 def gpu_table(record: Record) -> str:
     """Return a table with a line for each network and row."""
     shown = table(

@@ -6,6 +6,7 @@ from typing import Any
 
 from benchmarks.harness.link_times import NO_LIMIT
 from benchmarks.harness.record import Record
+from benchmarks.report.goals import target_goals
 from benchmarks.report.markdown import NONE, milliseconds, table
 from hocket_lab.studies.report import format_spread
 
@@ -13,31 +14,36 @@ Row = Mapping[str, Any]
 
 
 def target_table(record: Record) -> str:
-    """Return a table for each link, the row that comes to the loss first on top."""
-    tables = []
-    for link in record.settings["links"]:
-        rows = [row for row in record.rows if row["link"] == link]
-        tables.append(f"**Link: {name_link(link)}**\n\n{_link_table(rows)}")
+    """Return a table for each link, the row that comes to the loss first on top, and the rest.
+
+    Below are the goals, and what is forecast for more machines.
+    """
+    settings = record.settings
+    timed = [row for row in record.rows if "forecast" not in row]
+    over = {link: [row for row in timed if row["link"] == link] for link in settings["links"]}
+    tables = [
+        f"**Link: {name_link(link)}**\n\n{_link_table(rows)}" for link, rows in over.items()
+    ]
     legend = (
         "{network} with {parameters:,} parameters on {data}, batches of {batch}, two nodes of "
         "one process with {threads} thread each on one machine (bp: one node; bp-all: one node "
         "with the threads of both). Updates until the test loss is {target:g} or less, "
         "evaluated every {every} of {updates}, without the link, at the best of the learning "
-        "rates {rates}; edge: the least or the largest of them. Rows that wait for all "
+        "rates {rates}; edge: the least or the largest that was tried. Rows that wait for all "
         "gradients have the updates of back-propagation. Seconds of an update: median and "
         "range over {repetitions} rounds in which all rows have a turn. Seconds to the loss "
-        "are the product of both, given beside those of one node and of the best row that "
-        "waits for all gradients, bp-all among them."
-    ).format(**record.settings)
-    confirmed = [
-        (
-            "One run of {row} (link: {link}) took {seconds:.0f} s, {beside_product:.2f} of the "
-            "product, and ended at a test loss of {test_loss:.3f}."
-        ).format(**{**row, **row["confirmed"], "link": name_link(row["link"])})
-        for row in record.rows
-        if row["confirmed"] is not None
-    ]
-    return "\n\n".join([*tables, legend, *confirmed])
+        "are the product of both."
+    )
+    if "machines" in settings:  # in earlier records the first evaluation there counts
+        legend += (
+            " Updates count until the loss stays there, for each of the seeds {seeds}, of "
+            "which seconds and final loss have the mean; the first one chose the rate. MiB: "
+            "peak of each machine, without PyTorch itself. Sent: by the busier machine in an "
+            "update, with all headers."
+        )
+        tables.append(target_goals(over[settings["links"][-1]]))
+        tables.append(_forecast_table(record, timed))
+    return "\n\n".join([*tables, legend.format(**settings)])
 
 
 def _link_table(rows: Sequence[Row]) -> str:
@@ -46,14 +52,39 @@ def _link_table(rows: Sequence[Row]) -> str:
     return table(
         sorted(rows, key=_seconds),
         ("row", "{row}"),
-        ("updates", "{updates}"),
+        ("updates", _format_updates),
         ("rate", _format_rate),
         ("s/update", "{update_s:.2f}"),
         ("range", "{min_s:.2f} to {max_s:.2f}"),
         ("s to the loss", "{seconds:.0f}"),
-        ("beside bp", lambda row: _format_ratio(row, alone)),
-        ("beside the best synchronous", "{beside_best:.2f}"),
+        ("compared with bp", lambda row: _format_ratio(row, alone)),
+        ("MiB", _format_peaks),
+        ("sent, MiB", "{sent_mib:.1f}"),
+        ("final loss", "{final_loss:.3f}"),
     )
+
+
+def _forecast_table(record: Record, timed: Sequence[Row]) -> str:
+    """Return the table of forecasts, compared with what is timed on as many machines."""
+    measured = {(row["row"], row["link"], row["machines"]): row["update_s"] for row in timed}
+
+    def compare(row: Row) -> str:
+        found = measured.get((row["row"], row["link"], row["machines"]))
+        return NONE if found is None else f"{row['update_s'] / found:.2f}"
+
+    shown = table(
+        [row for row in record.rows if "forecast" in row],
+        ("row", "{row}"),
+        ("link", lambda row: name_link(row["link"])),
+        ("machines", "{machines}"),
+        ("updates", _format_updates),
+        ("s/update", "{update_s:.2f}"),
+        ("compared with timed", compare),
+        ("s to the loss", "{seconds:.0f}"),
+        ("MiB", _format_peaks),
+        ("final loss", "{final_loss:.3f}"),
+    )
+    return f"**Forecast, machines that share nothing**\n\n{shown}"
 
 
 def study_times_table(record: Record) -> str:
@@ -109,6 +140,16 @@ def _format_rate(row: Row) -> str:
     rate = row["learning_rate"]
     edge = " (edge)" if row["at_edge"] else ""
     return f"{NONE if rate is None else f'{rate:g}'}{edge}"
+
+
+def _format_updates(row: Row) -> str:
+    """Return the updates of each seed, a dash for one that has not reached the loss."""
+    reached = row.get("reached", [row["updates"]])  # of the mean, if there is nothing else
+    return ", ".join(NONE if updates is None else f"{updates}" for updates in reached)
+
+
+def _format_peaks(row: Row) -> str:
+    return ", ".join(f"{mib:.0f}" for mib in row.get("peak_mib", ())) or NONE
 
 
 def _format_ratio(row: Row, base: Row | None) -> str:

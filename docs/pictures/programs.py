@@ -7,6 +7,7 @@ from functools import partial
 from pictures.frame import COLOURS, WIDTH, box, svg, text
 
 from hocket import BP, FDG, Method
+from hocket.methods.method import FORWARDS_AGAIN
 from hocket.methods.registry import parse_method
 from hocket.timeline import Span
 from hocket_lab.planner.simulate import StageTimes, simulate
@@ -18,7 +19,7 @@ LEFT, HEAD, UNIT, ROW = 62, 44, 16.0, 26  # pixels
 # Methods that the documents show.
 SHOWN = [
     "bp", "gpipe", "1f1b", "fdg", "adl:accumulate=2", "ddg", "pipedream", "fr", "dsp",
-    "pipedream-2bw:accumulate=2", "paci:accumulate=2", "dgl",
+    "petra", "pipedream-2bw:accumulate=2", "paci:accumulate=2", "dgl",
 ]  # fmt: skip
 
 
@@ -66,7 +67,7 @@ def costs(method: Method, stages: int) -> str:
     """Return the staleness of each stage, and what each stage keeps."""
     stale = [method.staleness(stage, stages) for stage in range(stages)]
     memory = [method.memory(stage, stages) for stage in range(stages)]
-    kept = "inputs" if method.linearize == "recompute" else "graphs"
+    kept = "inputs" if method.linearize in FORWARDS_AGAIN else "graphs"
     told = f"staleness {join(f'{s:g}' for s in stale)}" if any(stale) else "nothing is stale"
     return f"{told}; keeps {join(str(getattr(count, kept)) for count in memory)} {kept}"
 

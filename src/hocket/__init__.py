@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from hocket.methods import FDG as FDG
     from hocket.methods import FR as FR
     from hocket.methods import PACI as PACI
+    from hocket.methods import PETRA as PETRA
     from hocket.methods import DGLAsync as DGLAsync
     from hocket.methods import GPipe as GPipe
     from hocket.methods import OneFOneB as OneFOneB
@@ -58,7 +59,7 @@ if TYPE_CHECKING:
 
 _METHODS = (
     "ADL", "BP", "DDG", "DGL", "DGLAsync", "DNI", "DSP", "FDG", "FR", "GPipe", "OneFOneB",
-    "PACI", "PipeDream", "PipeDream2BW",
+    "PACI", "PETRA", "PipeDream", "PipeDream2BW",
 )  # fmt: skip
 _MODULES = {
     **dict.fromkeys(_METHODS, "hocket.methods"),
@@ -83,8 +84,8 @@ _PACKAGES = (
 )  # fmt: skip
 
 __all__ = [
-    "ADL", "BP", "DDG", "DGL", "DNI", "DSP", "FDG", "FR", "PACI", "Checkpoints", "DGLAsync",
-    "EpochResult", "EvaluationResult", "GPipe", "HocketError", "Method", "OneFOneB",
+    "ADL", "BP", "DDG", "DGL", "DNI", "DSP", "FDG", "FR", "PACI", "PETRA", "Checkpoints",
+    "DGLAsync", "EpochResult", "EvaluationResult", "GPipe", "HocketError", "Method", "OneFOneB",
     "PipeDream", "PipeDream2BW", "Plan", "Trainer", "TrainingOptions", "callbacks", "codecs",
     "cross_entropy", "cut", "data", "draw_program", "errors", "format_program", "methods",
     "optim", "remedies", "results", "signals", "unroll", "untie", "zoo",

@@ -14,11 +14,10 @@ import pytest
 import torch
 
 from contract.processes import in_processes
-from contract.small import conv, data, mlp, sgd
+from contract.small import METHODS, conv, data, mlp, sgd
 from hocket import Trainer
 from hocket.distributed.world import joined_worlds
 from hocket.errors import HocketError
-from hocket.methods import METHODS
 
 TRAININGS = 10
 DISORDERLY = 8

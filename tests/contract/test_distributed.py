@@ -17,6 +17,7 @@ from hocket.remedies import (
     T3,
     Compensate,
     CompensateAdaptively,
+    DropLate,
     GapAware,
     Predict,
     SpikeCompensation,
@@ -128,18 +129,23 @@ CASES = [
     Case("adl", batches=5, budget=(("updates", 4), ("evaluate_every", 1))),
     Case("gpipe", batches=5, budget=(("updates", 4), ("evaluate_every", 1))),
     Case("fdg", batches=3, budget=(("updates", 7), ("evaluate_every", 3))),
+    # Gradients that are dropped, and stages that compute their inputs from their outputs.
+    Case("petra", "coupled", options=(("accumulate", 2),), trainer=(("codec", Integers()),)),
+    Case("adl", options=(("accumulate", 8),), remedies=(DropLate(limit=0), StalenessRate())),
+    Case("petra", "coupled", trainer=(("on_nan", "skip"),), spoiled=((2, nan),)),
 ]
 # One process alone has the serial engine, whatever could cross an edge if there was one. Three
 # have every kind of neighbours: there each method trains on maps, and in two on vectors. Four
 # also have two that are neither first nor last, on each fifth of the cases.
 ON_MAPS = [Case(name, "conv") for name in LOCKSTEP]
 UNEVEN = [Case("fdg", "conv", profile=(5, 2, 2, 0)), Case("fr", profile=(4, 3, 0, 0))]
+INVERTED = [Case("petra", "coupled"), Case("petra", "coupled", remedies=(Compensate(),))]
 DISTINCT = distinct(CASES)
 WORLDS = {
     1: CASES[:3],
     2: [case for case in DISTINCT if case not in ON_MAPS],
     3: ON_MAPS,
-    4: DISTINCT[::5] + UNEVEN,
+    4: DISTINCT[::5] + UNEVEN + INVERTED,
 }
 
 

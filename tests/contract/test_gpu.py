@@ -10,14 +10,14 @@ import pytest
 import torch
 
 from contract.resumed import CASES, FREE, LINEARIZED, all_of, differences, resumable
-from contract.small import LOCKSTEP, conv, data, different, far, mlp, sgd
+from contract.small import LOCKSTEP, METHODS, conv, data, different, far, mlp, sgd
 from contract.spoiled import FORWARD, brittle, marked
 from contract.test_non_finite import state_of
 from contract.worlds import NETS, Case, trained
 from hocket import Trainer
 from hocket.errors import NonFiniteError
-from hocket.methods import FDG, METHODS
-from hocket.remedies import REMEDIES
+from hocket.methods import FDG
+from hocket.remedies import REMEDIES, DropLate
 from hocket.stage.finite.nonfinite import LateCheck
 from hocket.stage.layers.module_tensors import NetworkNames
 from hocket.stage.update.accumulate import largest_values
@@ -64,7 +64,9 @@ TRAININGS = [
     *(
         Case("fdg", "conv", (("linearize", "live"),), remedies=(REMEDIES[name](),))
         for name in sorted(REMEDIES)
+        if name != "drop-late"
     ),
+    Case("adl", "conv", (("accumulate", 2),), remedies=(DropLate(),)),
     Case("fdg", trainer=(("compile", True),)),
 ]
 

@@ -8,12 +8,12 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from contract.small import LINEARIZED, conv, data, different, mlp, sgd
+from contract.small import LINEARIZED, METHODS, conv, data, different, mlp, sgd
 from contract.spoiled import BACKWARD, FORWARD, brittle, marked
 from contract.test_non_finite import state_of
 from hocket import Trainer, cross_entropy
 from hocket.errors import NonFiniteError
-from hocket.methods import BP, METHODS
+from hocket.methods import BP
 from hocket.remedies import REMEDIES
 from hocket.stage.setup import Setup
 
@@ -23,7 +23,11 @@ NEVER = 10**6
 """A number of batches that no training here has."""
 BATCHES = 9
 EVERY = 3
-WAYS = [*LINEARIZED, *(f"fdg:linearize=live+{name}" for name in sorted(REMEDIES))]
+WAYS = [
+    *LINEARIZED,
+    *(f"fdg:linearize=live+{name}" for name in sorted(REMEDIES) if name != "drop-late"),
+    "adl:accumulate=2,linearize=live+drop-late",
+]
 
 
 class Reads(TorchDispatchMode):

@@ -12,6 +12,7 @@ import torch
 
 from contract.small import (
     LINEARIZE,
+    METHODS,
     ORDERS,
     STAGES,
     WAITING,
@@ -34,7 +35,6 @@ from hocket.methods import (
     DSP,
     FDG,
     FR,
-    METHODS,
     GPipe,
     OneFOneB,
     PipeDream,

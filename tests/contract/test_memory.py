@@ -5,6 +5,7 @@ import torch
 from torch import nn
 
 from benchmarks.harness.allocations import trace_allocations
+from contract.small import Coupled
 from hocket import Trainer
 from hocket.methods import METHODS, parse_method
 
@@ -17,6 +18,7 @@ CASES = [
     "fdg:forward_delay=2,backward_delay=3",
     "adl:hold=double,accumulate=4",
     *("gpipe:recompute=true", "1f1b:recompute=true", "1f1b:accumulate=2"),
+    "petra:forward_delay=3,backward_delay=2",
     *("fdg+predict(direction=last)", "fdg:linearize=live+t2", "fdg:linearize=live+compensate"),
 ]
 
@@ -25,6 +27,8 @@ def build_trainer(method):
     """Every layer keeps its output for its backward, which is the input of the next one."""
 
     def build_stage():
+        if method.linearize == "invert":
+            return nn.Sequential(*(Coupled(WIDTH) for _ in range(LAYERS)))
         layers = [(nn.Linear(WIDTH, WIDTH), nn.Tanh()) for _ in range(LAYERS)]
         return nn.Sequential(*(module for pair in layers for module in pair))
 
@@ -50,6 +54,8 @@ def tensors_held(method, batches):
     gradients = sum(method.edge_delay(edge)[1] for edge in range(STAGES - 1))
     if method.linearize == "recompute":
         return sum(delays) + under_way + gradients
+    if method.linearize == "invert":  # each gradient comes with its activation
+        return under_way + 2 * gradients
     return delays[0] + LAYERS * sum(delays) + gradients
 
 

@@ -6,11 +6,11 @@ from functools import cache, partial
 import pytest
 import torch
 
-from contract.small import LOCKSTEP, STAGES, WAITING, different, sgd, train
+from contract.small import LOCKSTEP, METHODS, STAGES, WAITING, different, sgd, train
 from contract.spoiled import BACKWARD, FORWARD, brittle, marked
 from hocket import Checkpoints, Trainer, cross_entropy
 from hocket.errors import CheckpointError, NonFiniteError, OptionError
-from hocket.methods import METHODS, method_options
+from hocket.methods import method_options
 
 BATCHES = 6
 SPOILED = 2

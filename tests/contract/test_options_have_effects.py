@@ -22,11 +22,11 @@ import torch
 from torch import nn
 from torch.optim.lr_scheduler import ReduceLROnPlateau, StepLR
 
-from contract.small import bits, conv, data, mlp, sgd
+from contract.small import METHODS, bits, conv, data, mlp, sgd
 from hocket import Trainer, cross_entropy
 from hocket.data import InMemory
 from hocket.errors import HocketError, OptionError
-from hocket.methods import METHODS, DGLAsync, build_method, method_options
+from hocket.methods import DGLAsync, build_method, method_options
 from hocket.methods.method import Method
 from hocket.runs import resolve
 from hocket.runs import train as runs_train

@@ -1,5 +1,6 @@
 """The laws of remedies for late gradients, over the whole registry where that is possible."""
 
+from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -20,6 +21,7 @@ from contract.small import (
 from hocket import Trainer, cross_entropy
 from hocket.errors import OptionError
 from hocket.methods import (
+    ADL,
     DDG,
     FDG,
     PACI,
@@ -36,6 +38,7 @@ from hocket.remedies import (
     T3,
     Compensate,
     CompensateAdaptively,
+    DropLate,
     GapAware,
     Predict,
     Remedy,
@@ -57,11 +60,13 @@ NEUTRAL = {
     "compensate-adaptive": CompensateAdaptively(strength=0.0),
     "staleness-rate": StalenessRate(power=0.0),
     "t3": T3(updates=0),
+    "drop-late": DropLate(limit=9),
 }
 OTHER_VALUES = {
     "anneal": 3,
     "decay": 0.5,
     "direction": "decaying",
+    "limit": 2,
     "power": 0.5,
     "strength": 0.5,
     "updates": 3,
@@ -83,7 +88,12 @@ def label(value):
 
 
 def base_of(remedy, method="fdg"):
-    """A method for a remedy: linearized so that it may move the weights of backwards."""
+    """A method for a remedy: linearized so that it may move the weights of backwards.
+
+    To drop some gradients and not all, their staleness has to differ.
+    """
+    if remedy.name == "drop-late":
+        return ADL(accumulate=2)
     options = {"linearize": "live"} if remedy.moves == "backward" else {}
     asked = {o: v for o, v in options.items() if o in method_options(method)}
     return build_method(method, **asked)
@@ -141,7 +151,8 @@ def test_every_option_of_a_remedy_has_an_effect(name, option):
 def test_only_updates_move_the_weights_that_are_found_between_actions(name, linearize):
     if linearize == "stash" and REMEDIES[name].moves == "backward":
         return  # it is refused
-    method = FDG(linearize=linearize).with_remedies(REMEDIES[name]())
+    base = replace(base_of(REMEDIES[name]), linearize=linearize)
+    method = base.with_remedies(REMEDIES[name]())
     modules = mlp(3)
     places = [[p.data_ptr() for p in module.parameters()] for module in modules]
     before = [weights_of(module) for module in modules]
@@ -282,6 +293,28 @@ def test_gradients_that_cannot_be_multiplied_are_refused(remedy, grad, kind):
         acting.correct_gradient([weight.detach().clone()])
 
 
+@pytest.mark.parametrize(("accumulate", "limit", "stages"), [(3, 0, 2), (3, 0, 3), (2, 1, 4)])
+def test_gradients_are_dropped_as_in_the_reference(accumulate, limit, stages):
+    """Bit-equal, where some are dropped and some are not."""
+    method = PACI(accumulate=accumulate).with_remedies(DropLate(limit=limit))
+    how = {"accumulate": accumulate, "limit": limit, **LIVE}
+    ours, theirs = with_reference(method, stages, **how)
+    assert not different(ours, theirs)
+
+
+def test_a_stage_that_would_drop_each_gradient_is_refused():
+    with pytest.raises(OptionError, match=r"stage 0 of 3: .* 3 or more .*limit=2"):
+        train(FDG().with_remedies(DropLate(limit=2)), mlp(3), data(mlp, 3))
+    train(FDG().with_remedies(DropLate(limit=3)), mlp(3), data(mlp, 3))
+
+
+def test_an_update_whose_gradients_are_all_dropped_is_skipped():
+    """The last group is short: each of its gradients is a whole update late."""
+    trained = train(ADL(accumulate=4).with_remedies(DropLate(limit=0)), mlp(3), data(mlp, 18))
+    skipped = [[event.report.skipped for event in trained.of("U", stage)] for stage in range(3)]
+    assert skipped == [[False] * 4 + [True], [False] * 5, [False] * 5]
+
+
 @pytest.mark.parametrize(
     "options",
     [{"momentum": 0.0}, {"momentum": 1.0}, {"nesterov": True}, {"dampening": 0.5}],
@@ -357,6 +390,7 @@ def test_remedies_are_written_after_a_method_and_multiply():
         ("fdg+gap-aware(decay=1)", r"decay is 1; use a number in \[0, 0.9999999\]"),
         ("fdg+compensate+predict", "the present ones, and Predict moves them"),
         ("pipedream:hold=vertical+compensate", "hold='vertical' a forward has older ones"),
+        ("fdg+drop-late(limit=-1)", "limit is -1"),
         ("bp+t1", "no stale gradient that T1 could correct"),
         ("dgl+t1", "no stale gradient that T1 could correct"),
     ],

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from contract.small import (
     LINEARIZE,
+    METHODS,
     WAITING,
     conv,
     data,
@@ -21,7 +22,7 @@ from contract.small import (
     values_of,
 )
 from hocket import Trainer, cross_entropy
-from hocket.methods import ADL, BP, DDG, FDG, METHODS
+from hocket.methods import ADL, BP, DDG, FDG
 
 every_method = pytest.mark.parametrize("name", METHODS)
 every_linearization = pytest.mark.parametrize("linearize", LINEARIZE)

@@ -12,7 +12,7 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from contract.processes import in_processes
-from contract.small import conv, data, everything, mlp, sgd, skips, wide
+from contract.small import conv, coupled, data, everything, mlp, sgd, skips, wide
 from contract.spoiled import brittle
 from hocket import Checkpoints, Trainer
 from hocket.checkpoint.directory import read_manifest
@@ -30,6 +30,7 @@ MORE_NETS = NETS | {
     "skips": skips,
     "brittle": brittle,
     "everything": everything,
+    "coupled": coupled,
 }
 
 

@@ -6,7 +6,7 @@ updates after every ``accumulate`` backwards. PipeMare's T1 (1910.05124) and sta
 learning rates (1511.05950) scale the learning rate of an update. SpecTrain (1809.02839)
 forwards with weights that are predicted for the update of the batch; PipeMare's T2 estimates in
 its backward those of its forward, and its T3 empties the pipeline before the first updates;
-DC-ASGD (1609.08326) corrects its gradients.
+DC-ASGD (1609.08326) corrects its gradients; Ringmaster (2501.16168) drops those that are late.
 """
 
 from collections import deque
@@ -38,6 +38,7 @@ def train(
     correct: Callable[[nn.Module, list[Tensor], torch.optim.Optimizer], None] | None = None,
     spikes: bool = False,
     flushed: int = 0,
+    limit: float = float("inf"),
 ) -> list[float]:
     """Train ``modules`` in place until drained; return the loss of each batch.
 
@@ -46,6 +47,7 @@ def train(
     the backward behind(optimizer, s). The gradients of a batch are corrected by correct(module,
     weights of its forward, optimizer). With spikes, SGD is that of 2003.11666.
     Before each of the first ``flushed`` updates the pipeline is empty (PipeMare's T3).
+    Gradients that are later than ``limit`` updates are dropped.
     """
     K, N = len(modules), len(batches)
     kind = LiveSGD if linearize == "live" else torch.optim.SGD
@@ -63,13 +65,15 @@ def train(
     seen, stale = [deque() for _ in range(K)], [[] for _ in range(K)]
 
     def update(k: int) -> None:
+        count[k] = 0
+        if not stale[k]:  # all gradients were dropped
+            return
         for p in (p for p in modules[k].parameters() if p.grad is not None):
-            p.grad = p.grad / count[k]
+            p.grad = p.grad / len(stale[k])
         sgd[k].param_groups[0]["lr"] = lr * rate(k, version[k], stale[k])
         sgd[k].step()
         version[k], stale[k] = version[k] + 1, []
         sgd[k].zero_grad()
-        count[k] = 0
 
     sizes = [accumulate] * flushed + [N - accumulate * flushed]
     for size in sizes:  # each enters when the pipeline is empty
@@ -97,7 +101,10 @@ def train(
                         if correct:
                             correct(modules[k], then[k].popleft(), sgd[k])
                         for p, total in zip(modules[k].parameters(), sums, strict=True):
-                            p.grad = p.grad if total is None else total + p.grad
+                            if late > limit:
+                                p.grad = total
+                            elif total is not None:
+                                p.grad = total + p.grad
                     else:  # the loss of the batch just forwarded
                         _, inputs, out = kept[k].popleft()
                         value = loss(out, batches[len(losses)][1])
@@ -107,7 +114,8 @@ def train(
                     if k:
                         g[k - 1].append(back)
                     count[k] += 1
-                    stale[k].append(late)
+                    if late <= limit:
+                        stale[k].append(late)
                     if count[k] == accumulate:
                         update(k)
     for k in (k for k in range(K) if count[k]):  # the last, partial groups

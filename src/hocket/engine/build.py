@@ -38,6 +38,7 @@ from hocket.signals.signal import LaterLayers, Signal
 from hocket.stage.contexts import seeded_rng
 from hocket.stage.layers.compatibility import check_compatible
 from hocket.stage.layers.module_tensors import NetworkNames
+from hocket.stage.layers.reversible import inverts, require_invertible
 from hocket.stage.parts import StageParts
 from hocket.stage.passes.back_propagate import load_backward
 from hocket.stage.setup import Setup
@@ -214,12 +215,15 @@ class EngineParts:
             more: Other parts, such as its recorder.
         """
         signals, networks = self.signals
+        count, before = len(self.modules), index - 1
         parts = {"recorder": Recorder(index, keep=self.setup.record_timeline)} | more
         return StageParts(
             index=index,
-            count=len(self.modules),
+            count=count,
             module=self.modules[index],
             names=self.names,
+            previous_inverts=index > 0
+            and inverts(self.setup.method, self.modules[before], before, count),
             signal=signals[index],
             signal_network=networks[index],
             to_previous=to_previous,
@@ -234,7 +238,8 @@ def build_engine(parts: EngineParts) -> Engine:
     Raises:
         OptionError: A stage is not compatible with the method, or an option needs ticks.
     """
-    # Refuse streams where they would let nothing overlap, and graphs where stages wait.
+    # Refuse streams where they would let nothing overlap, graphs where stages wait, and stages
+    # that cannot be inverted.
     setup, free = parts.setup, parts.setup.method.free_running
     here = len(parts.modules) if isinstance(parts.world, SoloWorld) else 1
     if setup.streams and (setup.device.type != "cuda" or free or here == 1):
@@ -250,6 +255,7 @@ def build_engine(parts: EngineParts) -> Engine:
             f"cuda_graphs capture the stages of one process in lockstep; here are {found}; "
             "leave cuda_graphs out"
         )
+    require_invertible(setup.method, parts.modules, parts.names)
 
     # Build the engine of the stages here.
     if isinstance(parts.world, SoloWorld):

@@ -13,6 +13,7 @@ from hocket.methods.gpipe import GPipe as GPipe
 from hocket.methods.method import Method as Method
 from hocket.methods.one_f_one_b import OneFOneB as OneFOneB
 from hocket.methods.paci import PACI as PACI
+from hocket.methods.petra import PETRA as PETRA
 from hocket.methods.pipedream import PipeDream as PipeDream
 from hocket.methods.pipedream_2bw import PipeDream2BW as PipeDream2BW
 from hocket.methods.registry import METHODS as METHODS

@@ -19,11 +19,13 @@ from hocket.remedies.remedy import Remedy, count_flushed_updates, remedy_problem
 from hocket.signals.signal import Signal
 
 Order = Literal["forward-first", "backward-first"]
-Linearize = Literal["stash", "live", "recompute"]
+Linearize = Literal["stash", "live", "recompute", "invert"]
 Hold = Literal["newest", "vertical", "double"]
 Flush = Literal["never", "alternate", "all-forward"]
 Statistics = Literal["forward", "both"]
 EpochEnd = Literal["carry", "drain"]
+FORWARDS_AGAIN: tuple[Linearize, ...] = ("recompute", "invert")
+"""Linearizations whose backward forwards the batch again, and so keeps no graph."""
 MAX_DELAY = 1000
 """Most ticks that a packet may take over one edge; a stage holds a batch for each."""
 
@@ -89,8 +91,9 @@ class Method:
         backward_delay: Ticks that a gradient (or target) travels to the stage before.
         order: Work that a stage does first in a tick in which it has both kinds.
         linearize: Weights that a stale gradient is applied at: its forward's (``stash``),
-            current ones with old activations (``live``), or current ones with activations
-            computed again (``recompute``).
+            current ones with old activations (``live``), current ones with activations
+            computed again (``recompute``), also where the input is computed from the output
+            (``invert``).
         hold: Version of its weights that a stage forwards with: its ``newest``; the newest that
             every stage of the network has (``vertical`` sync, arXiv 1806.03377); or, for each
             group of ``accumulate`` batches, the one before the last update (``double``
@@ -195,7 +198,7 @@ class Method:
                     f"flush={flush!r} waits for gradients from the next stage, and the signal "
                     "needs none; leave flush at 'never'"
                 )
-            if linearize == "live" or hold != "newest":
+            if linearize in ("live", "invert") or hold != "newest":
                 problems.append(
                     f"flush={flush!r} with linearize={linearize!r} and hold={hold!r}: no "
                     "weight changes between a forward and its backward, so there are no others "
@@ -291,7 +294,7 @@ class Method:
             return 0
         return self.delay(stage, stages) or int(self.holds(stages))
 
-    def _batches_between(self, stage: int, stages: int) -> int:
+    def batches_between(self, stage: int, stages: int) -> int:
         """Return the batches that a stage forwards between a forward and its backward."""
         delay = self.delay(stage, stages)
         between = delay - 1 if delay and self.order == "backward-first" else delay
@@ -299,7 +302,7 @@ class Method:
 
     def _gradients_missed(self, stage: int, stages: int) -> int:
         """Return the batches between a forward and its backward whose gradients it misses."""
-        return 0 if self.flushes else self._batches_between(stage, stages)
+        return 0 if self.flushes else self.batches_between(stage, stages)
 
     def forward_versions(self, stage: int, stages: int) -> Callable[[int], int]:
         """Return the function from a batch to the updates that its forward's weights have seen.
@@ -383,14 +386,19 @@ class Method:
         last = 0 if self.hold == "vertical" else stage
         return self._gradients_missed(last, stages) / self.accumulate
 
-    def memory(self, stage: int, stages: int) -> MemoryCount:
+    def memory(self, stage: int, stages: int, *, inverts: bool = True) -> MemoryCount:
         """Return the largest number of batches that a stage holds in steady state.
+
+        Args:
+            stage: Number of the stage, from 0.
+            stages: Number of stages.
+            inverts: False for a stage that ``invert`` cannot invert.
 
         >>> from hocket.methods import FDG
         >>> FDG(order="forward-first").memory(0, stages=2)
         MemoryCount(graphs=3, inputs=3, versions=3)
         """
-        batches = self._batches_between(stage, stages) + 1
+        batches = self.batches_between(stage, stages) + 1
         # Rounded up: the batches in flight may straddle one more group of gradients.
         versions = 1 + ceil(self.staleness(stage, stages))
         if self.holds(stages):
@@ -398,8 +406,9 @@ class Method:
         if self.delay(stage, stages) == 0:
             buffer = self.replay.buffer if self.replay and stage > 0 else 1
             return MemoryCount(graphs=1, inputs=buffer, versions=1)
-        if self.linearize == "recompute":
-            return MemoryCount(graphs=1, inputs=batches, versions=1)
+        if self.linearize in FORWARDS_AGAIN:
+            kept = 1 if self.linearize == "invert" and inverts else batches
+            return MemoryCount(graphs=1, inputs=kept, versions=1)
         if self.linearize == "live":
             return MemoryCount(graphs=batches, inputs=batches, versions=1)
         return MemoryCount(graphs=batches, inputs=batches, versions=versions)

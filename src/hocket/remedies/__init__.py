@@ -9,6 +9,7 @@ from hocket.remedies.remedy import Weights as Weights
 # isort: split
 from hocket.remedies.compensate import Compensate as Compensate
 from hocket.remedies.compensate import CompensateAdaptively as CompensateAdaptively
+from hocket.remedies.drop_late import DropLate as DropLate
 from hocket.remedies.gap_aware import GapAware as GapAware
 from hocket.remedies.pipemare import T1 as T1
 from hocket.remedies.pipemare import T2 as T2

@@ -47,8 +47,9 @@ class StageRemedy:
     """A remedy at one stage; each hook does nothing unless it is overridden.
 
     The stage calls ``shift_for_forward`` before a forward, ``shift_for_backward`` before a
-    backward, and ``correct_gradient`` and ``after_backward`` after it. Around each update it
-    calls ``lr_factor``, the optimizer, ``after_step`` and ``observe_update``, in this order.
+    backward, and ``correct_gradient``, ``takes`` and ``after_backward`` after it. Around each
+    update it calls ``lr_factor``, the optimizer, ``after_step`` and ``observe_update``, in this
+    order.
 
     Attributes:
         needs_forward_weights: True if ``correct_gradient`` needs the weights of the forward.
@@ -80,6 +81,14 @@ class StageRemedy:
         Args:
             forward_weights: Weights of the forward of the batch; None if they have not changed.
         """
+
+    def takes(self, staleness: int) -> bool:
+        """Return False for a batch whose gradient the next update leaves out.
+
+        Args:
+            staleness: Updates of the stage between the forward of the batch and its backward.
+        """
+        return True
 
     def after_backward(self, staleness: int) -> None:
         """Count a batch whose gradient waits for the next update.
@@ -208,6 +217,10 @@ class StageRemedies(StageRemedy):
         """Let each remedy correct ``grad`` of the weights."""
         for remedy in self._remedies:
             remedy.correct_gradient(forward_weights)
+
+    def takes(self, staleness: int) -> bool:
+        """Return True if no remedy leaves out the gradient of a batch."""
+        return all(remedy.takes(staleness) for remedy in self._remedies)
 
     def after_backward(self, staleness: int) -> None:
         """Let each remedy count a batch."""

@@ -27,6 +27,7 @@ from hocket.stage.late_gradients.linearizer import Linearizer, StageLayers
 from hocket.stage.layers.compatibility import ForbidForward
 from hocket.stage.layers.known_layers import KnownLayers
 from hocket.stage.layers.module_tensors import ModuleTensors
+from hocket.stage.layers.reversible import inverts
 from hocket.stage.parts import StageParts
 from hocket.stage.setup import Setup
 from hocket.stage.update.bare_step import do_step
@@ -124,6 +125,7 @@ def build_core(setup: Setup, parts: StageParts) -> StageCore:
     updater, signal_updater, untrained = build_updaters(setup, parts, recorder)
 
     # Graphs, and the weights that forwards and backwards meet.
+    inverted = inverts(method, parts.module, parts.index, parts.count)
     linearizer = build_linearizer(
         method.linearize,
         setup.graph_delay(parts.index, parts.count),
@@ -137,6 +139,7 @@ def build_core(setup: Setup, parts: StageParts) -> StageCore:
             keep_states=setup.resumable and method.delay(parts.index, parts.count) > 0,
         ),
         flushes=method.flushes,
+        inverted=parts.module if inverted else None,
     )
     in_flight = InFlight(parts.index)
     weights = build_weights(method, parts, updater, linearizer, in_flight)

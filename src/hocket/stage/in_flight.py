@@ -4,7 +4,7 @@ They are stored by number, so that the error for a lost or doubled batch names i
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from hocket.errors import CheckpointError, PacketError
@@ -12,7 +12,7 @@ from hocket.signals.signal import DeferredLoss
 from hocket.stage.late_gradients.linearizer import KeptOutput
 from hocket.stage.weight_copies.forward_state import ForwardState
 from hocket.transport.packet import Activation
-from hocket.tree import Tree
+from hocket.tree import Tree, map_tensors
 
 
 class ForwardedBatch(NamedTuple):
@@ -20,7 +20,7 @@ class ForwardedBatch(NamedTuple):
 
     Attributes:
         activation: Packet that was received.
-        leaves: Tensors of the packet, as leaves of the stage's graph.
+        leaves: Tensors of the packet, as leaves of the stage's graph; None if none is kept.
         output: Output to differentiate, when the gradient has come.
         differentiable: For each tensor of the output, True if a gradient comes back for it.
         version: Number of updates that the weights of the forward had seen.
@@ -46,11 +46,21 @@ class ForwardedBatch(NamedTuple):
             version: Number of updates that the weights have seen.
         """
         return ForwardedBatch(
-            activation.without_values(), None, _NOTHING, differentiable, version, None
+            activation.without_values(), None, NOT_KEPT, differentiable, version, None
         )
 
+    def without_tensors(self, output: Tree) -> "ForwardedBatch":
+        """Return the entry of a batch whose input will be computed from its output.
 
-_NOTHING = KeptOutput(lambda: None)
+        Args:
+            output: The output; its structure is kept, with empty tensors.
+        """
+        structure = map_tensors(lambda tensor: tensor.new_empty(0), output)
+        activation = replace(self.activation, values=structure, targets=None)
+        return self._replace(activation=activation, leaves=None, output=NOT_KEPT)
+
+
+NOT_KEPT = KeptOutput(lambda: None)
 
 
 class InFlight:

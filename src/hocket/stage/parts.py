@@ -39,6 +39,8 @@ class StageParts:
         reduction: Builds what adds up gradients over replicas; None if nothing does.
         meetings: Builds the rare meetings of replicas; None if there are none.
         names: Names of its parameters, buffers and layers in the network.
+        previous_inverts: The stage before computes its input from its output, which it gets
+            back with the gradient.
     """
 
     index: int
@@ -55,6 +57,7 @@ class StageParts:
     reduction: BuildReduction | None = None
     meetings: BuildMeetings | None = None
     names: NetworkNames = field(default_factory=NetworkNames)
+    previous_inverts: bool = False
 
     @property
     def is_last(self) -> bool:

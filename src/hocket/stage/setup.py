@@ -95,6 +95,17 @@ class Setup(TrainingOptions):
                 f"precision is 'fp16', and method {self.method.name!r} predicts gradients, "
                 "whose numbers are too small for float16; use 'bf16', or another method"
             )
+        if self.method.linearize == "invert":
+            low = self.precision != "fp32"
+            problems += [
+                f"method {self.method.name!r} inverts stages, and {why}; leave {name} out"
+                for name, is_set, why in (
+                    ("precision", low, "16 bits are too few for the inverse"),
+                    ("compile", self.compile, "what is compiled has no inverse"),
+                    ("cuda_graphs", self.cuda_graphs, "no input stays where it was captured"),
+                )
+                if is_set
+            ]
         problems.raise_together("these options are impossible")
 
     def _bring_into(self, name: str, form: Callable[[Any], object]) -> None:

@@ -13,7 +13,7 @@ from hocket.program.action import Action
 from hocket.signals.losses import ignored_index
 from hocket.stage.core import StageCore, build_core
 from hocket.stage.finite.nonfinite import check_pending
-from hocket.stage.in_flight import DeferredTarget, ForwardedBatch
+from hocket.stage.in_flight import NOT_KEPT, DeferredTarget, ForwardedBatch
 from hocket.stage.parts import StageParts
 from hocket.stage.passes.backward import backward
 from hocket.stage.passes.edges import backward_roots, graph_leaves
@@ -192,7 +192,12 @@ def _repeat_forward(core: StageCore, state: Tree) -> None:
         return
     if core.checks.forward.edits_weights:
         core.linearizer.after_update()
-    forward_state, leaves = ForwardState(**state["past"]), graph_leaves(activation)
+    forward_state = ForwardState(**state["past"])
+    if core.linearizer.inverts:  # nothing was kept
+        entry = (activation, None, NOT_KEPT, differentiable, version, forward_state)
+        core.in_flight.add(ForwardedBatch(*entry))
+        return
+    leaves = graph_leaves(activation)
     with core.contexts.computing(activation.batch, "forward"):
         output = core.linearizer.rebuild_output(core.parts.module, leaves, forward_state)
     core.in_flight.add(

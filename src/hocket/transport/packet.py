@@ -73,7 +73,8 @@ class Gradient:
     Attributes:
         batch: Number of the batch, counted from 0 over all epochs.
         values: Gradient of each tensor of the activation, of the same shape, or None for a
-            tensor without one; None altogether for a skipped batch.
+            tensor without one; None altogether for a skipped batch. The tensors of the
+            activation follow if the previous stage computes its input from them.
     """
 
     kind: ClassVar[str] = "gradient"

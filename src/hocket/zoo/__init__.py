@@ -24,6 +24,7 @@ from hocket.zoo.dgl import dgl6, dni3
 from hocket.zoo.gpt import gpt
 from hocket.zoo.mlp import mlp
 from hocket.zoo.plans import PLANS, paper_plan
+from hocket.zoo.revnet import revnet14, revnet18
 from hocket.zoo.vgg import vgg13_bn, vgg19_bn
 from hocket.zoo.wide_resnet import wrn28_10
 
@@ -40,6 +41,8 @@ _BUILDERS: tuple[Callable[..., nn.Sequential], ...] = (
     resnet110,
     resnet1202,
     resnet18,
+    revnet14,
+    revnet18,
     wrn28_10,
     vgg13_bn,
     vgg19_bn,
@@ -108,6 +111,8 @@ __all__ = [
     "resnet56",
     "resnet110",
     "resnet1202",
+    "revnet14",
+    "revnet18",
     "vgg13_bn",
     "vgg19_bn",
     "wrn28_10",

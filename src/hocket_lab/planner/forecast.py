@@ -68,7 +68,7 @@ class Forecast(Candidate):
 
     Attributes:
         times: Durations of the actions and packets of each stage.
-        packet_bytes: Size of a packet over each edge, each way.
+        packet_bytes: Size of a packet over each edge, mean of both ways.
         memory: Peak memory of each stage.
         delay: Ticks of each stage between forward and backward of a batch.
         staleness: Updates of each stage between forward and backward of a batch.
@@ -149,15 +149,13 @@ def forecast(
         slow_times = _stage_times(contended_profiles.method, devices)
         times = contended_times(method, times, slow_times)
     busy = contended_profiles or profiles
-    sent_bytes = [stage.sent_bytes for stage in profiles.method]
+    packet_bytes = [stage.packet_bytes for stage in profiles.method]
     batch_size = profiles.uncut.batch_size
     return Forecast(
         **vars(candidate) | {"devices": devices},
         times=times,
-        packet_bytes=tuple(sent_bytes[:-1]),
-        memory=tuple(
-            _stage_memory(method, k, stage, count) for k, stage in enumerate(profiles.method)
-        ),
+        packet_bytes=tuple(packet_bytes[:-1]),
+        memory=tuple(_stage_memory(method, k, profiles.method) for k in range(count)),
         delay=tuple(method.delay(k, count) for k in range(count)),
         staleness=tuple(method.staleness(k, count) for k in range(count)),
         tick_s=tick_s(method, times, [stage.jitter for stage in busy.method]),
@@ -193,19 +191,19 @@ def _stage_times(
             forward_s=profile.median_s("F") / device.speed,
             backward_s=profile.median_s("B") / device.speed,
             update_s=profile.median_s("U") / device.speed,
-            packet_s=device.link.seconds(profile.sent_bytes),
+            packet_s=device.link.seconds(profile.packet_bytes),
             learn_s=profile.median_s("T") / device.speed,
-            transfer_s=device.link.seconds(profile.sent_bytes) - device.link.latency_s,
+            transfer_s=device.link.seconds(profile.packet_bytes) - device.link.latency_s,
         )
         for profile, device in zip(profiles, devices, strict=True)
     )
 
 
-def _stage_memory(
-    method: Method, stage: int, profile: StageProfile, stages: int
-) -> StageMemory:
+def _stage_memory(method: Method, stage: int, profiles: Sequence[StageProfile]) -> StageMemory:
     """Split the measured peak by use, and add buffers and packets, which were not measured."""
-    memory, trainable = method.memory(stage, stages), profile.trainable_bytes
+    profile, stages = profiles[stage], len(profiles)
+    memory = method.memory(stage, stages, inverts=profile.inverts)
+    trainable = profile.trainable_bytes
     buffered = memory.inputs - 1 if method.free_running else 0
     rest = profile.peak_bytes + buffered * profile.received_bytes
     sizes = {}
@@ -223,10 +221,11 @@ def _stage_memory(
     sizes["packets"] = 0
     if stage > 0:
         ahead = _messages_ahead(method, stage - 1)
-        sizes["packets"] += profile.received_bytes * (ahead + answered)
+        answers = answered + profiles[stage - 1].inverts
+        sizes["packets"] += profile.received_bytes * (ahead + answers)
     if stage < stages - 1:
         ahead = _messages_ahead(method, stage)
-        sizes["packets"] += profile.sent_bytes * (1 + answered * ahead)
+        sizes["packets"] += profile.sent_bytes * (1 + (answered + profile.inverts) * ahead)
     return StageMemory(**{name: size / MIB for name, size in sizes.items()})
 
 

@@ -18,6 +18,8 @@ from hocket.partition.costs.profile import synchronized_clock
 from hocket.partition.parts.copied_modules import copy_modules
 from hocket.program.action import Action, Kind, dependency
 from hocket.program.program import Program, enter
+from hocket.stage.layers.module_tensors import NetworkNames
+from hocket.stage.layers.reversible import inverts, require_invertible
 from hocket.stage.parts import StageParts
 from hocket.stage.setup import Setup
 from hocket.stage.stage import Stage
@@ -49,6 +51,7 @@ class StageProfile:
         trainable_bytes: Parameters that get a gradient.
         optimizer_bytes: State of the optimizers.
         peak_bytes: Peak of all tensors of the stage, with its weights.
+        inverts: True if it computes its input from its output, which comes with the gradient.
     """
 
     batch_size: int
@@ -59,6 +62,7 @@ class StageProfile:
     trainable_bytes: int
     optimizer_bytes: int
     peak_bytes: int
+    inverts: bool = False
 
     def median_s(self, kind: Kind) -> float:
         """Return the median duration of an action in seconds; 0 if the stage never does it.
@@ -67,6 +71,14 @@ class StageProfile:
         and rarer in a training than in a rehearsal.
         """
         return median(self.seconds[kind] or (0.0,))
+
+    @property
+    def packet_bytes(self) -> int:
+        """Mean size of a packet over the edge to the next stage, there and back.
+
+        To a stage that inverts its layers its output comes back as well.
+        """
+        return self.sent_bytes * 3 // 2 if self.inverts else self.sent_bytes
 
     @property
     def jitter(self) -> Jitter:
@@ -99,12 +111,14 @@ def rehearse(
     Raises:
         OptionError: A stage is not compatible with the method.
     """
-    copies = copy_modules(modules)
+    method, copies = setup.method, copy_modules(modules)
+    require_invertible(method, copies, NetworkNames())
     signals, networks = build_signals(setup, copies, inputs)
     activation = Activation(0, 0, inputs, (False,) * len(tensors(inputs)), targets)
     profiles = []
+    inverting = [inverts(method, module, k, len(copies)) for k, module in enumerate(copies)]
     for k, module in enumerate(copies):
-        next_stage = _NextStage()
+        next_stage = _NextStage(returns_output=inverting[k])
         weights = [*_parameters_and_buffers(module), *_parameters_and_buffers(networks[k])]
         parts = StageParts(
             index=k,
@@ -115,9 +129,10 @@ def rehearse(
             to_previous=_PreviousStage(activation),
             to_next=next_stage,
             recorder=Recorder(k, keep=False),
+            previous_inverts=k > 0 and inverting[k - 1],
         )
         stage = build_stage(setup, parts)
-        schedule = Program(setup.method, len(copies), only=k)
+        schedule = Program(method, len(copies), only=k)
         with LiveTensorMemory(*weights, *tensors((activation.values, targets))) as memory:
             _fill(stage, schedule)
         sent = next_stage.first_activation
@@ -131,6 +146,7 @@ def rehearse(
                 trainable_bytes=_size_bytes([w for w in weights if w.requires_grad]),
                 optimizer_bytes=_optimizer_bytes(stage),
                 peak_bytes=_size_bytes(weights) + memory.peak_bytes - next_stage.kept_bytes,
+                inverts=inverting[k],
             )
         )
         activation = sent
@@ -167,12 +183,16 @@ class _PreviousStage(_Stateless):
 class _NextStage(_Stateless):
     """Simulated next stage: sends random gradients of the first activation it received.
 
+    Args:
+        returns_output: Send that activation with them.
+
     Attributes:
         first_activation: Activation that was received first; an empty one behind the last
             stage, which sends none.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, returns_output: bool) -> None:
+        self._returns_output = returns_output
         self.first_activation = Activation(0, 0, None, (), None)
         self._gradients: tuple[Tensor | None, ...] = ()
 
@@ -196,8 +216,8 @@ class _NextStage(_Stateless):
 
     def receive(self, batch: int) -> Gradient:
         """Return a copy of the gradients for this batch."""
-        gradients = self._gradients
-        return Gradient(batch, tuple(g if g is None else g.clone() for g in gradients))
+        outputs = tensors(self.first_activation.values) if self._returns_output else []
+        return Gradient(batch, copy_tensors((*self._gradients, *outputs)))
 
 
 def _fill(stage: Stage, schedule: Program) -> None:

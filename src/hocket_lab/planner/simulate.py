@@ -182,7 +182,7 @@ def _batches_to_simulate(method: Method, stages: int, least: int = 0) -> tuple[i
     in_flight = method.delay(0, stages) + stages
     # Whole groups of accumulated gradients, and of batches that a stage begins in a burst
     # before it waits for a gradient.
-    group = math.lcm(method.accumulate, method.memory(0, stages).inputs)
+    group = math.lcm(method.accumulate, method.batches_between(0, stages) + 1)
     steady = group * math.ceil(max(2 * in_flight + 4, least) / group)
     return steady, 2 * steady + in_flight
 

@@ -46,7 +46,7 @@ def least_extra_delay(method: Method, times: Sequence[StageTimes]) -> tuple[int,
         return tuple(extra)
     longest_s = (1 + TOLERANCE) * bound_s(method, times)
     # Batches that a stage begins between forward and backward of a batch.
-    missed = [method.memory(stage, stages).inputs - 1 for stage in range(stages)]
+    missed = [method.batches_between(stage, stages) for stage in range(stages)]
     # Later edges first: their ticks delay the stages before as well.
     for edge in reversed(range(stages - 1)):
         needed = max(

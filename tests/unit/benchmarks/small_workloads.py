@@ -77,6 +77,18 @@ def weights(training: PreparedTraining) -> dict[str, list[Any]]:
     return {name: weight.tolist() for name, weight in training.state.items()}
 
 
+@dataclass(frozen=True)
+class WholeTraining:
+    """Query: take all steps of a training, and complete the batches in flight."""
+
+    steps: int
+
+    def __call__(self, training: PreparedTraining) -> None:
+        for _ in range(self.steps):
+            training.step()
+        training.finish()
+
+
 def processor_s(_: PreparedTraining) -> float:
     """Query: return the processor time of a process."""
     return time.process_time()

@@ -1,6 +1,5 @@
 """``python -m benchmarks``: every measurement is a command named like its file."""
 
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -15,7 +14,6 @@ from benchmarks.kill_recovery import KillRecoverySettings
 from benchmarks.link import LinkSettings, measure_link
 from benchmarks.overhead import OverheadSettings
 from benchmarks.speed import SpeedSettings
-from benchmarks.study_times import StudyTimesSettings
 from benchmarks.target import TargetSettings
 from benchmarks.versions import VersionsSettings
 from hocket.errors import OptionError
@@ -54,10 +52,8 @@ def test_a_measurement_is_run_and_rendered(tmp_path, capsys):
     assert line.endswith("| 0 | - | - | - |")
 
 
-OF_TARGET = partial(TargetSettings, characters=None)
 NO_ROWS = (
     "adl:accumulate=4",
-    "fdg:extra_delay=1",
     "fdg:cut=conv1",
     "independent",
     "ddp",
@@ -83,15 +79,14 @@ REFUSED = [
     (link, {"rows": ["fdg:extra_dely=1"]}, "unknown option 'extra_dely'"),
     (OverheadSettings, {"rows": (), "pairs": 0, "steps": 0}, "pairs is 0; rows is empty"),
     (SpeedSettings, {"rows": (), "steps": 0, "at_once": 0}, "steps is 0; at_once is 0"),
-    (StudyTimesSettings, {"baselines": ("diloco",)}, "'diloco' does not wait for"),
-    (OF_TARGET, {"links": ("fast",), "updates": 0}, "the link is 'fast'; updates is 0"),
-    (OF_TARGET, {"rates": (), "warmup": -1}, "rates is empty; warmup is -1"),
+    (TargetSettings, {"links": ("fast",), "updates": 0}, "the link is 'fast'; updates is 0"),
+    (TargetSettings, {"rates": (), "warmup": -1}, "rates is empty; warmup is -1"),
+    (TargetSettings, {"updates": 9, "machines": (2,)}, "warmup is 100; machines is 2"),
     (
-        OF_TARGET,
+        TargetSettings,
         {"batch": 15, "rows": NO_ROWS},
-        "accumulates 4 gradients; 'fdg:extra_delay=1' has an extra delay; 'fdg:cut=conv1' "
-        "names its cut; 'independent' trains each network alone; 'ddp' divides the batch of 15 "
-        "by 2; 'diloco' divides",
+        "accumulates 4 gradients; 'fdg:cut=conv1' names its cut; 'independent' trains each "
+        "network alone; 'ddp' divides the batch of 15 by 2; 'diloco' divides",
     ),
     (VersionsSettings, {"tests": ("tests/none",), "threads": 0}, "threads is 0; no tests/none"),
 ]
@@ -106,3 +101,16 @@ def test_settings_out_of_range_are_told_at_once_before_anything_starts(
         act(**options)
     assert [words for words in said.split("; ") if words not in str(caught.value)] == []
     assert list(tmp_path.iterdir()) == []
+
+
+def test_memory_is_predicted_and_does_not_grow_for_reversible_stages(tmp_path):
+    given = ["memory", "--rows", "fdg", "--rows", "petra", "--stages", "2", "--stages", "3"]
+    assert main([*given, "--out", str(tmp_path)]) == 0
+    assert main(["render", str(tmp_path)]) == 0
+    fdg, deeper_fdg, petra, deeper_petra = Record.read(tmp_path).rows
+    for row in (fdg, deeper_fdg, petra, deeper_petra):
+        pairs = zip(row["predicted"], row["measured"], strict=True)
+        assert all(0.7 < predicted / measured < 1 for predicted, measured in pairs)
+    assert deeper_fdg["together"] > 1.4 * fdg["together"]
+    assert deeper_petra["together"] < petra["together"]
+    assert (tmp_path / "README.md").read_text().count("| petra |") == 2

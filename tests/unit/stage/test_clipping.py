@@ -8,10 +8,10 @@ import torch
 from torch import nn
 from torch.nn.utils import clip_grad_norm_
 
-from contract.small import copied, data, different, mlp, sgd, train
+from contract.small import METHODS, copied, data, different, mlp, sgd, train
 from hocket import Trainer, cross_entropy
 from hocket.errors import CheckpointError, OptionError
-from hocket.methods import ADL, BP, METHODS
+from hocket.methods import ADL, BP
 from hocket.stage.update.clipping import Clipping, as_clipping
 
 BATCHES = data(mlp, 6)

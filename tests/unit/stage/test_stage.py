@@ -7,17 +7,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from contract.small import (
-    data,
-    different,
-    mlp,
-    sgd,
-    train,
-    weights_of,
-)
+from contract.small import METHODS, data, different, mlp, sgd, train, weights_of
 from hocket import Trainer
 from hocket.errors import DataError, NonFiniteError, PacketError
-from hocket.methods import BP, DNI, FDG, METHODS
+from hocket.methods import BP, DNI, FDG
 from hocket.program import Action
 from hocket.stage.contexts import seeded_rng
 from hocket.stage.passes.edges import graph_leaves

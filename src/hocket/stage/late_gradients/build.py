@@ -1,8 +1,11 @@
 """From the options of a stage to its linearizer, of compiled layers or of plain ones."""
 
-from hocket.methods.method import Linearize, Statistics
+from torch import nn
+
+from hocket.methods.method import FORWARDS_AGAIN, Linearize, Statistics
 from hocket.stage.late_gradients.compiled_graph import CompiledGraph
 from hocket.stage.late_gradients.linearizer import (
+    Invert,
     Linearizer,
     PlainGraph,
     Recompute,
@@ -18,6 +21,7 @@ def build_linearizer(
     layers: StageLayers,
     *,
     flushes: bool = False,
+    inverted: nn.Module | None = None,
 ) -> Linearizer:
     """Build the linearizer of a stage; without delay it is always `PlainGraph`.
 
@@ -27,13 +31,16 @@ def build_linearizer(
         statistics: Passes that update BatchNorm's running statistics under ``recompute``.
         layers: What is known of the layers.
         flushes: The pipeline is flushed, so that its gradients equal back-propagation's.
+        inverted: Layers of the stage, if it inverts them; None if it keeps its inputs.
     """
     # Where no update comes between forward and backward, nothing has to be held.
     if delay == 0:
         return PlainGraph(layers)
 
     # The forward is repeated, or its graph is kept with old or live weights.
-    if linearize == "recompute":
+    if inverted is not None:
+        return Invert(layers, inverted)
+    if linearize in FORWARDS_AGAIN:
         return Recompute(layers, statistics, keep_buffers=flushes)
     stash = linearize == "stash"
     if layers.compiled is not None:

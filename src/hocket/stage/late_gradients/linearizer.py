@@ -8,6 +8,7 @@ import operator
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -15,6 +16,7 @@ from torch import Tensor, nn
 from hocket.methods.method import Statistics
 from hocket.stage.layers.known_layers import KnownLayers
 from hocket.stage.layers.module_tensors import NetworkNames
+from hocket.stage.layers.reversible import layers_of, require_inverse
 from hocket.stage.weight_copies.copies import VersionCopies
 from hocket.stage.weight_copies.forward_state import (
     ForwardState,
@@ -114,10 +116,12 @@ class Linearizer(ABC):
         forbids_inner_forward: True if a layer that is forwarded again in the backward would see
             other weights.
         recomputes: True if the output to differentiate is computed when the gradient has come.
+        inverts: True if the input is then computed as well; see `Invert`.
     """
 
     forbids_inner_forward = False
     recomputes = False
+    inverts = False
 
     def __init__(self, layers: StageLayers, copies: VersionCopies | None = None) -> None:
         self.copies = copies
@@ -246,3 +250,53 @@ class Recompute(Linearizer):
             return forward_without_buffer_updates(module, inputs, self._run, state.buffers)
 
         return KeptOutput(recompute)
+
+
+class Invert(Recompute):
+    """Keeps nothing of a batch, and forwards again the input of the output that comes back.
+
+    The input is computed by the reverse of the layers (PETRA, arXiv 2406.02052, algorithm 1).
+    As under ``recompute`` the forward alone updates BatchNorm's running statistics, and not the
+    backward alone, as in the paper: a batch counts once either way.
+
+    Args:
+        layers: What is known of the layers.
+        module: Layers of the stage, each with a reverse.
+    """
+
+    inverts = True
+
+    def __init__(self, layers: StageLayers, module: nn.Module) -> None:
+        super().__init__(layers, "forward")
+        names = {layer: name for name, layer in layers.names.of_layers(module)}
+        self._reversed: list[tuple[str, Any]] = [
+            (names[layer], layer) for layer in reversed(layers_of(module))
+        ]
+        self._checked = False
+
+    def forward(self, module: nn.Module, leaves: Tree) -> tuple[Tree, KeptOutput]:
+        """Forward without a graph; the stage keeps nothing."""
+        with torch.no_grad():
+            output = self._run(module, self._editable(leaves))
+        return output, KeptOutput(lambda: None)
+
+    @torch.no_grad()
+    def invert(self, module: nn.Module, output: Tree) -> Tree:
+        """Return the input for an output, at the present weights; buffers stay as they are.
+
+        Args:
+            module: Layers of the stage.
+            output: Output of the stage, with tensors of shape (B, ...).
+
+        Raises:
+            LinearizeError: The reverse of a layer is not its inverse, as its first use shows.
+        """
+        copies = {name: buffer.clone() for name, buffer in module.named_buffers()}
+        with replaced_buffers(module, copies):
+            for name, layer in self._reversed:
+                inputs = layer.reverse(self._editable(output))
+                if not self._checked:
+                    require_inverse(layer, name, self._editable(inputs), output)
+                output = inputs
+        self._checked = True
+        return output

@@ -19,7 +19,7 @@ from torch.nn.utils import parametrize, prune
 from torch.overrides import TorchFunctionMode
 
 from hocket.errors import LinearizeError, OptionError, format_problems
-from hocket.methods.method import Linearize
+from hocket.methods.method import FORWARDS_AGAIN, Linearize
 from hocket.stage.layers.module_tensors import NetworkNames
 from hocket.tree import Tree, tensors
 
@@ -54,13 +54,13 @@ def check_compatible(
         OptionError: There are incompatible layers; the message lists all of them.
     """
     # Forwards that are repeated, in the backward or after a checkpoint, draw again.
-    repeats = delay > 0 and linearize == "recompute"
+    repeats = delay > 0 and linearize in FORWARDS_AGAIN
     named = names.of_layers(module)
     layers = [(f"layer {name!r}" if name else "the stage", layer) for name, layer in named]
     problems = _find_own_generators(layers) if repeats or resumable else []
 
     # Graphs that are kept meet later weights.
-    if delay > 0 and linearize != "recompute":
+    if delay > 0 and linearize not in FORWARDS_AGAIN:
         stale = []
         for owner, layer in layers:
             if _is_compiled(layer):

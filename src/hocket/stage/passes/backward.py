@@ -13,7 +13,7 @@ from hocket.stage.core import StageCore
 from hocket.stage.graphs.runner import Differentiated
 from hocket.stage.in_flight import DeferredTarget, ForwardedBatch
 from hocket.stage.passes.back_propagate import back_propagate, require_graph
-from hocket.stage.passes.edges import backward_roots, to_outgoing
+from hocket.stage.passes.edges import backward_roots, to_outgoing, with_computed_input
 from hocket.stage.passes.skip import skip_backward
 from hocket.stage.report import ActionReport, Number
 from hocket.stage.update.untrained import describe_names
@@ -52,6 +52,8 @@ def backward(core: StageCore, batch: int) -> ActionReport:
     checks.layers.save_buffers()
     checks.signal.save_buffers()
     core.runner.resume(batch)
+    if core.linearizer.inverts:
+        forwarded, received = with_computed_input(core, forwarded, received)
     output = _output_of(core, forwarded)
     seen = map_tensors(Tensor.detach, output) if signal.learns_from_gradient else None
     roots = backward_roots(core, batch, output, activation.targets, received)
@@ -75,7 +77,8 @@ def backward(core: StageCore, batch: int) -> ActionReport:
     # Send the gradients of the inputs.
     if any([leaf.requires_grad for leaf in leaves]):
         # One may share its memory with the gradient of a weight, as both are views of one.
-        gradients = to_outgoing(done.sent, [weight.grad for weight in core.trained])
+        inputs = [leaf.detach() for leaf in leaves] if core.parts.previous_inverts else []
+        gradients = to_outgoing((*done.sent, *inputs), [weight.grad for weight in core.trained])
         core.parts.to_previous.send(Gradient(batch, gradients))
 
     # Accumulate the gradients of the weights until the update.

@@ -6,6 +6,7 @@ nothing is sent from memory that is overwritten.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from torch import Tensor, strided
 
@@ -15,6 +16,9 @@ from hocket.errors import PacketError
 from hocket.partition.parts.partial_module import PartialModule
 from hocket.signals.signal import BackwardRoots, SignalInput
 from hocket.stage.core import StageCore
+from hocket.stage.in_flight import ForwardedBatch
+from hocket.stage.late_gradients.linearizer import Invert
+from hocket.stage.weight_copies.forward_state import ForwardState
 from hocket.transport.packet import Activation
 from hocket.tree import Tree, map_tensors, tensors
 
@@ -35,6 +39,34 @@ def graph_leaves(activation: Activation) -> Tree:
     return map_tensors(
         lambda value: value.detach().requires_grad_(next(flags)), activation.values
     )
+
+
+def with_computed_input(
+    core: StageCore, forwarded: ForwardedBatch, received: tuple[Tensor | None, ...]
+) -> tuple[ForwardedBatch, tuple[Tensor | None, ...]]:
+    """Compute the input of a batch from its output, as nothing of it was kept.
+
+    Args:
+        core: The stage, which inverts its layers.
+        forwarded: The batch.
+        received: Gradients that came back, and then the tensors of the output.
+
+    Returns:
+        The batch with its input and the output to differentiate, and the gradients.
+    """
+    # The output, in the structure that it had.
+    count, batch = len(forwarded.differentiable), forwarded.activation.batch
+    gradients, outputs = received[:count], iter(tensors(received[count:]))
+    output = map_tensors(lambda _: next(outputs), forwarded.activation.values)
+
+    # Its input at the present weights, and the graph from there.
+    module, linearizer = core.parts.module, core.linearizer
+    assert isinstance(linearizer, Invert)
+    with core.contexts.computing(batch, "forward", core.layers.draws):
+        inputs = linearizer.invert(module, output)
+    leaves = graph_leaves(replace(forwarded.activation, values=inputs))
+    kept = linearizer.rebuild_output(module, leaves, ForwardState({}, {}))
+    return forwarded._replace(leaves=leaves, output=kept), gradients
 
 
 def backward_roots(

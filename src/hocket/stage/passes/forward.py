@@ -48,7 +48,10 @@ def forward(core: StageCore, batch: int) -> ActionReport:
     _, leaves, state, output, kept, differentiable, tables = computed
     send_output(core, activation, output, differentiable, tables)
     version = core.weights.version
-    core.in_flight.add(ForwardedBatch(activation, leaves, kept, differentiable, version, state))
+    forwarded = ForwardedBatch(activation, leaves, kept, differentiable, version, state)
+    if core.linearizer.inverts:
+        forwarded = forwarded.without_tensors(output)
+    core.in_flight.add(forwarded)
     return ActionReport(activation.epoch, version)
 
 

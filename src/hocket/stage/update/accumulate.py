@@ -32,7 +32,7 @@ class GradientAccumulator:
         Args:
             clip: Returns the gradients to add instead.
         """
-        gradients = [parameter.grad for parameter in self._parameters]
+        gradients = self.take()
         added = clip(gradients)
         if self.count:
             self._sums = [
@@ -41,9 +41,14 @@ class GradientAccumulator:
             ]
         else:
             self._sums = list(added)
+        self.count += 1
+        return gradients
+
+    def take(self) -> list[Tensor | None]:
+        """Take the gradients of one batch out of ``grad``, and return them."""
+        gradients = [parameter.grad for parameter in self._parameters]
         for parameter in self._parameters:
             parameter.grad = None
-        self.count += 1
         return gradients
 
     def reduce(self, clip: Callable[[Gradients], Gradients] = list) -> None:

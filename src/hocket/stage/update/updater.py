@@ -134,6 +134,8 @@ class Updater:
         """Correct the gradients of one batch in ``grad``, and accumulate them."""
         if self.remedies:
             self.remedies.correct_gradient(then)
+            if not self.remedies.takes(staleness):
+                return self.accumulator.take()
             self.remedies.after_backward(staleness)
         return self.accumulator.add(self._clip.of_batch)
 

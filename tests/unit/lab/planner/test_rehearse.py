@@ -7,7 +7,9 @@ import pytest
 import torch
 from torch import nn
 
-from hocket.methods import METHODS, build_method
+from contract.small import METHODS, Coupled
+from hocket.errors import HocketError
+from hocket.methods import build_method
 from hocket_lab.planner import rehearse
 from hocket_lab.planner.rehearsals import Candidate, rehearse_candidates, rehearse_together
 from hocket_lab.planner.tensor_memory import LiveTensorMemory
@@ -76,6 +78,24 @@ def test_graphs_in_flight_and_old_weights_are_held():
     # Two graphs instead of one, each with a copy of its weights.
     assert difference[1] == 2 * activation + 2 * weights
     assert fdg[2].peak_bytes == bp[2].peak_bytes
+
+
+def test_a_stage_that_inverts_is_as_large_at_any_delay():
+    def build_reversible():
+        layers = nn.Sequential(*(Coupled(WIDTH) for _ in range(2)), nn.Linear(WIDTH, 5))
+        return layers, *build_workload()[1:]
+
+    names = ["petra", "petra:forward_delay=3", "dsp", "dsp:forward_delay=3"]
+    found = rehearse_candidates(build_reversible, [Candidate(name, ("2",)) for name in names])
+    short, long, kept, long_kept = (stages[0] for stages in found)
+    activation = FLOAT * BATCH * WIDTH
+    assert [stages[0].inverts for stages in found] == [True, True, False, False]
+    assert long.peak_bytes == short.peak_bytes
+    assert long_kept.peak_bytes == kept.peak_bytes + 2 * activation
+    # Its output comes back with the gradient.
+    assert long.packet_bytes == 1.5 * kept.packet_bytes == 1.5 * activation
+    with pytest.raises(HocketError, match="no reverse"):
+        rehearse_candidates(build_workload, [Candidate("petra", ("2",))])
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,186 @@
+"""Laws of stages that compute their inputs from their outputs (PETRA)."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import nn
+
+from contract.small import (
+    ORDERS,
+    SGD,
+    Coupled,
+    Gradients,
+    back_propagate,
+    coupled,
+    data,
+    different,
+    far,
+    mlp,
+    sgd,
+    stepped,
+    train,
+    true_gradients,
+    weights_of,
+)
+from contract.test_against_references import outcome
+from hocket import Trainer, cross_entropy
+from hocket.errors import LinearizeError, OptionError
+from hocket.methods import DSP, PETRA, Method
+from hocket.signals import Delayed
+from reference import petra
+
+several_stages = pytest.mark.parametrize("stages", [2, 3, 4])
+
+
+@several_stages
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("accumulate", [1, 3])
+def test_petra_is_its_reference(accumulate, order, stages):
+    """Bit-equal: the same kernels in the same order."""
+    batches, modules = data(coupled, 12, last=3), coupled(stages)
+    choices = {"accumulate": accumulate, "order": order}
+    losses = petra.train(modules, batches, loss=cross_entropy, **choices, **SGD)
+    ours = train(PETRA(**choices), coupled(stages), batches).state
+    assert not different(ours, outcome(losses, modules))
+
+
+def test_one_stage_is_back_propagation():
+    batches = data(coupled, 7, last=3)
+    plain = back_propagate(coupled(1), batches, epochs=2)
+    assert not different(train(PETRA(), coupled(1), batches, epochs=2).state, plain)
+
+
+@several_stages
+def test_at_rate_zero_every_gradient_is_that_of_back_propagation(stages):
+    """Close in float64: an inverse rounds."""
+    batches, gradients, modules = data(coupled, 9, last=3), Gradients(), coupled(stages)
+    train(PETRA(), modules, batches, watch=gradients, lr=0.0)
+    weights = [weights_of(module) for module in modules]
+    for b, (x, y) in enumerate(batches):
+        for k, true in enumerate(true_gradients(modules, x, y, weights)):
+            assert not far(gradients.seen.pop((k, b)), true)
+    assert not gradients.seen
+
+
+@several_stages
+def test_while_weights_stay_an_inverse_equals_recomputing(stages):
+    """Close in float64: losses, weights and statistics, which a batch moves once."""
+    batches = data(coupled, 9, last=3)
+    inverting = train(PETRA(accumulate=9), coupled(stages), batches).state
+    again = DSP(order="forward-first")
+    recomputing = train(replace(again, accumulate=9), coupled(stages), batches).state
+    assert not far(inverting, recomputing)
+
+
+def test_updates_make_it_another_method():
+    batches = data(coupled, 9)
+    inverting = train(PETRA(), coupled(3), batches).state
+    assert far(inverting, train(DSP(order="forward-first"), coupled(3), batches).state)
+
+
+class OfTwo(nn.Module):
+    """A reversible layer of a nested structure, with a tensor without a gradient."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.Linear(3, 3)
+
+    def forward(self, given):
+        if isinstance(given, torch.Tensor):
+            x1, x2 = given.chunk(2, 1)
+            order, scale = torch.tensor([2, 0, 1]), 0.5
+        else:
+            x1, x2, order, scale = *given["halves"], given["order"], given["scale"]
+        moved = x2 + scale * self.body(x1)[:, order]
+        return {"halves": (moved, x1), "order": order, "scale": scale}
+
+    def reverse(self, given):
+        (y1, y2), order, scale = given["halves"], given["order"], given["scale"]
+        halves = (y2, y1 - scale * self.body(y2)[:, order])
+        return {"halves": halves, "order": order, "scale": scale}
+
+
+class Joined(nn.Module):
+    """A head for it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.head = nn.Linear(6, 3)
+
+    def forward(self, given):
+        return self.head(torch.cat(given["halves"], 1))
+
+
+def test_stages_may_send_structures():
+    def build():
+        torch.manual_seed(0)
+        first = nn.Sequential(nn.Identity(), OfTwo())  # which keeps its input
+        return [stage.double() for stage in (first, nn.Sequential(OfTwo()), Joined())]
+
+    batches = data(coupled, 6)
+    options = {"lr": 1e-6, "momentum": 0.0}
+    inverting = train(PETRA(), build(), batches, **options)
+    assert [s.core.linearizer.inverts for s in inverting.trainer.stages] == [False, True, False]
+    recomputing = train(DSP(order="forward-first"), build(), batches, **options)
+    assert not far(inverting.state, recomputing.state, 1e-4)
+
+
+def test_stages_that_keep_their_inputs_are_those_with_other_layers():
+    trainer = Trainer(coupled(4), method=PETRA(), optimizer=sgd)
+    stepped(trainer, data(coupled, 8))
+    kept = [
+        [batch.activation.values.numel() for batch in stage.in_flight]
+        for stage in trainer.stages
+    ]
+    assert kept == [[0] * 6, [24] * 4, [0] * 2, []]
+
+
+class Wrong(Coupled):
+    """Its inverse is one of another layer."""
+
+    def reverse(self, y):
+        return super().reverse(y) + 0.1
+
+
+class Dropping(Coupled):
+    """Each call draws another mask."""
+
+    def __init__(self, features: int) -> None:
+        super().__init__(features)
+        self.body.append(nn.Dropout(0.5))
+
+
+@pytest.mark.parametrize("layer", [Wrong, Dropping])
+def test_a_reverse_that_is_no_inverse_is_named(layer):
+    modules = coupled(3)
+    modules[0][1] = layer(6).double()
+    with pytest.raises(LinearizeError, match=rf"'0.1' \({layer.__name__}\).*norm"):
+        train(PETRA(), modules, data(coupled, 6))
+
+
+def test_stages_of_which_none_can_be_inverted_are_refused():
+    """With the name of a layer in each that has a late gradient."""
+    modules = [nn.Sequential(Coupled(6), nn.Linear(6, 6)), nn.Linear(6, 6), *coupled(1)]
+    modules = [module.double() for module in modules]
+    with pytest.raises(OptionError) as refused:
+        train(PETRA(), modules, data(coupled, 2))
+    assert "stage 0: layer '0.1' (Linear)" in str(refused.value)
+    assert "stage 1: layer '1' (Linear)" in str(refused.value)
+    assert "stage 2" not in str(refused.value)
+    with pytest.raises(OptionError, match=r"'petra'.*none of 2"):
+        train(PETRA(), mlp(2), data(mlp, 2))
+
+
+@pytest.mark.parametrize(
+    "options", [{"precision": "bf16"}, {"compile": True}, {"cuda_graphs": True}], ids=str
+)
+def test_what_an_inverse_cannot_have_is_refused(options):
+    with pytest.raises(OptionError, match=f"'petra' inverts.*leave {next(iter(options))} out"):
+        Trainer(coupled(2), method=PETRA(), optimizer=sgd, **options)
+
+
+def test_a_flushed_pipeline_does_not_invert():
+    choices = {"signal": Delayed(), "forward_delay": 0, "backward_delay": 1}
+    with pytest.raises(OptionError, match="flush='alternate' with linearize='invert'"):
+        Method(name="own", paper="none", linearize="invert", flush="alternate", **choices)
