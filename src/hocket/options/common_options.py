@@ -93,7 +93,7 @@ class CommonOptions:
     """Updates by which the sum of the replicas' gradients is late: with 1 the sum of update t
     is applied in update t + 1, and travels during its work."""
     meet: str | None = None
-    """Rare meetings of replicas that else train alone, instead of a sum for each batch:
+    """Rare meetings of replicas that otherwise train alone, with no sum for each batch:
     local-sgd:every=64, or diloco:every=64,outer_lr=0.7,outer_momentum=0.9. With fragments=4
     parts of the weights meet in turn, and overlap=8 applies a result 8 updates later."""
     batchnorm: BatchNorm = "local"

@@ -125,10 +125,8 @@ class Updater:
             return self._add(staleness, then)
         if then is None and self.remedies.needs_forward_weights:  # they will have changed
             then = [weight.detach().clone() for weight in self.parameters]
-        gradients = [parameter.grad for parameter in self.parameters]
         self._late.add(staleness, then)
-        self.zero_grad()
-        return gradients
+        return self.accumulator.take()
 
     def _add(self, staleness: int, then: Sequence[Tensor] | None) -> list[Tensor | None]:
         """Correct the gradients of one batch in ``grad``, and accumulate them."""
