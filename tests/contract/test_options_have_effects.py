@@ -210,6 +210,9 @@ ELSEWHERE = {
     "slow_timeout_s": "unit/distributed/test_failures.py::test_a_slow_phase_has_a_limit",
     "checksum": "contract/test_ports.py::test_without_checksums_damaged_tensors_are_accepted",
     "batchnorm": "contract/test_distributed.py::test_replicas_are_the_larger_batch",
+    "replica_delay": "contract/test_replicas_apart.py::"
+    "test_processes_have_what_the_naive_twin_has",
+    "meet": "contract/test_replicas_apart.py::test_processes_have_what_the_naive_twin_has",
     "broadcast": "contract/test_same_training.py::"
     "test_processes_that_were_given_the_same_train_and_may_take_the_weights_of_the_first",
 }
@@ -497,6 +500,8 @@ SAME = {
     "stage_timing": ("random", {"method": "dgl-async"}),
     "replicas": (2, {}),
     "batchnorm": ("shared", {"replicas": 2}),
+    "replica_delay": (1, {"replicas": 2}),
+    "meet": ("local-sgd:every=8", {"replicas": 2}),
     "timeout_s": (5.0, {}),
     "slow_timeout_s": (900.0, {}),
     "checksum": (False, {}),
@@ -529,6 +534,8 @@ ALONE = {
     "checkpoint_keep": (2, "checkpoint_every"),
     "on_checkpoint_error": ("stop", "checkpoint_every"),
     "batchnorm": ("shared", "replicas"),
+    "replica_delay": (1, "replicas"),
+    "meet": ("diloco:every=8", "replicas"),
 }
 
 

@@ -11,6 +11,8 @@ from torch import nn
 
 from hocket.codecs.stateless import Exact
 from hocket.distributed.replicas.gradient_sync import GradientSync, sync_replicas
+from hocket.distributed.replicas.meet import as_meet
+from hocket.distributed.replicas.meetings import Meetings
 from hocket.distributed.replicas.sync_batchnorm import (
     require_replaceable_forwards,
     share_statistics,
@@ -74,7 +76,7 @@ def build_stage(setup: Setup, parts: StageParts) -> Stage:
     method = setup.method
     parts.module.to(setup.device)
     parts.signal_network.to(setup.device)
-    delay = method.graph_delay(parts.index, parts.count)
+    delay = setup.graph_delay(parts.index, parts.count)
     check_compatible(
         parts.module,
         method.linearize,
@@ -298,13 +300,16 @@ def build_distributed(parts: EngineParts, world: World) -> DistributedEngine:
 
     Raises:
         OptionError: The stage is not compatible with the method, or its replicas cannot share
-            the statistics of a layer.
+            the statistics of a layer, or meet in so many fragments.
     """
     setup, method = parts.setup, parts.setup.method
     k, count = world.stage, len(parts.modules)
 
     # Layers, and the networks of signals, may have BatchNorm.
     _, networks = parts.signals
+    meet = as_meet(setup.meet)
+    if meet is not None:
+        _require_fragments(meet.fragments, parts.modules, networks)
     if setup.batchnorm == "shared" and world.replicas > 1:
         # Each process looks at all stages, so that all refuse, before any waits for another.
         layers = nn.ModuleList([*parts.modules, *networks])
@@ -350,15 +355,42 @@ def build_distributed(parts: EngineParts, world: World) -> DistributedEngine:
         else NoNextStage(),
         recorder=recorder,
     )
-    if world.replicas > 1:  # which add up their gradients, and draw other dropout
-        reduction = partial(GradientSync, world=world, group=backends.gradient_group)
-        seed_offset = world.replica << 32
-        stage_parts = replace(stage_parts, reduction=reduction, seed_offset=seed_offset)
+    if world.replicas > 1:  # which draw other dropout
+        stage_parts = replace(stage_parts, seed_offset=world.replica << 32)
+        group = backends.gradient_group
+        if meet is None:  # they add up their gradients
+            reduction = partial(GradientSync, world=world, group=group)
+            stage_parts = replace(stage_parts, reduction=reduction)
+        else:
+            meetings = partial(Meetings, meet=meet, world=world, group=group)
+            stage_parts = replace(stage_parts, meetings=meetings)
     stage = build_stage(setup, stage_parts)
     sync_replicas(world, [stage.module, stage.signal_network])
     return DistributedEngine(
         method, stage, world, source, previous, following, lookahead, parts.watchers
     )
+
+
+def _require_fragments(
+    fragments: int, modules: Sequence[nn.Module], networks: Sequence[nn.Module]
+) -> None:
+    """Refuse more fragments than a stage has weights to divide.
+
+    Args:
+        fragments: Number of fragments.
+        modules: Layers of every stage.
+        networks: Network of each stage's signal.
+
+    Raises:
+        OptionError: A stage has fewer weights.
+    """
+    for k, pair in enumerate(zip(modules, networks, strict=True)):
+        weights = {p for module in pair for p in module.parameters() if p.requires_grad}
+        if 0 < len(weights) < fragments:
+            raise OptionError(
+                f"meet has {fragments} fragments, and stage {k} has only {len(weights)} weight "
+                "tensors to divide; use fewer fragments"
+            )
 
 
 def build_async_simulation(parts: EngineParts) -> AsyncSimulation:

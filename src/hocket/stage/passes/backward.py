@@ -88,7 +88,8 @@ def backward(core: StageCore, batch: int) -> ActionReport:
         core.parts.to_previous.send(Gradient(batch, gradients))
 
     # Accumulate the gradients of the weights until the update.
-    staleness = core.updater.version - forwarded.version
+    # Updates that wait for a sum over replicas come before the one with this batch.
+    staleness = core.updater.version + core.updater.late_updates - forwarded.version
     then = core.weights.at_version(forwarded.version)
     core.gradients = core.updater.accumulate(staleness, then)
     if roots.deferred is not None:
