@@ -17,7 +17,6 @@ from hocket.remedies import (
     Compensate,
     GapAware,
     Predict,
-    SpikeCompensation,
     StalenessRate,
 )
 
@@ -31,7 +30,6 @@ CASES = [
     (2, Case("fdg", "conv", trainer=(("meet", "local-sgd:every=2"),))),
     (2, Case("adl", options=(("accumulate", 2),), trainer=(("meet", "diloco:every=2"),))),
     (2, Case("fdg", trainer=(("meet", MEET),))),
-    (1, Case("bp", trainer=(DELAYED,))),
     (1, Case("bp", "conv", batches=6, trainer=(("meet", "diloco:every=3"),))),
 ]
 RESUMED = [
@@ -40,14 +38,12 @@ RESUMED = [
     (2, Case("dni", trainer=(DELAYED,))),
     (2, Case("pipedream-2bw", options=(("accumulate", 2),), trainer=(DELAYED,))),
     (2, Case("dgl", "conv", trainer=(("meet", MEET),))),
-    (2, Case("gpipe", options=(("accumulate", 2),), trainer=(("meet", MEET),))),
 ]
 """Trainings with something under way; the twin does not know all of their methods."""
 REMEDIES = [
     StalenessRate(),
     Compensate(),
     GapAware(),
-    SpikeCompensation(),
     Predict(),
 ]
 

@@ -23,7 +23,7 @@ def shares(inputs, targets, replicas=2):
     for replica in range(replicas):
         engine = SimpleNamespace(
             _world=SimpleNamespace(replica=replica, replicas=replicas),
-            stages=[SimpleNamespace(ignored_target=-100)],
+            stages=[SimpleNamespace(ignored_target=-100, core=SimpleNamespace(meetings=None))],
         )
         found.append(DistributedEngine._share(engine, (inputs, targets)))
     return found
