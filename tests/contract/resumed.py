@@ -88,6 +88,8 @@ CASES = [
     Case("fdg", batches=1, last=4, epochs=5),
     Case("petra", "coupled", options=(("accumulate", 2),)),
     Case("petra", "coupled", remedies=(T2(),)),
+    Case("dgl", "conv", options=(("reach", 1),)),
+    Case("dgl", "conv", options=(("infopro", (3, 0, 0, 1)), ("forward_delay", 2))),
 ]
 CASES = [resumable(case) for case in CASES]
 

@@ -42,7 +42,22 @@ from hocket.methods import (
     build_method,
 )
 from hocket.methods.method import Method
-from reference import adl, bp, ddg, dgl, dni, dsp, fdg, flushed, fr, held, pipedream, predsim
+from reference import (
+    adl,
+    bp,
+    ddg,
+    dgl,
+    dni,
+    dsp,
+    fdg,
+    flushed,
+    fr,
+    held,
+    infopro,
+    pipedream,
+    predsim,
+    reach,
+)
 
 networks = pytest.mark.parametrize(("net", "stages"), [(mlp, 2), (mlp, 4), (conv, 3)])
 Reference = Callable[..., list[float]]
@@ -178,6 +193,18 @@ def test_dgl_is_its_reference(delay, net, stages):
     assert not different(ours, outcome(losses, modules, heads))
 
 
+@pytest.mark.parametrize("edges", [1, 2, 3])
+@pytest.mark.parametrize(("net", "stages"), [(mlp, 4), (conv, 4)])
+def test_reach_is_its_reference(edges, net, stages):
+    """Close in float64: the reference differentiates each loss by itself."""
+    batches, rate = data(net, 12, last=3), 0.02
+    ours, modules, heads = beside(DGL(reach=edges), net, stages, batches, rate)
+    losses = reach.train(
+        modules, batches, loss=cross_entropy, heads=heads, reach=edges, **{**SGD, "lr": rate}
+    )
+    assert not far(ours, outcome(losses, modules, heads), tolerance=1e-9)
+
+
 @pytest.mark.parametrize(("net", "stages"), [(mlp, 3), (conv, 2), (wide, 3)])
 @pytest.mark.parametrize("weight", [0.5, 0.99])
 def test_similarity_matching_is_its_reference(weight, net, stages):
@@ -197,6 +224,23 @@ def test_similarity_matching_is_its_reference(weight, net, stages):
         classes=CLASSES,
         heads=heads,
         layers=layers,
+        **{**SGD, "lr": rate},
+    )
+    assert not far(ours, outcome(losses, modules, helping), tolerance=1e-9)
+
+
+@pytest.mark.parametrize(("net", "stages"), [(conv, 2), (conv, 4), (wide, 3)])
+def test_infopro_is_its_reference(net, stages):
+    """Close in float64."""
+    batches, rate, weights = data(net, 6, last=3), 0.02, [3.0, 0.5, 1.0, 2.0]
+    ours, modules, helping = beside(DGL(infopro=weights), net, stages, batches, rate)
+    losses = infopro.train(
+        modules,
+        batches,
+        loss=cross_entropy,
+        weights=weights,
+        heads=[network["head"] for network in helping],
+        decoders=[network["decoder"] for network in helping],
         **{**SGD, "lr": rate},
     )
     assert not far(ours, outcome(losses, modules, helping), tolerance=1e-9)

@@ -70,6 +70,7 @@ CASES = [
     *[(way, conv, 2) for way in LOCKSTEP if "+" not in way],
     *[(way, mlp, stages) for way in ACCUMULATED for stages in (1, 3)],
     *[(name, conv, 1) for name in ("bp", "fdg", "dgl")],
+    ("dgl:reach=1", mlp, 3),
     *[(name, skips, 3) for name in ("bp", "fdg", "fr", "ddg", "gpipe")],
 ]
 

@@ -136,16 +136,29 @@ CASES = [
 ]
 # One process alone has the serial engine, whatever could cross an edge if there was one. Three
 # have every kind of neighbours: there each method trains on maps, and in two on vectors. Four
-# also have two that are neither first nor last, on each fifth of the cases.
+# also have two that are neither first nor last, on each fifth of the cases, and gradients that
+# stop between them.
 ON_MAPS = [Case(name, "conv") for name in LOCKSTEP]
 UNEVEN = [Case("fdg", "conv", profile=(5, 2, 2, 0)), Case("fr", profile=(4, 3, 0, 0))]
 INVERTED = [Case("petra", "coupled"), Case("petra", "coupled", remedies=(Compensate(),))]
+IN_REACH = [
+    Case("dgl", "conv", options=(("reach", 1),)),
+    Case("dgl", "conv", options=(("infopro", (3, 0, 0, 1)), ("reach", 2))),
+    Case("dgl", options=(("reach", 2),), trainer=(("codec", Integers()),)),
+    Case(
+        "dgl",
+        "brittle",
+        options=(("reach", 2),),
+        trainer=(("on_nan", "skip"),),
+        spoiled=((2, nan), (5, 1 + BACKWARD)),
+    ),
+]
 DISTINCT = distinct(CASES)
 WORLDS = {
     1: CASES[:3],
     2: [case for case in DISTINCT if case not in ON_MAPS],
     3: ON_MAPS,
-    4: DISTINCT[::5] + UNEVEN + INVERTED,
+    4: DISTINCT[::5] + UNEVEN + INVERTED + IN_REACH,
 }
 
 

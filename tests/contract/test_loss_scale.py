@@ -15,7 +15,7 @@ from hocket.stage.update.loss_scale import DynamicScale, LossScale
 PREDICTING = ("dni", "cdni")
 WAYS = [
     *(name for name in LINEARIZED if name not in PREDICTING),
-    *("adl:accumulate=3", "fdg:shrink=0.5", "dgl:similarity=0.9"),
+    *("adl:accumulate=3", "fdg:shrink=0.5", "dgl:similarity=0.9", "dgl:reach=1"),
     *("fdg+staleness-rate+compensate-adaptive", "fdg+spike-compensation+predict"),
 ]
 

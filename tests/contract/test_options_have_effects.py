@@ -210,6 +210,9 @@ ELSEWHERE = {
     "slow_timeout_s": "unit/distributed/test_failures.py::test_a_slow_phase_has_a_limit",
     "checksum": "contract/test_ports.py::test_without_checksums_damaged_tensors_are_accepted",
     "batchnorm": "contract/test_distributed.py::test_replicas_are_the_larger_batch",
+    "replica_delay": "contract/test_replicas_apart.py::"
+    "test_processes_have_what_the_naive_twin_has",
+    "meet": "contract/test_replicas_apart.py::test_processes_have_what_the_naive_twin_has",
     "broadcast": "contract/test_same_training.py::"
     "test_processes_that_were_given_the_same_train_and_may_take_the_weights_of_the_first",
 }
@@ -251,7 +254,9 @@ OTHER_VALUES = {
     "forward_delay": 2,
     "head": "cnn",
     "hold": "vertical",
+    "infopro": (1, 1, 1, 1),
     "linearize": "recompute",
+    "reach": 1,
     "reuse": 2,
     "shrink": 0.5,
     "similarity": 0.5,
@@ -270,6 +275,7 @@ NEEDED = {
     "reuse": {"buffer": 3},
     ("adl-official", "hold"): {"linearize": "stash"},
     ("pipedream-2bw", "forward_delay"): {"accumulate": 6},
+    ("dgl", "backward_delay"): {"reach": 1},
     ("bp", "epoch_end"): {"accumulate": 2},  # else nothing is in flight between two epochs
     ("dni", "epoch_end"): {"forward_delay": 1},
     ("cdni", "epoch_end"): {"forward_delay": 1},
@@ -283,7 +289,8 @@ def test_every_option_of_a_method_has_an_effect(method, name):
     default = method_options(method)[name]
     other = next(v for v in EITHER.get(name, (OTHER_VALUES.get(name),)) if v != default)
     beside = NEEDED.get(name, {}) | NEEDED.get((method, name), {})
-    net = conv if name in ("statistics", "head") else coupled if method == "petra" else mlp
+    net = conv if name in ("statistics", "head", "infopro") else mlp
+    net = coupled if method == "petra" else net
     seen = [
         left_by(build_method(method, **beside, **{name: value}), net)
         for value in (default, other)
@@ -494,6 +501,8 @@ SAME = {
     "stage_timing": ("random", {"method": "dgl-async"}),
     "replicas": (2, {}),
     "batchnorm": ("shared", {"replicas": 2}),
+    "replica_delay": (1, {"replicas": 2}),
+    "meet": ("local-sgd:every=8", {"replicas": 2}),
     "timeout_s": (5.0, {}),
     "slow_timeout_s": (900.0, {}),
     "checksum": (False, {}),
@@ -526,6 +535,8 @@ ALONE = {
     "checkpoint_keep": (2, "checkpoint_every"),
     "on_checkpoint_error": ("stop", "checkpoint_every"),
     "batchnorm": ("shared", "replicas"),
+    "replica_delay": (1, "replicas"),
+    "meet": ("diloco:every=8", "replicas"),
 }
 
 

@@ -40,11 +40,39 @@ BATCHES = data(mlp, 3)
         ({"stages": 3}, "leave the option stages out"),
         ({"batchnorm": "none"}, "batchnorm is 'none'; wanted 'local' or 'shared'"),
         ({"replicas": 3}, "replicas is 3, .* start 6"),
+        ({"replicas": 2, "replica_delay": -1}, "replica_delay is -1; use a number of at least"),
+        ({"replicas": 2, "replica_delay": 0.5}, "replica_delay is 0.5; wanted a whole number"),
+        (
+            {"replicas": 2, "replica_delay": 1, "meet": "diloco"},
+            "replica_delay is 1 and meet is given, .* leave one",
+        ),
+        ({"replicas": 2, "meet": "diloco", "batchnorm": "shared"}, "batchnorm at 'local'"),
+        ({"replicas": 2, "meet": 3}, "meet is 3; use text such as 'local-sgd:every=64'"),
+        ({"replicas": 2, "meet": "local"}, "unknown meeting 'local' .did you mean 'local-sgd'"),
+        ({"replicas": 2, "meet": "local-sgd:outer_lr=1"}, "unknown option 'outer_lr'"),
+        ({"replicas": 2, "meet": "diloco:every=0"}, "every is 0; use a number of at least 1"),
+        ({"replicas": 2, "meet": "diloco:every=1.5"}, "every is 1.5; wanted a whole number"),
+        ({"replicas": 2, "meet": "diloco:every=4,overlap=4"}, "overlap is 4 and every is 4"),
+        (
+            {"replicas": 2, "meet": "diloco:every=2,fragments=3"},
+            "fragments is 3 and every is 2",
+        ),
+        ({"replicas": 2, "meet": "diloco", "method": "dgl-async"}, "run freely, .* or meet"),
+        (
+            {"replicas": 2, "replica_delay": 1, "method": "dgl-async"},
+            "run freely, .* could be late",
+        ),
+        ({"replicas": 2, "meet": "diloco", "cuda_graphs": True}, "replicas is 2, which CUDA"),
     ],
 )
 def test_an_option_of_another_kind_or_out_of_its_range_is_refused(options, text):
     with pytest.raises(OptionError, match=text):
         Trainer(mlp(2), optimizer=sgd, **options)
+
+
+def test_replicas_of_one_stage_that_add_up_each_gradient_are_left_to_pytorch():
+    with pytest.raises(OptionError, match="one stage with 2 replicas is data parallelism"):
+        Trainer(mlp(1), optimizer=sgd, replicas=2)
 
 
 def test_what_is_no_network_and_batches_that_cannot_be_iterated_are_refused():

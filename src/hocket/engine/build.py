@@ -11,6 +11,8 @@ from torch import nn
 
 from hocket.codecs.stateless import Exact
 from hocket.distributed.replicas.gradient_sync import GradientSync, sync_replicas
+from hocket.distributed.replicas.meet import as_meet
+from hocket.distributed.replicas.meetings import Meetings
 from hocket.distributed.replicas.sync_batchnorm import (
     require_replaceable_forwards,
     share_statistics,
@@ -74,7 +76,7 @@ def build_stage(setup: Setup, parts: StageParts) -> Stage:
     method = setup.method
     parts.module.to(setup.device)
     parts.signal_network.to(setup.device)
-    delay = method.graph_delay(parts.index, parts.count)
+    delay = setup.graph_delay(parts.index, parts.count)
     check_compatible(
         parts.module,
         method.linearize,
@@ -127,6 +129,8 @@ def build_signals(
         OptionError: An output is not what a signal needs.
     """
     # Forward the sample, to know the shapes on its way.
+    is_real = isinstance(sample, torch.Tensor) and sample.is_floating_point()
+    input_shape = tuple(sample.shape[1:]) if is_real else ()
     signals = [setup.method.signal] * (len(modules) - 1) + [Objective()]
     shapes: list[tuple[int, ...]] = []
     dtypes: list[torch.dtype] = []
@@ -148,7 +152,7 @@ def build_signals(
 
             # The shape that the stage sends on.
             real = isinstance(value, torch.Tensor) and value.is_floating_point()
-            if k < len(modules) - 1 and not signals[k].needs_gradient and not real:
+            if k < len(modules) - 1 and signals[k].computes and not real:
                 raise OptionError(
                     f"method {setup.method.name!r}: the output of stage {k} is not one tensor "
                     "of floating point numbers, which its signal needs; cut elsewhere, or "
@@ -163,7 +167,8 @@ def build_signals(
     for k, signal in enumerate(signals):
         shapes_behind = tuple(chain.from_iterable(hidden[k + 1 :]))[:-1]
         before = max(sum(map(len, hidden[: k + 1])) - 1, 0)
-        later = LaterLayers(shapes_behind, k / max(len(modules) - 2, 1), before)
+        place = k / max(len(modules) - 2, 1)
+        later = LaterLayers(shapes_behind, place, before, input_shape)
         with seeded_rng(setup.seed, k, 0, "signal", setup.device):
             network = signal.build_network(shapes[k], output_shape, later)
         networks.append(network.to(dtypes[k]))
@@ -295,13 +300,16 @@ def build_distributed(parts: EngineParts, world: World) -> DistributedEngine:
 
     Raises:
         OptionError: The stage is not compatible with the method, or its replicas cannot share
-            the statistics of a layer.
+            the statistics of a layer, or meet in so many fragments.
     """
     setup, method = parts.setup, parts.setup.method
     k, count = world.stage, len(parts.modules)
 
     # Layers, and the networks of signals, may have BatchNorm.
     _, networks = parts.signals
+    meet = as_meet(setup.meet)
+    if meet is not None:
+        _require_fragments(meet.fragments, parts.modules, networks)
     if setup.batchnorm == "shared" and world.replicas > 1:
         # Each process looks at all stages, so that all refuse, before any waits for another.
         layers = nn.ModuleList([*parts.modules, *networks])
@@ -347,15 +355,42 @@ def build_distributed(parts: EngineParts, world: World) -> DistributedEngine:
         else NoNextStage(),
         recorder=recorder,
     )
-    if world.replicas > 1:  # which add up their gradients, and draw other dropout
-        reduction = partial(GradientSync, world=world, group=backends.gradient_group)
-        seed_offset = world.replica << 32
-        stage_parts = replace(stage_parts, reduction=reduction, seed_offset=seed_offset)
+    if world.replicas > 1:  # which draw other dropout
+        stage_parts = replace(stage_parts, seed_offset=world.replica << 32)
+        group = backends.gradient_group
+        if meet is None:  # they add up their gradients
+            reduction = partial(GradientSync, world=world, group=group)
+            stage_parts = replace(stage_parts, reduction=reduction)
+        else:
+            meetings = partial(Meetings, meet=meet, world=world, group=group)
+            stage_parts = replace(stage_parts, meetings=meetings)
     stage = build_stage(setup, stage_parts)
     sync_replicas(world, [stage.module, stage.signal_network])
     return DistributedEngine(
         method, stage, world, source, previous, following, lookahead, parts.watchers
     )
+
+
+def _require_fragments(
+    fragments: int, modules: Sequence[nn.Module], networks: Sequence[nn.Module]
+) -> None:
+    """Refuse more fragments than a stage has weights to divide.
+
+    Args:
+        fragments: Number of fragments.
+        modules: Layers of every stage.
+        networks: Network of each stage's signal.
+
+    Raises:
+        OptionError: A stage has fewer weights.
+    """
+    for k, pair in enumerate(zip(modules, networks, strict=True)):
+        weights = {p for module in pair for p in module.parameters() if p.requires_grad}
+        if 0 < len(weights) < fragments:
+            raise OptionError(
+                f"meet has {fragments} fragments, and stage {k} has only {len(weights)} weight "
+                "tensors to divide; use fewer fragments"
+            )
 
 
 def build_async_simulation(parts: EngineParts) -> AsyncSimulation:

@@ -12,7 +12,7 @@ from hocket.engine.event import Event, Watcher, execute
 from hocket.engine.lookahead import BatchAnnouncer
 from hocket.errors import DataError
 from hocket.methods.method import Method
-from hocket.program.action import Tick
+from hocket.program.action import Action, Tick
 from hocket.program.program import Program
 from hocket.signals.losses import count_targets
 from hocket.stage.passes.forward_only import Prediction
@@ -62,6 +62,15 @@ class DistributedEngine(LockstepEngine):
             if connection is not None:
                 world.add_link(connection)
 
+    def finish(self) -> list[Event]:
+        """Complete every batch in flight, and what is under way between replicas."""
+        events = super().finish()
+        stage, program = self.stages[0], self.program
+        late = [Action("U", stage.index, program.batch_count - 1)] * stage.updater.late_updates
+        events += self._execute(program.tick_count - 1, tuple(late))
+        stage.end_exchange()
+        return events
+
     def ticks(self, batches: Iterable[Batch]) -> Iterator[Batch]:
         """Return a batch for each tick at the first stage, placeholders at the others."""
         return self._announce(batches, self._lookahead, self.program.batch_count, self._ahead)
@@ -95,7 +104,8 @@ class DistributedEngine(LockstepEngine):
         """Return this replica's fraction of a batch, and that part of it.
 
         The losses of the parts, weighted with their fractions, add up to the loss of the batch:
-        the fraction counts class indices that are not ignored, or else samples.
+        the fraction counts class indices that are not ignored, or else samples. Replicas that
+        meet rarely have whole losses, unless all their class indices are ignored.
 
         Raises:
             DataError: The batch has fewer samples than there are replicas, or its targets
@@ -129,11 +139,14 @@ class DistributedEngine(LockstepEngine):
             )
 
         # The fraction of the loss that they are.
+        share = (last - first) / whole
         ignored = self.stages[0].ignored_target
         counted, all_counted = (count_targets(each[1], ignored) for each in (own, batch))
         if counted is not None and all_counted:
-            return int(counted) / int(all_counted), own
-        return (last - first) / whole, own
+            share = int(counted) / int(all_counted)
+        if self.stages[0].core.meetings is not None:
+            share = float(share > 0)
+        return share, own
 
     def _execute(self, number: int, tick: Tick) -> list[Event]:
         events = []

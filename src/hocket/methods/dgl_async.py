@@ -9,6 +9,7 @@ Stages of equal speed have the ticks of DGL; others have none, as no stage waits
 True
 """
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from hocket.methods.dgl import DGL
@@ -23,6 +24,7 @@ def DGLAsync(
     width: float = 1.0,
     depth: int = 3,
     similarity: float = 0.0,
+    infopro: Sequence[float] = (),
     buffer: int = 5,
     reuse: int = 0,
     accumulate: int = 1,
@@ -48,6 +50,7 @@ def DGLAsync(
         width=width,
         depth=depth,
         similarity=similarity,
+        infopro=infopro,
         accumulate=accumulate,
         reduce=reduce,
         name=name,

@@ -216,6 +216,11 @@ class Method:
                 "the old weights of its forward, which are those of linearize='stash' with "
                 "gradients from the next stage; leave hold at 'newest'"
             )
+        if signal.reach and linearize == "invert":
+            problems.append(
+                f"linearize='invert' with reach={signal.reach}: an inverted stage learns from "
+                "one gradient of its output; use another linearize, or no reach"
+            )
         if self.free_running and (signal.needs_gradient or signal.learns_from_gradient):
             problems.append(
                 "replay draws batches from a buffer, but the signal needs an answer for each "
@@ -271,6 +276,25 @@ class Method:
             return 0
         turn = self.accumulate - 1 if self.flush == "all-forward" else 0
         return turn + sum(sum(self.edge_delay(edge)) for edge in range(stage, stages - 1))
+
+    def gradients_sent(self, stage: int, stages: int) -> int:
+        """Return the gradients of each tensor that a stage sends back for a batch.
+
+        Those that may cross different numbers of further edges are sent side by side.
+
+        >>> from hocket.methods import DGL, FDG
+        >>> [method.gradients_sent(2, stages=5) for method in (DGL(), FDG(), DGL(reach=2))]
+        [0, 1, 2]
+        """
+        signal = self.signal
+        if stage == 0 or not (signal.needs_gradient or signal.learns_from_gradient):
+            return 0
+        if not signal.reach:
+            return 1
+        # Losses of this stage and of the last one whose gradients it sends on.
+        farthest = min(signal.reach, stage)
+        behind = min(signal.reach - 1, stages - 1 - stage)
+        return farthest - min(signal.reach - behind, stage) + 1
 
     def holds(self, stages: int) -> bool:
         """Return True if stages forward with older weights than their newest.
@@ -343,8 +367,9 @@ class Method:
         """Refuse a number of stages that the method's delays or versions are not for.
 
         Raises:
-            OptionError: The delays are for another number of edges, or a forward needs weights
-                that do not exist yet, as there are too few gradients per update.
+            OptionError: The delays are for another number of edges, gradients would have to
+                cross more edges than there are, or a forward needs weights that do not exist
+                yet, as there are too few gradients per update.
         """
         edges = stages - 1 if self.edge_delays is None else len(self.edge_delays)
         if edges != stages - 1:
@@ -352,6 +377,12 @@ class Method:
                 f"method {self.name!r} has delays of the edges between {edges + 1} stages, and "
                 f"there are {stages}; give a staleness for each stage, or an extra delay for "
                 "each edge"
+            )
+        if self.signal.reach > stages - 1:
+            raise OptionError(
+                f"method {self.name!r} has reach={self.signal.reach}, and the last of {stages} "
+                f"stages is {stages - 1} edges behind the first; use reach={stages - 1} or "
+                "less, or more stages"
             )
         least = self._gradients_missed(0, stages)
         if self.hold == "double" and self.accumulate < least:

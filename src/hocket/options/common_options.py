@@ -23,6 +23,7 @@ OnNaN = Literal["stop", "skip"]
 RANGES = {
     "seed": Range(least=0, most=MAX_SEED),
     "replicas": Range(least=1),
+    "replica_delay": Range(least=0),
     "check_every": Range(least=1),
     "timeout_s": Range(above=0, most=MAX_TIMEOUT_S),
     "slow_timeout_s": Range(above=0, most=MAX_TIMEOUT_S),
@@ -34,6 +35,8 @@ NEEDED = {
     "scheduler_unit": "scheduler",
     "plateau_metric": "scheduler",
     "batchnorm": "replicas",
+    "replica_delay": "replicas",
+    "meet": "replicas",
 }
 """Options that have no effect without another one."""
 COMMON_GROUPS = {
@@ -86,6 +89,13 @@ class CommonOptions:
     """Send tensors to other processes with a checksum."""
     replicas: int = 1
     """Number of processes that share the work of each stage."""
+    replica_delay: int = 0
+    """Updates by which the sum of the replicas' gradients is late: with 1 the sum of update t
+    is applied in update t + 1, and travels during its work."""
+    meet: str | None = None
+    """Rare meetings of replicas that otherwise train alone, with no sum for each batch:
+    local-sgd:every=64, or diloco:every=64,outer_lr=0.7,outer_momentum=0.9. With fragments=4
+    parts of the weights meet in turn, and overlap=8 applies a result 8 updates later."""
     batchnorm: BatchNorm = "local"
     """Inputs over which BatchNorm takes its statistics where replicas share a batch: local for
     the inputs of each replica, shared for all of them. A subclass that computes more than
@@ -132,6 +142,17 @@ class CommonOptions:
             problems.append(
                 f"on_nan is {self.on_nan!r}, and {self.replicas} replicas that share each "
                 "batch do not agree on which to skip; use 'stop', or one replica"
+            )
+        met = self.meet not in (None, "none")
+        if met and self.replica_delay:
+            problems.append(
+                f"replica_delay is {self.replica_delay} and meet is given, but replicas that "
+                "meet rarely have no sum of gradients to delay; leave one of them out"
+            )
+        if met and self.batchnorm == "shared":
+            problems.append(
+                "batchnorm is 'shared' and meet is given, but replicas that train alone "
+                "cannot wait for each other in each BatchNorm; leave batchnorm at 'local'"
             )
         if self.compile and self.batchnorm == "shared":
             problems.append(

@@ -108,6 +108,7 @@ class RunConfig(CommonOptions):
     staleness of ddg on four stages."""
     codec: str = "none"
     """Compression of packets: none, bf16, fp16, int8, or vq:groups=16,codes=256."""
+    meet: str = "none"
     stage_speeds: str = "equal"
     """Speeds of asynchronous stages (dgl-async): 1,1,0.5 if the last one is half as fast."""
     log_every: int = 10

@@ -13,6 +13,7 @@ from hocket.codecs.registry import parse_codec
 from hocket.data import Data
 from hocket.distributed.folder.restart import environment_number
 from hocket.distributed.network.device import parse_device
+from hocket.distributed.replicas.meet import as_meet
 from hocket.errors import OptionError, Problems, format_problems, import_extra
 from hocket.methods.method import Method
 from hocket.optim.factory import OptimizerFactory
@@ -91,6 +92,7 @@ class ResolvedRun:
         codec = problems.attempt(parse_codec, config.codec)
         stage_speeds = problems.attempt(parse_stage_speeds, config)
         problems.attempt(as_clipping, config.clip)
+        problems.attempt(as_meet, config.meet)
         problems.attempt(parse_device, config.device)
         # Packages and files that are needed later, when work would be lost.
         trackers = problems.attempt(parse_trackers, config.log_to)

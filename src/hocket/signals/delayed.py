@@ -33,6 +33,7 @@ class Delayed(Signal):
             raise OptionError(format_problems("a delayed gradient is impossible", problems))
 
     needs_gradient = True
+    computes = False
 
     def backward_roots(self, network: nn.Module, inputs: SignalInput) -> BackwardRoots:
         """Return the outputs with the gradients received for them."""

@@ -5,8 +5,8 @@ recognised by the number of dimensions of one sample.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from torch import Tensor, nn
@@ -42,18 +42,21 @@ DeferredLoss = Callable[[tuple[Tensor | None, ...]], Tensor]
 
 @dataclass(frozen=True)
 class LaterLayers:
-    """Layers behind a stage, for signals whose network is to be like them.
+    """Layers behind a stage, for signals whose network is to be like them, and the input.
 
     Attributes:
         shapes: Shape of the output of each later layer that has weights, without the batch; but
             for the last layer of the network, which predicts.
         place: Place of the stage among all but the last one, from 0 to 1.
         before: Number of layers with weights in front of the last one of the stage.
+        input_shape: Shape of the input of the network without the batch; empty if that is not
+            one tensor of floating point numbers.
     """
 
     shapes: tuple[tuple[int, ...], ...] = ()
     place: float = 0.0
     before: int = 0
+    input_shape: tuple[int, ...] = ()
 
 
 UNKNOWN_LAYERS = LaterLayers()
@@ -67,14 +70,21 @@ class SignalInput:
         output: Output of the stage with its graph, tensors of shape (B, ...).
         targets: Targets of the batch, (B, ...).
         received: Gradient that came back for each tensor of the output, of the same shape; None
-            if none came back.
+            if none came back. Gradients that may cross different numbers of further edges
+            follow each other, the farthest first.
         loss: Loss of the network.
+        stage: Number of the stage, from 0.
+        stages: Number of stages.
+        network_input: Input of the network, (B, ...), if the signal needs it.
     """
 
     output: Tree
     targets: Tree
     received: tuple[Tensor | None, ...]
     loss: Loss
+    stage: int
+    stages: int
+    network_input: Tree = None
 
 
 @dataclass(frozen=True)
@@ -87,12 +97,28 @@ class BackwardRoots:
             root.
         loss: Loss that the stage computed, a detached scalar; None if it computed none.
         deferred: Loss of a network that learns from the target that comes back later.
+        crossings: Edges that the gradient of each root may still cross on its way back; empty
+            if all of them cross the next one together.
     """
 
     roots: tuple[Tensor, ...]
     gradients: tuple[Tensor | None, ...]
     loss: Tensor | None = None
     deferred: DeferredLoss | None = None
+    crossings: tuple[int, ...] = ()
+
+    def by_crossings(self) -> Iterator[tuple["BackwardRoots", bool]]:
+        """Yield the roots to differentiate together, the farthest first.
+
+        With them comes True if their gradients cross the edge to the stage before.
+        """
+        if len(set(self.crossings)) < 2:
+            yield self, self.crossings[:1] != (0,)
+            return
+        triples = list(zip(self.roots, self.gradients, self.crossings, strict=True))
+        for number in sorted(set(self.crossings), reverse=True):
+            roots, gradients, _ = zip(*[t for t in triples if t[2] == number], strict=True)
+            yield replace(self, roots=roots, gradients=gradients, crossings=()), number > 0
 
 
 class Signal(ABC):
@@ -102,10 +128,21 @@ class Signal(ABC):
         needs_gradient: True if a backward needs the gradient that comes back over the edge.
         learns_from_gradient: True if the gradient that comes back over the edge is a target to
             learn from.
+        computes: True if it computes an error from the output of the stage, one tensor; False
+            if it only passes on what has come back.
+        reach: Edges that the gradient of a stage's own loss crosses; 0 if there is no limit, or
+            if no gradient comes back.
     """
 
     needs_gradient = False
     learns_from_gradient = False
+    computes = True
+    reach = 0
+
+    @property
+    def needs_input(self) -> bool:
+        """True if the error depends on the input of the network."""
+        return False
 
     def build_network(
         self,

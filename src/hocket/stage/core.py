@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 from torch import Tensor, nn
 
+from hocket.distributed.replicas.meetings import Meetings
 from hocket.optim.factory import NamedParameters, build_optimizer, build_scheduler
 from hocket.options.common_options import Reduce
 from hocket.remedies.remedy import (
@@ -81,6 +82,7 @@ class StageCore:
         checks: Checks of what the stage computes.
         runner: Runs what the actions compute.
         in_flight: Batches between their forward and their backward.
+        meetings: Rare meetings with other replicas; None if there are none.
         deferred_targets: Batches whose targets have not come back yet.
         epochs: Epoch of each batch whose update is to come.
         gradients: Gradients of the last backward, for watchers; the update lets them go.
@@ -102,6 +104,7 @@ class StageCore:
     checks: StageChecks
     runner: Runner
     in_flight: InFlight
+    meetings: Meetings | None
     deferred_targets: dict[int, DeferredTarget] = field(default_factory=dict)
     epochs: dict[int, int] = field(default_factory=dict)
     gradients: list[Tensor | None] = field(default_factory=list)
@@ -125,11 +128,11 @@ def build_core(setup: Setup, parts: StageParts) -> StageCore:
     inverted = inverts(method, parts.module, parts.index, parts.count)
     linearizer = build_linearizer(
         method.linearize,
-        method.graph_delay(parts.index, parts.count),
+        setup.graph_delay(parts.index, parts.count),
         method.statistics,
         StageLayers(
             known=layers,
-            compiled=CompiledLayers(setup.compile, method, parts) if setup.compile else None,
+            compiled=CompiledLayers(setup.compile, setup, parts) if setup.compile else None,
             names=parts.names,
             trained=updater.parameters,
             # Without delay no batch is in flight between two ticks.
@@ -180,6 +183,7 @@ def build_core(setup: Setup, parts: StageParts) -> StageCore:
         checks=checks,
         runner=build_runner(setup, parts, trained, late, linearizer, recorder),
         in_flight=in_flight,
+        meetings=parts.meetings(trained) if parts.meetings is not None else None,
     )
 
 
@@ -209,8 +213,7 @@ def build_updaters(
     weights = [(name, parameter) for name, parameter in layers if parameter.requires_grad]
 
     # A factor for the first stage, if the method has one.
-    first = parts.index == 0 and parts.count > 1
-    first_rate = method.first_stage_rate if first else 1.0
+    first_rate = 1.0 if parts.index or parts.count == 1 else method.first_stage_rate
     first_updates = setup.warmup_updates + 1  # in which the rates rise
 
     def build(
@@ -224,7 +227,7 @@ def build_updaters(
         optimizer = scheduler = attached = None
         if parameters:
             optimizer = build_optimizer(setup.optimizer, parameters, parts.index, parts.count)
-            staleness = method.staleness(parts.index, parts.count)
+            staleness = method.staleness(parts.index, parts.count) + setup.replica_delay
             stage = StageInfo(parts.index, parts.count, staleness)
             if staleness:  # remedies act where gradients are late
                 weights = Weights(trained, optimizer)
@@ -248,6 +251,7 @@ def build_updaters(
             reduce=reduce,
             lr_factor=lambda update: min(1.0, (update + 1) / first_updates) * lr_factor,
             build_reduction=parts.reduction,
+            replica_delay=setup.replica_delay,
             clip=as_clipping(setup.clip),
             step=do_step if recorder is None else ReplayedStep(recorder),
             remedies=attached,

@@ -7,6 +7,7 @@ from typing import TypeAlias
 from torch import nn
 
 from hocket.distributed.replicas.gradient_sync import GradientSync
+from hocket.distributed.replicas.meetings import Meetings
 from hocket.signals.signal import Signal
 from hocket.stage.layers.module_tensors import NetworkNames
 from hocket.timeline import Recorder
@@ -15,6 +16,8 @@ from hocket.transport.stats import ReceiveStats, SendStats
 
 BuildReduction: TypeAlias = Callable[[Sequence[nn.Parameter]], GradientSync]
 """Builds what adds up the gradients of the replicas of a stage."""
+BuildMeetings: TypeAlias = Callable[[Sequence[nn.Parameter]], Meetings]
+"""Builds the meetings of the replicas of a stage, for the weights that it trains."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,7 +36,8 @@ class StageParts:
         send_stats: Statistics of what it sends to the next stage.
         receive_stats: Statistics of the buffer that it draws from; None without a buffer.
         seed_offset: Number that is added to the seed, so that replicas draw different dropout.
-        reduction: Builds what adds up gradients over replicas; None without replicas.
+        reduction: Builds what adds up gradients over replicas; None if nothing does.
+        meetings: Builds the rare meetings of replicas; None if there are none.
         names: Names of its parameters, buffers and layers in the network.
         previous_inverts: The stage before computes its input from its output, which it gets
             back with the gradient.
@@ -51,6 +55,7 @@ class StageParts:
     receive_stats: ReceiveStats | None = None
     seed_offset: int = 0
     reduction: BuildReduction | None = None
+    meetings: BuildMeetings | None = None
     names: NetworkNames = field(default_factory=NetworkNames)
     previous_inverts: bool = False
 

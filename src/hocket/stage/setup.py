@@ -10,6 +10,7 @@ import torch
 from hocket.codecs.codec import Codec
 from hocket.codecs.registry import as_codec
 from hocket.codecs.stateless import Exact
+from hocket.distributed.replicas.meet import as_meet
 from hocket.errors import Problems
 from hocket.methods.method import Method
 from hocket.methods.simulated.stage_speeds import StageSpeeds
@@ -25,6 +26,7 @@ _FORMS: Mapping[str, Callable[[Any], object]] = {
     "clip": lambda value: str(as_clipping(value)),
     "codec": lambda value: Exact() if value is None else as_codec(value),
     "compile": lambda value: "inductor" if value is True else value or None,
+    "meet": lambda value: None if as_meet(value) is None else value,
     "gradient_error_every": lambda value: int(value) if isinstance(value, Integral) else value,
     "skip_batches": lambda value: frozenset(require_list("skip_batches", value)),
 }
@@ -83,6 +85,11 @@ class Setup(TrainingOptions):
                     f"the stages of method {self.method.name!r} run freely, and each numbers "
                     "its batches for itself; leave skip_batches out"
                 )
+        if self.method.free_running and (self.meet or self.replica_delay):
+            problems.append(
+                f"the stages of method {self.method.name!r} run freely, and have no replicas "
+                "that could be late or meet; leave replica_delay and meet out"
+            )
         if self.precision == "fp16" and self.method.signal.learns_from_gradient:
             problems.append(
                 f"precision is 'fp16', and method {self.method.name!r} predicts gradients, "
@@ -103,6 +110,19 @@ class Setup(TrainingOptions):
 
     def _bring_into(self, name: str, form: Callable[[Any], object]) -> None:
         object.__setattr__(self, name, form(getattr(self, name)))
+
+    def graph_delay(self, stage: int, stages: int) -> int:
+        """Return the delay for which a stage linearizes; 0 if a plain graph is enough.
+
+        Where sums over replicas are late, a last stage may forward with moved weights, too.
+
+        Args:
+            stage: Number of the stage, from 0.
+            stages: Number of stages.
+        """
+        moves = any(remedy.moves == "forward" for remedy in self.method.remedies)
+        moved = moves and self.replica_delay > 0
+        return self.method.graph_delay(stage, stages) or int(moved)
 
     @property
     def ticks_per_check(self) -> int:

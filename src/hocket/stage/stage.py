@@ -19,7 +19,7 @@ from hocket.stage.passes.backward import backward
 from hocket.stage.passes.edges import backward_roots, graph_leaves
 from hocket.stage.passes.forward import forward
 from hocket.stage.passes.learn import learn
-from hocket.stage.passes.update import update
+from hocket.stage.passes.update import end_exchange, update
 from hocket.stage.report import ActionReport
 from hocket.stage.setup import Setup
 from hocket.stage.weight_copies.forward_state import (
@@ -101,6 +101,10 @@ class Stage:
         with self.core.weights.at(action):
             return do(self.core, action.batch)
 
+    def end_exchange(self) -> None:
+        """Complete what is under way between replicas, once no batch is in flight."""
+        end_exchange(self.core)
+
     def state_dict(self) -> Tree:
         """Return everything that the stage remembers between two ticks, as plain values.
 
@@ -119,6 +123,7 @@ class Stage:
             "held_weights": core.weights.state_dict(),
             "remedies": core.updater.remedies.state_dict(),
             "loss_scale": core.loss_scale.state_dict(),
+            "meetings": core.meetings.state_dict() if core.meetings is not None else {},
             "in_flight": core.in_flight.state_dict(),
             "deferred_targets": [
                 {"activation": vars(target.activation), "output": target.output}
@@ -155,6 +160,8 @@ class Stage:
         core.weights.load_state_dict(state["held_weights"])
         core.updater.remedies.load_state_dict(state["remedies"])
         core.loss_scale.load_state_dict(state["loss_scale"])
+        if core.meetings is not None:
+            core.meetings.load_state_dict(state["meetings"])
         core.epochs = dict(state["epochs"])
         vars(parts.send_stats).update(state["send_stats"])
         parts.to_previous.load_state_dict(to_previous)

@@ -28,10 +28,13 @@ class Activation:
             divide the batch among them.
         exact: For each tensor of ``values``, whether no codec may change it, as it is a mask, a
             table or a weight; empty if there is none, and behind the codec.
+        network_input: The input of the network, where the signal of the receiver needs it.
     """
 
     kind: ClassVar[str] = "activation"
-    sent: ClassVar[tuple[str, ...]] = ("epoch", "values", "differentiable", "targets", "share")
+    sent: ClassVar[tuple[str, ...]] = (
+        "epoch", "values", "differentiable", "targets", "share", "network_input",
+    )  # fmt: skip
 
     batch: int
     epoch: int
@@ -40,6 +43,7 @@ class Activation:
     targets: Tree
     share: float = 1.0
     exact: tuple[bool, ...] = ()
+    network_input: Tree = None
 
     @property
     def skipped(self) -> bool:
@@ -48,7 +52,7 @@ class Activation:
 
     def without_values(self) -> "Activation":
         """Return the packet to send for the batch if it is skipped."""
-        return replace(self, values=None, targets=None, exact=())
+        return replace(self, values=None, targets=None, exact=(), network_input=None)
 
     def with_values(self, values: Tree) -> "Activation":
         """Return the packet with other values, as a codec encodes or decodes them."""

@@ -22,8 +22,8 @@ class _Slot:
     drawn: int = 0
 
     def __post_init__(self) -> None:
-        values, targets = tensors(self.packet.values), tensors(self.packet.targets)
-        self.nbytes = sum(tensor.nbytes for tensor in (*values, *targets))
+        kept = (self.packet.values, self.packet.targets, self.packet.network_input)
+        self.nbytes = sum(tensor.nbytes for tensor in tensors(kept))
 
 
 class ReplayBuffer:

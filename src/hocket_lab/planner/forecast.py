@@ -217,15 +217,15 @@ def _stage_memory(method: Method, stage: int, profiles: Sequence[StageProfile]) 
         sizes[use] = min(size, rest)  # all uses together are what was measured
         rest -= sizes[use]
     sizes["graphs"] = rest
-    answered = method.signal.needs_gradient or method.signal.learns_from_gradient
     sizes["packets"] = 0
     if stage > 0:
         ahead = _messages_ahead(method, stage - 1)
-        answers = answered + profiles[stage - 1].inverts
+        answers = method.gradients_sent(stage, stages) + profiles[stage - 1].inverts
         sizes["packets"] += profile.received_bytes * (ahead + answers)
     if stage < stages - 1:
         ahead = _messages_ahead(method, stage)
-        sizes["packets"] += profile.sent_bytes * (1 + (answered + profile.inverts) * ahead)
+        answers = method.gradients_sent(stage + 1, stages) + profile.inverts
+        sizes["packets"] += profile.sent_bytes * (1 + answers * ahead)
     return StageMemory(**{name: size / MIB for name, size in sizes.items()})
 
 

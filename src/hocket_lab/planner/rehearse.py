@@ -6,7 +6,7 @@ time and memory include copies of weights, heads, synthesizers, norms and update
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from statistics import fmean, median
 
@@ -118,7 +118,8 @@ def rehearse(
     profiles = []
     inverting = [inverts(method, module, k, len(copies)) for k, module in enumerate(copies)]
     for k, module in enumerate(copies):
-        next_stage = _NextStage(returns_output=inverting[k])
+        count = method.gradients_sent(k + 1, len(copies))
+        next_stage = _NextStage(count, returns_output=inverting[k])
         weights = [*_parameters_and_buffers(module), *_parameters_and_buffers(networks[k])]
         parts = StageParts(
             index=k,
@@ -141,7 +142,7 @@ def rehearse(
                 batch_size=len(tensors(inputs)[0]),
                 seconds=_time_actions(stage, schedule, synchronized_clock(inputs), with_idle),
                 received_bytes=_size_bytes(activation.values),
-                sent_bytes=_size_bytes(sent.values),
+                sent_bytes=_size_bytes((sent.values, sent.network_input)),
                 weight_bytes=_size_bytes(weights),
                 trainable_bytes=_size_bytes([w for w in weights if w.requires_grad]),
                 optimizer_bytes=_optimizer_bytes(stage),
@@ -172,9 +173,7 @@ class _PreviousStage(_Stateless):
     def receive(self, batch: int) -> Activation:
         """Return a copy of the activation for this batch."""
         values = copy_tensors(self._activation.values)
-        return Activation(
-            batch, 0, values, self._activation.differentiable, self._activation.targets
-        )
+        return replace(self._activation, batch=batch, values=values)
 
     def send(self, packet: Gradient) -> None:
         """Discard the gradient."""
@@ -184,6 +183,7 @@ class _NextStage(_Stateless):
     """Simulated next stage: sends random gradients of the first activation it received.
 
     Args:
+        count: Number of gradients that it sends for each tensor.
         returns_output: Send that activation with them.
 
     Attributes:
@@ -191,7 +191,8 @@ class _NextStage(_Stateless):
             stage, which sends none.
     """
 
-    def __init__(self, *, returns_output: bool) -> None:
+    def __init__(self, count: int, *, returns_output: bool) -> None:
+        self._count = count
         self._returns_output = returns_output
         self.first_activation = Activation(0, 0, None, (), None)
         self._gradients: tuple[Tensor | None, ...] = ()
@@ -204,11 +205,10 @@ class _NextStage(_Stateless):
     def send(self, packet: Activation) -> None:
         """Keep a copy of the first activation, and draw its gradients."""
         if self.first_activation.values is None:
-            self.first_activation = Activation(
-                0, 0, copy_tensors(packet.values), packet.differentiable, packet.targets
-            )
+            self.first_activation = replace(packet, batch=0, values=copy_tensors(packet.values))
             self._gradients = tuple(
                 torch.randn_like(value) * GRADIENT_SCALE if flag else None
+                for _ in range(self._count)
                 for value, flag in zip(
                     tensors(packet.values), packet.differentiable, strict=True
                 )

@@ -107,8 +107,11 @@ def simulate(
         edge = stage if kind == "F" else stage - 1
         if kind in "FB" and 0 <= edge < stages - 1:
             begin_s = max(end_s, link_free_s.get((kind, edge), 0.0))
-            link_free_s[kind, edge] = begin_s + times[edge].transfer_s
-            arrivals_s[action] = begin_s + times[edge].packet_s
+            # Gradients of one tensor that are sent side by side.
+            more = max(method.gradients_sent(stage, stages) - 1, 0) if kind == "B" else 0
+            more_s = more * times[edge].transfer_s
+            link_free_s[kind, edge] = begin_s + times[edge].transfer_s + more_s
+            arrivals_s[action] = begin_s + times[edge].packet_s + more_s
     return Timeline(tuple(spans))
 
 

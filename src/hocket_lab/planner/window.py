@@ -68,4 +68,7 @@ def _round_trip_s(method: Method, times: Sequence[StageTimes], first: int, last:
     """
     passes_s = sum(stage.forward_s + stage.backward_s for stage in times[first : last + 1])
     packets_s = sum(2 * stage.packet_s for stage in times[first:last])
+    for stage in range(first + 1, last + 1):
+        more = max(method.gradients_sent(stage, len(times)) - 1, 0)  # of one tensor, in a row
+        packets_s += more * times[stage - 1].transfer_s
     return passes_s + packets_s + times[first].update_s / method.accumulate

@@ -14,8 +14,9 @@ from torch.nn.functional import cross_entropy
 
 from contract.small import sgd
 from hocket import cut
-from hocket.distributed.replicas import gradient_sync, sync_batchnorm
-from hocket.distributed.replicas.gradient_sync import GradientSync, build_buckets
+from hocket.distributed.replicas import buckets, gradient_sync, sync_batchnorm
+from hocket.distributed.replicas.buckets import build_buckets
+from hocket.distributed.replicas.gradient_sync import GradientSync
 from hocket.distributed.replicas.sync_batchnorm import (
     SharedForward,
     require_replaceable_forwards,
@@ -188,6 +189,17 @@ def test_all_processes_refuse_a_layer_of_any_stage():
     assert "forward" not in vars(network[1])
 
 
+def test_all_processes_refuse_more_fragments_than_weights_of_any_stage():
+    meet = "local-sgd:fragments=3"
+    setup = Setup(method=FDG(), loss=cross_entropy, optimizer=sgd, meet=meet, replicas=2)
+    modules = [nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2)), nn.Linear(2, 2)]
+    for stage in range(2):
+        world = SimpleNamespace(stage=stage, replicas=2)
+        parts = EngineParts(setup, modules, torch.randn(4, 2), [], world)
+        with pytest.raises(OptionError, match="3 fragments, and stage 1 has only 2 weight"):
+            build_distributed(parts, world)
+
+
 # Gradients: parameters are gathered in buckets of one dtype each, the last ones first.
 
 
@@ -233,8 +245,8 @@ def summed(replicas, uses, monkeypatch):
     meeting = Meeting(len(uses))
     monkeypatch.setattr(gradient_sync.distributed, "all_reduce", meeting.all_reduce)
     world = SimpleNamespace(
-        replica_collective=lambda activity: nullcontext(lambda work: work.wait()),
-        replica_group=None,
+        replica_collective=lambda activity: nullcontext(),
+        complete=lambda works, group, activity: [work.wait() for work in works],
         open_operations=0,
         left=False,
     )
@@ -255,7 +267,7 @@ def summed(replicas, uses, monkeypatch):
 @pytest.mark.parametrize("bucket_bytes", [4, 2**22], ids=["a bucket each", "one bucket"])
 def test_a_weight_that_one_replica_has_used_gets_its_gradient_in_all(bucket_bytes, monkeypatch):
     """Data decide in each replica which weights are used; what none has used stays as it is."""
-    monkeypatch.setattr(gradient_sync, "BUCKET_BYTES", bucket_bytes)
+    monkeypatch.setattr(buckets, "BUCKET_BYTES", bucket_bytes)
     replicas = [parameters(1, 2, 1, 1) for _ in range(2)]
     uses = [{0: 1.0, 1: 3.0}, {0: 0.5, 2: 2.0}]
     wanted = [[1.5], [3.0, 3.0], [2.0], None]

@@ -59,7 +59,6 @@ def run_four_processes():
         "too many": refusal(1, 1),
         "too few": refusal(3, 1),
         "too few for replicas": refusal(3, 2),
-        "one stage": refusal(1, 4),
     }
     world = build_world("four", 2, 2)
     results["place"] = [world.stage, world.replica, world.name, world.is_main]
@@ -173,7 +172,6 @@ def test_replicas_of_a_stage_have_adjacent_ranks():
         ("too many", "there are 4 processes, but 1 stage needs 1; start that many, or choose"),
         ("too few", "there are 4 processes, but 3 stages need 3; start that many, or choose"),
         ("too few for replicas", "there are 4 processes, but 3 stages x 2 replicas need 6; st"),
-        ("one stage", "one stage with 4 replicas is data parallelism; use torch.nn.parallel"),
     ],
 )
 def test_a_world_that_does_not_fit_is_refused_by_all(name, message):

@@ -129,7 +129,7 @@ def test_gradients_lose_the_scale_and_small_ones_of_inputs_survive():
     inputs = [torch.ones(2, dtype=torch.float16), torch.ones(2), torch.ones(2)]
     inputs[0].grad = torch.tensor([2.0**-20, 3.0], dtype=torch.float16)
     inputs[1].grad = kept  # the memory of the gradient of a weight
-    half, same, none = scale.unscale(weights, inputs)
+    half, same, none = scale.unscale(weights, [each.grad for each in inputs])
     assert (weights[0].grad.tolist(), weights[1].grad) == ([1.0, 2 / 1024], None)
     assert weights[2].grad.to_dense().tolist() == [[0, 0], [0.5, 0], [0, 0]]
     assert (half.dtype, half.tolist()) == (torch.float32, [2.0**-30, 3 / 1024])

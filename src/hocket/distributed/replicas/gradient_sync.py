@@ -7,20 +7,35 @@ torch's DistributedDataParallel.
 
 import weakref
 from collections.abc import Iterable, Sequence
-from typing import Any, TypeAlias
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, distributed, nn
 
 from hocket.distributed import wire
+from hocket.distributed.replicas.buckets import Work, build_buckets
 from hocket.distributed.world.membership import Group
 from hocket.distributed.world.world import World
 
-Work: TypeAlias = Any
-"""A collective operation that is under way; torch names no public type for it."""
+ACTIVITY = "summing gradients over the replicas"
 
-BUCKET_BYTES = 2**22
-"""Enough to keep a link busy, small enough for most to be sent before the backward ends."""
+
+@dataclass(eq=False)
+class BucketSum:
+    """Sum of the gradients of a bucket over the replicas, perhaps under way.
+
+    Attributes:
+        bucket: The parameters.
+        flat: Their sums, one after another, and for each the number of replicas that used it.
+        here: For each parameter, True if this replica has used it.
+        work: Operation that computes it; None once that is done.
+    """
+
+    bucket: Sequence[nn.Parameter]
+    flat: Tensor
+    here: list[bool]
+    work: Work | None = None
 
 
 class GradientSync:
@@ -53,26 +68,51 @@ class GradientSync:
 
     def finish(self) -> None:
         """Wait until every gradient is the sum over the replicas."""
-        activity = "summing gradients over the replicas"
-        with self._world.replica_collective(activity) as finish:
+        self.put(self.take())
+
+    def take(self) -> list[BucketSum]:
+        """Return the sums of the gradients of this backward, all of which are under way."""
+        with self._world.replica_collective(ACTIVITY):
             while self._next < len(self._buckets):
                 self._reduce_next_bucket()
-            for work, flat, bucket in self._pending:
-                # NCCL lets the stream wait, and no process.
-                finish(work) if self._group is self._world.replica_group else work.wait()
-                self._world.open_operations -= 1
-                *sums, used = flat.split([*(p.numel() for p in bucket), len(bucket)])
-                # Read only where they matter, as they have to be copied from a GPU.
-                here = [parameter.grad is not None for parameter in bucket]
-                anywhere = here if all(here) else used.bool().tolist()
-                for parameter, total, is_used in zip(bucket, sums, anywhere, strict=True):
-                    if is_used:
-                        parameter.grad = total.view_as(parameter)
+        taken = self._pending
         self._reset()
+        return taken
+
+    def wait(self, sums: Sequence[BucketSum]) -> None:
+        """Wait until sums have arrived."""
+        works = [each.work for each in sums if each.work is not None]
+        self._world.complete(works, self._group, ACTIVITY)
+        for each in sums:
+            each.work = None
+
+    def put(self, sums: Sequence[BucketSum]) -> None:
+        """Wait for sums, and put them into ``grad`` of the parameters."""
+        self.wait(sums)
+        for each in sums:
+            bucket, here = each.bucket, each.here
+            *totals, used = each.flat.split([*(p.numel() for p in bucket), len(bucket)])
+            # Read only where they matter, as they have to be copied from a GPU.
+            anywhere = here if all(here) else used.bool().tolist()
+            for parameter, total, is_used in zip(bucket, totals, anywhere, strict=True):
+                if is_used:
+                    parameter.grad = total.view_as(parameter)
+
+    def state_of(self, sums: Sequence[BucketSum]) -> list[dict[str, Any]]:
+        """Return sums as plain values, once they have arrived."""
+        self.wait(sums)
+        return [{"flat": each.flat, "here": each.here} for each in sums]
+
+    def from_state(self, state: Sequence[dict[str, Any]]) -> list[BucketSum]:
+        """Return the sums of such a state, of the same parameters."""
+        return [
+            BucketSum(bucket, each["flat"].to(bucket[0].device), list(each["here"]))
+            for bucket, each in zip(self._buckets, state, strict=True)
+        ]
 
     def _reset(self) -> None:
         self._missing = {id(bucket): len(bucket) for bucket in self._buckets}
-        self._pending: list[tuple[Work, Tensor, list[nn.Parameter]]] = []
+        self._pending: list[BucketSum] = []
         self._next = 0
 
     def _on_gradient(self, parameter: nn.Parameter) -> None:
@@ -91,6 +131,7 @@ class GradientSync:
         self._next += 1
         # Data may decide which parameters are used: where one has no gradient here, zeros fill
         # its slot, and a flag for each tells whether any replica has one.
+        here = [parameter.grad is not None for parameter in bucket]
         used = bucket[0].new_ones(len(bucket))  # no copy from the host, which would wait
         for number, parameter in enumerate(bucket):
             if parameter.grad is None:
@@ -102,26 +143,7 @@ class GradientSync:
         flat = torch.cat([*parts, used])
         self._world.open_operations += 1
         work = distributed.all_reduce(flat, group=self._group, async_op=True)
-        self._pending.append((work, flat, bucket))
-
-
-def build_buckets(parameters: Sequence[nn.Parameter]) -> list[list[nn.Parameter]]:
-    """Split parameters into buckets of one dtype each, the last parameters first."""
-    buckets: list[list[nn.Parameter]] = []
-    size = 0
-    for parameter in reversed(parameters):
-        bytes_ = parameter.nbytes
-        if (
-            buckets
-            and buckets[-1][0].dtype == parameter.dtype
-            and size + bytes_ <= BUCKET_BYTES
-        ):
-            buckets[-1].append(parameter)
-            size += bytes_
-        else:
-            buckets.append([parameter])
-            size = bytes_
-    return buckets
+        self._pending.append(BucketSum(bucket, flat, here, work))
 
 
 @torch.no_grad()

@@ -14,7 +14,7 @@ from typing import Protocol
 from torch import distributed
 from torch.distributed.distributed_c10d import PrefixStore, Store
 
-from hocket.distributed.failures.detector import FailureDetector, Finish
+from hocket.distributed.failures.detector import FailureDetector, Finish, Operation
 from hocket.distributed.failures.phases import Phase
 from hocket.distributed.failures.store_client import connect_again
 from hocket.distributed.folder.identity import ProcessIdentity
@@ -104,11 +104,6 @@ class World(Collectives):
             + (f", replica {rank % replicas}" if replicas > 1 else "")
             for rank in range(self.size)
         ]
-        if replicas > 1 and stages == 1:
-            raise WorldError(
-                f"one stage with {replicas} replicas is data parallelism; use "
-                "torch.nn.parallel.DistributedDataParallel for that"
-            )
 
         # What the processes tell each other through the store.
         self._store = store
@@ -288,6 +283,20 @@ class World(Collectives):
         """Return the same for operations of the replicas of this stage."""
         first = self.stage * self.replicas
         return self._operations_among(range(first, first + self.replicas), activity)
+
+    def complete(self, works: Sequence[Operation], group: Group, activity: str) -> None:
+        """Wait until operations of the replicas of this stage are done.
+
+        Args:
+            works: The operations, which this process counts as open.
+            group: Process group of the operations.
+            activity: Text for messages.
+        """
+        with self.replica_collective(activity) as finish:
+            for work in works:
+                # NCCL lets the stream wait, and no process.
+                finish(work) if group is self.replica_group else work.wait()
+                self.open_operations -= 1
 
     @contextmanager
     def _operations_among(self, ranks: Sequence[int], activity: str) -> Iterator[Finish]:

@@ -14,11 +14,11 @@ import torch
 from torch import Tensor, nn
 
 from hocket.errors import LinearizeError, OptionError, format_problems
-from hocket.methods.method import Method
 from hocket.options.common_options import Compiler
 from hocket.partition.parts.partial_module import PartialModule
 from hocket.stage.layers.known_layers import hooks_of
 from hocket.stage.parts import StageParts
+from hocket.stage.setup import Setup
 from hocket.tree import Tree, tensors
 
 _NOTHING = nullcontext()
@@ -32,14 +32,14 @@ class CompiledLayers:
 
     Args:
         compiler: Backend of torch.compile.
-        method: Method of the training.
+        setup: Options that all stages share.
         parts: Layers of the stage.
 
     Raises:
         OptionError: The layers cannot be compiled.
     """
 
-    def __init__(self, compiler: Compiler, method: Method, parts: StageParts) -> None:
+    def __init__(self, compiler: Compiler, setup: Setup, parts: StageParts) -> None:
         self._module = parts.module
         self._stage = parts.index
         self._hooks = hooks_of(parts.module)
@@ -47,8 +47,8 @@ class CompiledLayers:
         self._seen: set[object] = set()  # shapes, frozen weights and modes, as compiled
         self._require_compilable()
         # To save memory a backward may compute parts again, unless the weights are others then.
-        late = method.graph_delay(parts.index, parts.count) > 0
-        recomputes = not late or method.linearize != "live"
+        late = setup.graph_delay(parts.index, parts.count) > 0
+        recomputes = not late or setup.method.linearize != "live"
         backend: str | Callable[..., Any] = compiler
         options: dict[str, Any] | None = None
         if compiler == "inductor":

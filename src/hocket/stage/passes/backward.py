@@ -13,7 +13,12 @@ from hocket.stage.core import StageCore
 from hocket.stage.graphs.runner import Differentiated
 from hocket.stage.in_flight import DeferredTarget, ForwardedBatch
 from hocket.stage.passes.back_propagate import back_propagate, require_graph
-from hocket.stage.passes.edges import backward_roots, to_outgoing, with_computed_input
+from hocket.stage.passes.edges import (
+    backward_roots,
+    network_input,
+    to_outgoing,
+    with_computed_input,
+)
 from hocket.stage.passes.skip import skip_backward
 from hocket.stage.report import ActionReport, Number
 from hocket.stage.update.untrained import describe_names
@@ -56,7 +61,8 @@ def backward(core: StageCore, batch: int) -> ActionReport:
         forwarded, received = with_computed_input(core, forwarded, received)
     output = _output_of(core, forwarded)
     seen = map_tensors(Tensor.detach, output) if signal.learns_from_gradient else None
-    roots = backward_roots(core, batch, output, activation.targets, received)
+    x = network_input(core, activation)
+    roots = backward_roots(core, batch, output, activation.targets, received, x)
     leaves = tensors(forwarded.leaves)
     require_graph(roots, core.parts.index, chain(core.updater.parameters, leaves))
     targets: Number = None
@@ -82,7 +88,8 @@ def backward(core: StageCore, batch: int) -> ActionReport:
         core.parts.to_previous.send(Gradient(batch, gradients))
 
     # Accumulate the gradients of the weights until the update.
-    staleness = core.updater.version - forwarded.version
+    # Updates that wait for a sum over replicas come before the one with this batch.
+    staleness = core.updater.version + core.updater.late_updates - forwarded.version
     then = core.weights.at_version(forwarded.version)
     core.gradients = core.updater.accumulate(staleness, then)
     if roots.deferred is not None:
@@ -132,22 +139,27 @@ def _differentiate(
     # The gradients of the weights, and of the inputs.
     if gradients is not roots.gradients:
         roots = replace(roots, gradients=gradients)
-    _back_propagate(core, roots, forwarded.activation.share)
+    scaled = _back_propagate(core, roots, forwarded)
     forwarded.output.after_backward()
-    sent = core.loss_scale.unscale(core.updater.parameters, tensors(forwarded.leaves))
+    sent = core.loss_scale.unscale(core.updater.parameters, scaled)
     fault, norm = checks.layers.fault_in_gradients(sent)
     return Differentiated(
         sent, norm, fault, overflowed=core.loss_scale.judge(finite=fault is None)
     )
 
 
-def _back_propagate(core: StageCore, roots: BackwardRoots, share: float) -> None:
+def _back_propagate(
+    core: StageCore, roots: BackwardRoots, forwarded: ForwardedBatch
+) -> list[Tensor | None]:
     """Back-propagate into the weights and inputs of the stage.
 
     Args:
         core: The stage.
         roots: Roots of the backward.
-        share: Part of the batch that this process has.
+        forwarded: The batch.
+
+    Returns:
+        The gradients of inputs that cross the edge to the stage before.
 
     Raises:
         OptionError: The loss uses weights of other stages.
@@ -176,10 +188,16 @@ def _back_propagate(core: StageCore, roots: BackwardRoots, share: float) -> None
     foreign: list[tuple[str, nn.Parameter]] = []
     if checks.foreign_weights and roots.loss is not None:
         foreign = [(name, p) for name, p in checks.foreign_weights if p.grad is None]
-    with core.contexts.differentiating():
-        back_propagate(
-            roots, share, guard, core.loss_scale.factor, keep_graph=core.runner.keeps_graphs
-        )
+    sent: list[Tensor | None] = []
+    leaves, share = tensors(forwarded.leaves), forwarded.activation.share
+    parts = list(roots.by_crossings())
+    for n, (part, crosses) in enumerate(parts, 1):
+        keep_graph = core.runner.keeps_graphs or n < len(parts)
+        with core.contexts.differentiating():
+            back_propagate(part, share, guard, core.loss_scale.factor, keep_graph=keep_graph)
+        sent += [leaf.grad for leaf in leaves if crosses]
+        for leaf in leaves:
+            leaf.grad = None  # the next part would add to it
     checks.forward.backward_is_checked = True
     if foreign:
         checks.foreign_weights.clear()
@@ -189,3 +207,4 @@ def _back_propagate(core: StageCore, roots: BackwardRoots, share: float) -> None
             "whose gradients would be lost among processes; use the weight_decay of the "
             "optimizer, or return the penalty from the forward of the network"
         )
+    return sent

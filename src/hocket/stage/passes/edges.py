@@ -69,12 +69,20 @@ def with_computed_input(
     return forwarded._replace(leaves=leaves, output=kept), gradients
 
 
+def network_input(core: StageCore, activation: Activation) -> Tree:
+    """Return the input of the network, if the signal needs it; None otherwise."""
+    if not core.parts.signal.needs_input:
+        return None
+    return activation.values if core.parts.index == 0 else activation.network_input
+
+
 def backward_roots(
     core: StageCore,
     batch: int,
     output: Tree,
     targets: Tree,
     received: tuple[Tensor | None, ...],
+    inputs: Tree = None,
 ) -> BackwardRoots:
     """Return where the backward starts, according to the stage's signal.
 
@@ -83,13 +91,16 @@ def backward_roots(
         batch: Number of the batch.
         output: Output of the stage, with tensors of shape (B, ...).
         targets: Targets of the batch.
-        received: Gradients that came back, one for each tensor of the output.
+        received: Gradients that came back for the tensors of the output.
+        inputs: Input of the network, if the signal needs it.
     """
     signal, network, loss = core.parts.signal, core.parts.signal_network, core.setup.loss
 
     # What has come is only passed on.
-    if signal.needs_gradient:
-        return signal.backward_roots(network, SignalInput(output, targets, received, loss))
+    place = core.parts.index, core.parts.count
+    if not signal.computes:
+        given = SignalInput(output, targets, received, loss, *place)
+        return signal.backward_roots(network, given)
 
     # The signal computes, with random numbers of the batch.
     draws = "anything" if signal.may_draw(loss) else core.signal_layers.draws
@@ -97,9 +108,9 @@ def backward_roots(
         return core.runner.run(
             batch,
             "roots",
-            (targets, received),
+            (targets, received, inputs),
             lambda given: signal.backward_roots(
-                network, SignalInput(output, given[0], given[1], loss)
+                network, SignalInput(output, given[0], given[1], loss, *place, given[2])
             ),
         )
 
@@ -131,7 +142,9 @@ def send_output(
         first_weight = len(tables) - weights  # they are behind everything else
         exact = tuple(table or n >= first_weight for n, table in enumerate(tables))
 
-    # Send it with what the next stage has to know.
+    # Send it with what the next stage has to know. The loss of the last one needs no input.
+    to_last = core.parts.index == core.parts.count - 2
+    inputs = None if to_last else network_input(core, activation)
     core.parts.to_next.send(
         Activation(
             activation.batch,
@@ -141,6 +154,7 @@ def send_output(
             activation.targets,
             activation.share,
             exact,
+            to_outgoing(inputs, ()),
         )
     )
 

@@ -46,7 +46,8 @@ def learn(core: StageCore, batch: int) -> ActionReport:
 
     # Update at once: these gradients do not accumulate.
     whole_norm = check.norm_over_replicas(norm, updater.accumulate())
-    lr = updater.update(activation.epoch)
+    due = updater.due_epoch(activation.epoch)
+    lr = None if due is None else updater.update(due)
     return ActionReport(
         activation.epoch, version, loss=loss.detach(), gradient_norm=whole_norm, lr=lr
     )

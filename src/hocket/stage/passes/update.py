@@ -7,18 +7,44 @@ from hocket.stage.report import ActionReport
 def update(core: StageCore, batch: int) -> ActionReport:
     """Update the weights, and skip that if no batch since the last update has a gradient.
 
+    If sums over replicas are late, this is the update with older gradients. After the last
+    batch of all, the same action applies those that are left.
+
     Args:
         core: The stage.
         batch: Number of the last batch of the update.
     """
-    epoch = core.epochs[batch]
-    core.epochs = {b: e for b, e in core.epochs.items() if b > batch}
-    version = core.updater.version
-    core.weights.before_update()
-    if not core.updater.accumulator.count:
-        return ActionReport(epoch, version, skipped=True)
+    # Choose the gradients to update with.
+    updater, meetings = core.updater, core.meetings
+    epoch, version = core.epochs.get(batch), updater.version
+    if epoch is not None:
+        core.epochs = {b: e for b, e in core.epochs.items() if b > batch}
+        core.weights.before_update()
+    due = updater.due_epoch(epoch)
+    if due is None:
+        return ActionReport(epoch or 0, version, skipped=True)
+
+    # Update, and meet the other replicas.
     core.gradients = []
-    lr = core.updater.update(epoch)
+    if meetings is not None:
+        meetings.before_update()
+    lr = updater.update(due)
     core.untrained.warn_of_unfrozen()
+    if meetings is not None:
+        meetings.after_update(updater.version)
     core.linearizer.after_update()
-    return ActionReport(epoch, version, lr=lr)
+    return ActionReport(due, version, lr=lr)
+
+
+def end_exchange(core: StageCore) -> None:
+    """Complete what is under way between the replicas of a stage, once no batch is in flight.
+
+    Args:
+        core: The stage.
+    """
+    signal_updater = core.signal_updater
+    while (epoch := signal_updater.due_epoch(None)) is not None:
+        signal_updater.update(epoch)
+    if core.meetings is not None:
+        core.meetings.finish()
+        core.linearizer.after_update()

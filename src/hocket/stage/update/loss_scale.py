@@ -28,18 +28,18 @@ class LossScale:
     most_backoffs = 0
 
     def unscale(
-        self, weights: Iterable[nn.Parameter], inputs: Sequence[Tensor]
+        self, weights: Iterable[nn.Parameter], sent: Sequence[Tensor | None]
     ) -> tuple[Tensor | None, ...]:
         """Divide the gradients of a backward by the factor.
 
         Args:
             weights: Weights of the stage; their ``grad`` is replaced.
-            inputs: Inputs of the stage, (B, ...), whose ``grad`` stays.
+            sent: Gradients of inputs, (B, ...); None for an input without one.
 
         Returns:
-            The gradient of each input; None for one without.
+            The gradients of inputs.
         """
-        return tuple([leaf.grad for leaf in inputs])
+        return tuple(sent)
 
     def judge(self, *, finite: bool) -> bool:
         """Record a backward; return True if it overflowed because the scale was too large.
@@ -78,7 +78,7 @@ class DynamicScale(LossScale):
 
     @torch.no_grad()
     def unscale(
-        self, weights: Iterable[nn.Parameter], inputs: Sequence[Tensor]
+        self, weights: Iterable[nn.Parameter], sent: Sequence[Tensor | None]
     ) -> tuple[Tensor | None, ...]:
         """Divide the gradients of a backward by the scale; see the base.
 
@@ -91,9 +91,7 @@ class DynamicScale(LossScale):
         unscaled = torch._foreach_mul(gradients, inverse) if gradients else []
         for (weight, _), gradient in zip(trained, unscaled, strict=True):
             weight.grad = gradient
-        return tuple(
-            [None if leaf.grad is None else _wide(leaf.grad) * inverse for leaf in inputs]
-        )
+        return tuple([None if each is None else _wide(each) * inverse for each in sent])
 
     def judge(self, *, finite: bool) -> bool:
         """Change the scale if it is time; see the base."""

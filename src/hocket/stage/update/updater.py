@@ -15,6 +15,7 @@ from hocket.stage.parts import BuildReduction
 from hocket.stage.update.accumulate import GradientAccumulator
 from hocket.stage.update.bare_step import do_step
 from hocket.stage.update.clipping import Clipping
+from hocket.stage.update.late_sums import LateSums
 from hocket.stage.weight_copies.copies import repeated_views
 
 
@@ -34,7 +35,8 @@ class Updater:
         reduce: ``mean`` or ``sum``: reduction of the gradients of several batches.
         lr_factor: Returns the factor on the scheduler's learning rates after a number of
             updates.
-        build_reduction: Builds the reduction over the stage's replicas; None without replicas.
+        build_reduction: Builds the reduction over the stage's replicas; None for none.
+        replica_delay: Updates by which the reduced gradients are late.
         clip: Limit of the norm of the gradient.
         remedies: Remedies for late gradients; None for none.
         step: Does a step of an optimizer whose weights have their gradients.
@@ -51,6 +53,7 @@ class Updater:
         reduce: Reduce = "mean",
         lr_factor: Callable[[int], float] = lambda update: 1.0,
         build_reduction: BuildReduction | None = None,
+        replica_delay: int = 0,
         clip: Clipping = Clipping(),  # noqa: B008  # it is frozen
         remedies: StageRemedies | None = None,
         step: Callable[[Optimizer], None] = do_step,
@@ -69,7 +72,11 @@ class Updater:
         self._reduction = (
             build_reduction(parameters) if build_reduction and parameters else None
         )
-        self.reduces = self._reduction is not None  # over replicas
+        self._late: LateSums | None = None
+        if self._reduction is not None and replica_delay:
+            self._late = LateSums(self._reduction, replica_delay)
+        # Gradients of a batch are those of all replicas before its update.
+        self.reduces = self._reduction is not None and self._late is None
         self.follows_losses = isinstance(scheduler, ReduceLROnPlateau)
         self._scheduler_unit = scheduler_unit
         self._scheduler_start = scheduler_start
@@ -94,27 +101,59 @@ class Updater:
         for parameter in self.parameters:
             parameter.grad = None
 
+    @property
+    def late_updates(self) -> int:
+        """Number of updates whose gradients are on their way between replicas."""
+        return 0 if self._late is None else len(self._late)
+
     def accumulate(
         self, staleness: int = 0, then: Sequence[Tensor] | None = None
     ) -> list[Tensor | None]:
         """Move the gradients of one batch out of ``grad``, reduced over replicas.
 
         Args:
-            staleness: Updates since the forward of the batch.
+            staleness: Updates between the forward of the batch and the update with it.
             then: Weights of the forward, if a remedy wants them and they have changed since.
 
         Returns:
             The gradient of each parameter, corrected and before it is clipped, of its shape;
-            None if it has none.
+            None if it has none. If it is reduced later, this replica's.
         """
-        if self._reduction is not None:
-            self._reduction.finish()
+        if self._late is None:
+            if self._reduction is not None:
+                self._reduction.finish()
+            return self._add(staleness, then)
+        if then is None and self.remedies.needs_forward_weights:  # they will have changed
+            then = [weight.detach().clone() for weight in self.parameters]
+        self._late.add(staleness, then)
+        return self.accumulator.take()
+
+    def _add(self, staleness: int, then: Sequence[Tensor] | None) -> list[Tensor | None]:
+        """Correct the gradients of one batch in ``grad``, and accumulate them."""
         if self.remedies:
             self.remedies.correct_gradient(then)
             if not self.remedies.takes(staleness):
                 return self.accumulator.take()
             self.remedies.after_backward(staleness)
         return self.accumulator.add(self._clip.of_batch)
+
+    def due_epoch(self, epoch: int | None) -> int | None:
+        """Return the epoch of the update that is due now; None if there is nothing to apply.
+
+        Args:
+            epoch: Epoch of the last batch accumulated; None to apply the oldest gradients that
+                are on their way between replicas, as no batch comes any more.
+        """
+        if self._late is not None:
+            due = self.late_updates > 0 if epoch is None else self._late.close(epoch)
+            if not due:
+                return None
+            assert self._reduction is not None, "whose sums are late"
+            epoch, batches = self._late.pop()
+            for batch in batches:
+                self._reduction.put(batch.sums)
+                self._add(batch.staleness, batch.then)
+        return epoch if self.accumulator.count else None
 
     def update(self, epoch: int) -> float:
         """Update the weights with the accumulated gradients; return the learning rate used.
@@ -231,6 +270,7 @@ class Updater:
             "scheduler": self.scheduler.state_dict() if self.scheduler else None,
             "given_groups": self.given_groups,
             "gathered": self.accumulator.state_dict(),
+            "late_sums": [] if self._late is None else self._late.state_dict(),
             "epoch": self._epoch,
             "version": self.version,
             "losses": [list(pair) for pair in self._losses.items()],
@@ -244,6 +284,8 @@ class Updater:
             self.scheduler.load_state_dict(state["scheduler"])
         self.given_groups = state["given_groups"]
         self.accumulator.load_state_dict(state["gathered"])
+        if self._late is not None:
+            self._late.load_state_dict(state["late_sums"])
         self._epoch, self.version = state["epoch"], state["version"]
         self._losses = {epoch: loss for epoch, loss in state["losses"]}
 

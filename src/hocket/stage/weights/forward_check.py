@@ -83,7 +83,7 @@ class ForwardCheck:
         weights = dict(parts.names.of_parameters(parts.module))
         if stand_in:
             weights = {name: p for name, p in weights.items() if p.requires_grad}
-        late = setup.method.graph_delay(parts.index, parts.count) > 0
+        late = setup.graph_delay(parts.index, parts.count) > 0
         if setup.compile and late and setup.method.linearize != "recompute":
             stand_in = "tensors of a compiled graph (compile)"
 

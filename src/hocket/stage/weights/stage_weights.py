@@ -210,8 +210,9 @@ class CorrectedWeights(NewestWeights):
     def at(self, action: Action) -> AbstractContextManager[None]:
         """Return a context in which the weights of an action are in place; see the base."""
         changes = None
-        if action.kind == "F" and action.due:
-            changes = self._remedies.shift_for_forward(action.due)
+        if action.kind == "F":
+            due = action.due + self._updater.late_updates
+            changes = self._remedies.shift_for_forward(due) if due else None
         elif action.kind == "B":
             staleness = self.version - self._in_flight[action.batch].version
             changes = self._remedies.shift_for_backward(staleness) if staleness else None

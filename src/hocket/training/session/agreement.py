@@ -197,6 +197,8 @@ def setup_choices(setup: Setup) -> dict[str, str]:
         "seed",
         "precision",
         "batchnorm",
+        "replica_delay",
+        "meet",
         "scheduler_unit",
         "warmup_updates",
         "clip",

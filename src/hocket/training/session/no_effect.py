@@ -67,8 +67,10 @@ def warn_of_no_effect(
         )
 
     # Remedies that change nothing, as no gradient is late enough.
-    idle = [remedy.name for remedy in method.remedies if remedy.slows or count == 1]
-    if idle and all(method.staleness(stage, count) <= 1 for stage in range(count)):
+    late = setup.replica_delay
+    never = count == 1 and not late
+    idle = [remedy.name for remedy in method.remedies if remedy.slows or never]
+    if idle and all(method.staleness(stage, count) + late <= 1 for stage in range(count)):
         warn(
             f"{' and '.join(idle)} changes nothing: on {count} stage{'s'[: count - 1]} of "
             f"{method.name!r} no gradient is late by more than one update in the mean; use "

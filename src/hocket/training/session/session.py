@@ -100,6 +100,13 @@ class Session:
         self.upload = Upload(setup.device, channels_last=setup.channels_last)
         self.checkpoint_folders: set[Path] = set()
         self.prepared, self.closed, self.sample = False, False, None
+        # Refuse what PyTorch has already.
+        exchanges_rarely = setup.meet or setup.replica_delay
+        if setup.replicas > 1 and self.cut.count == 1 and not exchanges_rarely:
+            raise OptionError(
+                f"one stage with {setup.replicas} replicas is data parallelism; use "
+                "torch.nn.parallel.DistributedDataParallel for that, or replica_delay or meet"
+            )
         # Join the other processes, if there are any.
         self.world = world = join_world(
             self.cut.count, setup.replicas, setup.timeout_s, setup.slow_timeout_s

@@ -67,6 +67,18 @@ def test_frozen_weights_and_buffers_are_counted_apart():
     assert stages[0].weight_bytes == FLOAT * WIDTH * (WIDTH + 1) + 2 * norm + 8  # its counter
 
 
+def test_an_input_that_travels_is_counted():
+    def build_images():
+        layers = [nn.Conv2d(2, 2, 1) for _ in range(3)]
+        network = nn.Sequential(*layers, nn.Flatten(), nn.Linear(32, 5))
+        return network, torch.randn(BATCH, 2, 4, 4), torch.zeros(BATCH, dtype=torch.long)
+
+    method = "dgl:infopro=[1,1,1,1],reach=2"
+    (stages,) = rehearse_candidates(build_images, [Candidate(method, ("1", "2", "3"))])
+    image = FLOAT * BATCH * 2 * 4 * 4
+    assert [stage.sent_bytes for stage in stages] == [2 * image, 2 * image, image, 0]
+
+
 def test_graphs_in_flight_and_old_weights_are_held():
     fdg, bp = rehearse_candidates(
         build_workload, [Candidate(name, ("1.0", "2")) for name in ("fdg", "bp")]

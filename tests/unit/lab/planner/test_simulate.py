@@ -21,6 +21,7 @@ LAW = {
     "adl": ADL(accumulate=4),
     "paci": PACI(accumulate=4),
     "dgl": DGL(),
+    "dgl reach": DGL(reach=1),
     "fdg extra": with_extra_delay(FDG(), 1),
 }
 METHODS = [*LAW.values(), DNI()]
@@ -39,6 +40,11 @@ def test_the_learning_of_a_signal_takes_time():
     slow = StageTimes(1.0, 2.0, 0.0, 0.0, learn_s=0.5)
     spans = simulate(DNI(), [slow, stage()], batches=3).spans
     assert {s.end_s - s.start_s for s in spans if s.kind == "T"} == {0.5}
+
+
+def test_gradients_that_are_sent_side_by_side_take_the_link_in_turn():
+    times = [StageTimes(1.0, 2.0, 0.0, packet_s=4.0, transfer_s=4.0)] * 5
+    assert [tick_s(DGL(reach=reach), times) for reach in (0, 2, 3)] == [4.0, 8.0, 8.0]
 
 
 def test_a_stage_that_waits_half_of_the_time_slows_the_other_one_half_as_much():

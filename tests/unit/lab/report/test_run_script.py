@@ -19,8 +19,8 @@ OF_THE_FOLDER = {
 }  # fmt: skip
 # Nothing that a short training in one process leaves depends on these; one would compile.
 UNSEEN = {
-    "batchnorm", "checksum", "compile", "cuda_graphs", "replicas", "slow_timeout_s", "streams",
-    "timeout_s",
+    "batchnorm", "checksum", "compile", "cuda_graphs", "meet", "replica_delay", "replicas",
+    "slow_timeout_s", "streams", "timeout_s",
 }  # fmt: skip
 CHOICES = {
     **{name: {**row.beside, name: row.values[1]} for name, row in RUN.items()},

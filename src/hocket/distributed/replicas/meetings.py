@@ -1,0 +1,190 @@
+"""Rare meetings of the replicas of a stage, which train alone in between.
+
+In a meeting the replicas make one outer step: they take the mean of the ways that their weights
+have gone since the last one, and let it move the common weights from there.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, distributed, nn
+
+from hocket.distributed.replicas.buckets import Work, build_buckets
+from hocket.distributed.replicas.meet import Meet
+from hocket.distributed.world.membership import Group
+from hocket.distributed.world.world import World
+
+OWN_PART = 0.5
+"""Part of its own weights that a replica keeps where the common ones come some updates later,
+the paper's alpha (arXiv 2501.18512, algorithm 2)."""
+
+
+class Meetings:
+    """Meetings of one replica of a stage with the others.
+
+    All replicas do the same updates, so that they meet without asking each other.
+
+    Args:
+        parameters: Weights of the stage, the same in all replicas at the beginning.
+        meet: Times and outer step of the meetings.
+        world: This process among the others.
+        group: Process group of the replicas of this stage.
+    """
+
+    def __init__(
+        self, parameters: Sequence[nn.Parameter], meet: Meet, world: World, group: Group
+    ) -> None:
+        self._meet = meet
+        self._fragments = [
+            Fragment(parameters[number :: meet.fragments], meet, world, group)
+            for number in range(meet.fragments)
+        ]
+
+    def before_update(self) -> None:
+        """Keep the weights that all replicas begin with, before the first update."""
+        for fragment in self._fragments:
+            fragment.begin()
+
+    def after_update(self, updates: int) -> None:
+        """Let the fragments meet that are due, and apply results that are.
+
+        Args:
+            updates: Number of updates that the weights have seen.
+        """
+        every, count = self._meet.every, self._meet.fragments
+        for number, fragment in enumerate(self._fragments):
+            fragment.count_update()
+            # The last fragment meets after `every` updates, and the others evenly before.
+            if updates % every == (number + 1) * every // count % every:
+                fragment.send()
+            if fragment.age == self._meet.overlap:
+                fragment.receive(OWN_PART if self._meet.overlap else 0.0)
+
+    def finish(self) -> None:
+        """Apply what is under way, and let all fragments meet that have been updated since."""
+        for fragment in self._fragments:
+            fragment.receive(OWN_PART)
+            if fragment.apart:
+                fragment.send()
+                fragment.receive(0.0)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the common weights, momenta and results that are under way."""
+        return {"fragments": [fragment.state_dict() for fragment in self._fragments]}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue from the state of the same replica."""
+        for fragment, own in zip(self._fragments, state["fragments"], strict=True):
+            fragment.load_state_dict(own)
+
+
+class Fragment:
+    """Weights that meet at the same time.
+
+    Args:
+        parameters: The weights.
+        meet: Outer step of the meetings.
+        world: This process among the others.
+        group: Process group of the replicas of this stage.
+
+    Attributes:
+        age: Updates since the meeting whose result is under way; None if there is none.
+        apart: True if the weights may differ from those of other replicas.
+    """
+
+    def __init__(
+        self, parameters: Sequence[nn.Parameter], meet: Meet, world: World, group: Group
+    ) -> None:
+        self._buckets = build_buckets(parameters)
+        self._meet = meet
+        self._world = world
+        self._group = group
+        self._common: list[Tensor] = []  # flat weights after the last outer step, by bucket
+        self._velocities: list[Tensor] = []
+        self._ways: list[Tensor] = []  # from the replica to the common weights, or their sums
+        self._works: list[Work] = []
+        self.age: int | None = None
+        self.apart = False
+
+    def begin(self) -> None:
+        """Keep the common weights, unless they are known."""
+        if not self._common:
+            self._common = self._weights()
+            self._velocities = [torch.zeros_like(common) for common in self._common]
+
+    def count_update(self) -> None:
+        """Count an update of the weights, which move away from those of other replicas."""
+        self.apart = True
+        if self.age is not None:
+            self.age += 1
+
+    @torch.no_grad()
+    def send(self) -> None:
+        """Begin to add up the ways of all replicas."""
+        pairs = zip(self._common, self._weights(), strict=True)
+        self._ways = [common - own for common, own in pairs]
+        self._works = [
+            distributed.all_reduce(way, group=self._group, async_op=True) for way in self._ways
+        ]
+        self._world.open_operations += len(self._works)
+        self.age = 0
+
+    @torch.no_grad()
+    def receive(self, own_part: float) -> None:
+        """Do the outer step that is under way, if there is one, and move the weights.
+
+        Args:
+            own_part: Part of its own weights that this replica keeps.
+        """
+        if self.age is None:
+            return
+        self._wait()
+        for bucket, common, velocity, total in zip(
+            self._buckets, self._common, self._velocities, self._ways, strict=True
+        ):
+            # The outer step, as torch.optim.SGD(nesterov=True) does it.
+            way = total / self._world.replicas
+            if self._meet.outer_momentum:
+                velocity.mul_(self._meet.outer_momentum).add_(way)
+                way = way.add(velocity, alpha=self._meet.outer_momentum)
+            common.add_(way, alpha=-self._meet.outer_lr)
+
+            # The weights of this replica.
+            parts = common.split([weight.numel() for weight in bucket])
+            for weight, part in zip(bucket, parts, strict=True):
+                new = part.view_as(weight)
+                weight.copy_(own_part * weight + (1 - own_part) * new if own_part else new)
+        self._ways, self.age = [], None
+        self.apart = own_part > 0
+
+    def _weights(self) -> list[Tensor]:
+        """Return the weights of each bucket as one vector (N,)."""
+        return [torch.cat([w.detach().flatten() for w in bucket]) for bucket in self._buckets]
+
+    def _wait(self) -> None:
+        """Wait until the sums of the ways have arrived."""
+        self._world.complete(self._works, self._group, "a meeting of the replicas")
+        self._works = []
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return all that is remembered, as plain values."""
+        self._wait()
+        return {
+            "common": list(self._common),
+            "velocities": list(self._velocities),
+            "ways": list(self._ways),
+            "age": self.age,
+            "apart": self.apart,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue from the state of the same fragment."""
+        self._common, self._velocities, self._ways = (
+            [
+                value.to(bucket[0].device, copy=True)
+                for value, bucket in zip(state[name], self._buckets, strict=False)
+            ]
+            for name in ("common", "velocities", "ways")
+        )
+        self.age, self.apart = state["age"], state["apart"]

@@ -1,0 +1,81 @@
+"""Trainings whose replicas are late or meet rarely, in a module that processes import fast."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import torch
+from torch import Tensor, distributed
+
+from contract.small import Trained, data, mlp, train
+from contract.worlds import Case, Left, trained
+from hocket import Checkpoints
+from hocket.checkpoint.directory import newest_first
+from hocket.methods import FDG
+from hocket.remedies import (
+    Compensate,
+    GapAware,
+    Predict,
+    SpikeCompensation,
+    StalenessRate,
+)
+
+PROCESSES = 4  # of two stages with two replicas, or of one stage with four
+DELAYED = ("replica_delay", 1)
+MEET = "diloco:every=3,outer_lr=0.5,fragments=2,overlap=1"
+CASES = [
+    (2, Case("fdg", trainer=(DELAYED,))),
+    (2, Case("fdg", "conv", trainer=(("replica_delay", 3),))),
+    (2, Case("adl", options=(("accumulate", 3),), trainer=(DELAYED,))),
+    (2, Case("fdg", "conv", trainer=(("meet", "local-sgd:every=2"),))),
+    (2, Case("adl", options=(("accumulate", 2),), trainer=(("meet", "diloco:every=2"),))),
+    (2, Case("fdg", trainer=(("meet", MEET),))),
+    (1, Case("bp", trainer=(DELAYED,))),
+    (1, Case("bp", "conv", batches=6, trainer=(("meet", "diloco:every=3"),))),
+]
+RESUMED = [
+    CASES[2],
+    CASES[5],
+    (2, Case("dni", trainer=(DELAYED,))),
+    (2, Case("pipedream-2bw", options=(("accumulate", 2),), trainer=(DELAYED,))),
+    (2, Case("dgl", "conv", trainer=(("meet", MEET),))),
+    (2, Case("gpipe", options=(("accumulate", 2),), trainer=(("meet", MEET),))),
+]
+"""Trainings with something under way; the twin does not know all of their methods."""
+REMEDIES = [
+    StalenessRate(),
+    Compensate(),
+    GapAware(),
+    SpikeCompensation(),
+    Predict(),
+]
+
+
+def train_all(folder: str) -> tuple[dict[Any, Left], dict[Any, Left], list[Any]]:
+    """Train each case and go on from a checkpoint on its way; train with each remedy."""
+    left: dict[Any, Left] = {}
+    resumed: dict[Any, Left] = {}
+    corrected = []
+    for stages, case in dict.fromkeys([*CASES, *RESUMED]):
+        more = (("replicas", PROCESSES // stages), ("resumable", True))
+        short = replace(case, dropout=0.0, epochs=1, last=4, trainer=(*case.trainer, *more))
+        if (stages, case) not in RESUMED:
+            left[stages, case] = trained(short, stages)
+            continue
+        own = Path(folder, f"{len(left)}")
+        with patch("os.fsync"):  # the machine stays on
+            left[stages, case] = trained(short, stages, Checkpoints(own, every=4, keep=9))
+        distributed.barrier()
+        resumed[stages, case] = trained(short, stages, resume=newest_first(own)[-1])
+    alike = [(torch.cat([x] * 4), torch.cat([y] * 4)) for x, y in data(mlp, 7)]
+    for remedy in REMEDIES:
+        method = FDG(linearize="stash").with_remedies(remedy)
+        corrected.append(seen(train(method, mlp(1), alike, replicas=4, replica_delay=2)))
+    return left, resumed, corrected
+
+
+def seen(done: Trained) -> tuple[list[Tensor], float]:
+    """Weights of the first stage, and its staleness."""
+    weights = done.trainer.stages[0].module.state_dict().values()
+    return list(weights), done.history[0].staleness[0]

@@ -1,0 +1,123 @@
+"""Losses that cross some edges and stop: between greedy learning and back-propagation."""
+
+from dataclasses import dataclass, replace
+
+import pytest
+import torch
+
+from contract.small import conv, copied, data, different, mlp, sgd, train
+from hocket import Trainer, cross_entropy
+from hocket.errors import OptionError
+from hocket.methods import DGL, FDG, build_method
+from hocket.signals import Reach, Signal
+from hocket.signals.signal import BackwardRoots
+from hocket.transport.mailbox import Mailbox
+
+
+@dataclass(frozen=True)
+class Silent(Signal):
+    """A stage without a loss."""
+
+    def backward_roots(self, network, inputs):
+        return BackwardRoots((), ())
+
+
+def silent(reach, **choices):
+    return replace(DGL(reach=reach), signal=Reach(reach, Silent()), **choices)
+
+
+@pytest.mark.parametrize("order", ["backward-first", "forward-first"])
+@pytest.mark.parametrize(("net", "stages"), [(mlp, 2), (mlp, 4), (conv, 3)])
+def test_without_local_losses_the_whole_reach_is_fdg(net, stages, order):
+    batches = data(net, 12, last=3)
+    ours, fdg = (
+        train(method, net(stages), batches).state
+        for method in (silent(stages - 1, order=order), FDG(order=order))
+    )
+    assert not different(ours, fdg)
+
+
+def test_without_local_losses_a_short_reach_trains_the_last_stages_only():
+    modules, batches = mlp(4), data(mlp, 12)
+    before = copied(modules)
+    train(silent(1), modules, batches)
+    assert [
+        bool(different([*a.parameters()], [*b.parameters()]))
+        for a, b in zip(before, modules, strict=True)
+    ] == [False, False, True, True]
+
+
+@pytest.mark.parametrize("reach", [1, 2, 3])
+def test_gradients_are_those_of_the_losses_in_reach(reach):
+    """At rate zero, where nothing is stale: each stage's loss and the next ones, no others."""
+    stages, batches, seen = 4, data(mlp, 9), {}
+
+    def watch(event, stage):
+        if event.action.kind == "B":
+            seen[event.action.batch, stage.index] = [g.clone() for g in stage.gradients]
+
+    modules = mlp(stages)
+    trainer = Trainer(
+        modules, method=DGL(reach=reach), optimizer=lambda p: sgd(p, lr=0.0), watchers=[watch]
+    )
+    trainer.fit(batches, epochs=1, progress=False)
+    heads = [stage.signal_network for stage in trainer.stages]
+    for b, (x, y) in enumerate(batches):
+        losses, h = [], x
+        for module, head in zip(modules, heads, strict=True):
+            h = module(h)
+            losses.append(cross_entropy(head(h), y))
+        for k, module in enumerate(modules):
+            weights = [*module.parameters(), *heads[k].parameters()]
+            true = torch.autograd.grad(
+                sum(losses[k : k + reach + 1]), weights, retain_graph=True
+            )
+            torch.testing.assert_close(seen[b, k], list(true), rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("reach", "sent"), [(1, [1, 1, 1]), (2, [1, 2, 1]), (3, [1, 1, 1])], ids=str
+)
+def test_gradients_that_go_equally_far_travel_as_one(reach, sent, monkeypatch):
+    """From stages 1, 2 and 3 of four."""
+    packets, put = {}, Mailbox.put
+
+    def watched(self, packet):
+        if packet.kind == "gradient":
+            packets[self._name] = len(packet.values)
+        put(self, packet)
+
+    monkeypatch.setattr(Mailbox, "put", watched)
+    train(DGL(reach=reach), mlp(4), data(mlp, 8))
+    assert [packets[f"gradients from stage {k} to stage {k - 1}"] for k in (1, 2, 3)] == sent
+    assert [DGL(reach=reach).gradients_sent(k, 4) for k in (1, 2, 3)] == sent
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "message"),
+    [
+        ("dgl", {"reach": -1}, "reach is -1; .* at least 1"),
+        ("dgl", {"reach": 1.5}, "reach is 1.5; wanted a whole number"),
+        ("dgl", {"backward_delay": 2}, "backward_delay=2 with reach=0"),
+        ("dgl-async", {"reach": 1}, "'reach'"),
+    ],
+)
+def test_an_impossible_reach_is_refused(name, options, message):
+    with pytest.raises(OptionError, match=message):
+        build_method(name, **options)
+
+
+def test_inverted_stages_have_no_reach():
+    with pytest.raises(OptionError, match="linearize='invert' with reach=2"):
+        replace(DGL(reach=2), linearize="invert")
+
+
+def test_free_stages_have_no_reach():
+    free = build_method("dgl-async")
+    with pytest.raises(OptionError, match="replay draws batches from a buffer"):
+        replace(free, signal=Reach(1))
+
+
+def test_a_reach_beyond_the_last_stage_is_refused():
+    with pytest.raises(OptionError, match="reach=3, and the last of 3 stages is 2 edges"):
+        train(DGL(reach=3), mlp(3), data(mlp, 2))

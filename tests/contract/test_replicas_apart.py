@@ -1,0 +1,84 @@
+"""Replicas that are late or meet rarely: processes equal a naive twin, and resume exactly."""
+
+from functools import cache
+
+import pytest
+from torch import Tensor, nn
+
+from benchmarks.peers.local_updates import LocalReplicas, LocalUpdates
+from contract.late_replicas import CASES, PROCESSES, REMEDIES, RESUMED, seen, train_all
+from contract.processes import in_processes
+from contract.small import SGD, bits, conv, data, different, far, mlp, sgd, train
+from contract.worlds import NETS, Case
+from hocket import cross_entropy
+from hocket.distributed.replicas.meet import as_meet
+from hocket.methods import FDG, with_staleness
+from reference import replicas as naive
+
+pytestmark = pytest.mark.xdist_group("late replicas")
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory):
+    folder = str(tmp_path_factory.mktemp("replicas"))
+    return cache(lambda: in_processes(train_all, folder, processes=PROCESSES))
+
+
+def twin(case: Case, stages: int) -> list[Tensor]:
+    net, options = NETS[case.net], dict(case.trainer)
+    meet = as_meet(options.get("meet"))
+    copies = [net(stages) for _ in range(PROCESSES // stages)]
+    naive.train(
+        copies,
+        data(net, case.batches, case.size),
+        loss=cross_entropy,
+        accumulate=dict(case.options).get("accumulate", 1),
+        delay=options.get("replica_delay", 0),
+        meet=None if meet is None else vars(meet),
+        **{**SGD, "lr": 0.01},
+    )
+    weights = [[w.detach() for m in own for w in m.parameters()] for own in copies]
+    for others in weights[1:]:
+        assert different(weights[0], others) == []  # replicas end alike
+    return [value for module in copies[0] for value in module.state_dict().values()]
+
+
+@pytest.mark.parametrize(("stages", "case"), CASES, ids=str)
+def test_processes_have_what_the_naive_twin_has(stages, case, done):
+    """To the bit; close where four replicas may add up in another order."""
+    wanted, compare = twin(case, stages), different if stages == 2 else far
+    for left, _, _ in done():
+        assert compare(left[stages, case].weights, wanted) == []
+
+
+@pytest.mark.parametrize(("stages", "case"), RESUMED, ids=str)
+def test_replicas_go_on_as_if_they_had_never_stopped(stages, case, done):
+    for left, resumed, _ in done():
+        whole, later = left[stages, case], resumed[stages, case]
+        assert different(whole.weights, later.weights) == []
+        assert bits(whole.optimizers) == bits(later.optimizers)
+        ((before,), (after,)) = whole.events.values(), later.events.values()
+        assert len(after) < len(before)
+        assert before[-len(after) :] == after
+
+
+@pytest.mark.parametrize("remedy", REMEDIES, ids=str)
+def test_a_late_sum_is_a_stale_gradient_for_each_remedy(remedy, done):
+    """All replicas have the same samples, so that quarters add up exactly."""
+    method = with_staleness(FDG(linearize="stash").with_remedies(remedy), [2, 0])
+    wanted, staleness = seen(train(method, [*mlp(1), nn.Identity()], data(mlp, 7)))
+    for _, _, corrected in done():
+        weights, own = corrected[REMEDIES.index(remedy)]
+        assert different(weights, wanted) == []
+        assert own == staleness > 1
+
+
+def test_replicas_of_a_whole_network_meet_as_the_peers_of_the_benchmarks(done):
+    """Close in float64. The last meeting of DiLoCo is after the last update."""
+    settings = LocalUpdates(4, 1, steps=3, outer_lr=0.7, outer_momentum=0.9)
+    peers = LocalReplicas(conv(1)[0], settings, lambda own: sgd(own, lr=0.01))
+    for inputs, targets in data(conv, 6):
+        peers.step(inputs, targets)
+    wanted = list(peers.networks[0].state_dict().values())
+    for left, _, _ in done():
+        assert far(left[CASES[-1]].weights, wanted) == []

@@ -1,0 +1,129 @@
+"""InfoPro: its decoder, its weights, and the input that travels with the activations."""
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from contract.small import conv, data, mlp, sgd, train
+from hocket import Trainer
+from hocket.errors import OptionError
+from hocket.methods import DGL, build_method
+from hocket.signals import InfoPro
+from hocket.signals.losses import cross_entropy
+from hocket.signals.signal import LaterLayers, SignalInput
+from hocket.transport.mailbox import Mailbox
+from hocket.transport.replay_buffer import ReplayBuffer
+
+
+@pytest.mark.parametrize(
+    ("stage", "stages", "weights"),
+    [(0, 2, (6, 0)), (0, 4, (6, 0)), (1, 4, (3.5, 1)), (2, 4, (1, 2))],
+)
+def test_both_weights_change_linearly_from_the_first_stage_to_the_last(stage, stages, weights):
+    signal = InfoPro((6, 0, 1, 2))
+    network = signal.build_network((4, 3, 3), (5,), LaterLayers(input_shape=(3, 6, 6)))
+    network.eval()
+    h, x, y = torch.randn(2, 4, 3, 3), torch.randn(2, 3, 6, 6), torch.tensor([1, 4])
+    found = signal.backward_roots(
+        network, SignalInput(h, y, (None,), cross_entropy, stage, stages, x)
+    )
+    parts = F.mse_loss(network["decoder"](h), x), cross_entropy(network["head"](h), y)
+    torch.testing.assert_close(found.loss, weights[0] * parts[0] + weights[1] * parts[1])
+
+
+def test_two_weights_are_those_of_every_stage():
+    one, other = InfoPro((5, 1)), InfoPro((5, 1, 5, 1))
+    h, x, y = torch.randn(2, 4, 3, 3), torch.randn(2, 3, 6, 6), torch.tensor([1, 4])
+    network = one.build_network((4, 3, 3), (5,), LaterLayers(input_shape=(3, 6, 6))).eval()
+    given = SignalInput(h, y, (None,), cross_entropy, 1, 4, x)
+    assert one.backward_roots(network, given).loss == other.backward_roots(network, given).loss
+
+
+def test_the_head_starts_as_it_would_alone():
+    """So that rows with and without a decoder differ in the loss alone."""
+    starts = []
+    for method in (DGL(), DGL(infopro=[1, 1, 1, 1])):
+        trainer = Trainer(conv(2), method=method, optimizer=sgd)
+        trainer.prepare(data(conv, 1)[0][0])
+        network = trainer.stages[0].signal_network
+        starts.append(network["head"] if method.signal.needs_input else network)
+    for a, b in zip(*(head.parameters() for head in starts), strict=True):
+        assert torch.equal(a, b)
+
+
+@pytest.mark.parametrize(
+    ("options", "travels"),
+    [({"infopro": [1, 1, 1, 1]}, [True, True, False]), ({}, [False, False, False])],
+    ids=["infopro", "dgl"],
+)
+def test_the_input_travels_to_stages_that_reconstruct_it(options, travels, monkeypatch):
+    """Not to the last one, which has the loss of the network."""
+    seen, put = {}, Mailbox.put
+
+    def watched(self, packet):
+        if packet.kind == "activation":
+            seen[self._name, packet.batch] = packet.network_input
+        put(self, packet)
+
+    monkeypatch.setattr(Mailbox, "put", watched)
+    batches = data(conv, 3)
+    train(DGL(**options), conv(4), batches)
+    for k, there in enumerate(travels):
+        for b, (x, _) in enumerate(batches):
+            found = seen[f"activations from stage {k} to stage {k + 1}", b]
+            assert torch.equal(found, x) if there else found is None
+
+
+def test_its_bytes_count_in_a_replay_buffer(monkeypatch):
+    sizes = {}
+    for options in ({}, {"infopro": [1, 1, 1, 1]}):
+        buffers, put = [], ReplayBuffer.put
+
+        def watched(self, packet, buffers=buffers, put=put):
+            buffers.append(self)
+            put(self, packet)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(ReplayBuffer, "put", watched)
+            train(
+                build_method("dgl-async", **options),
+                conv(3),
+                data(conv, 2),
+                stage_speeds=(1, 1, 1),
+            )
+        first = buffers[0].stats
+        sizes[bool(options)] = first.arrived_bytes / first.arrived
+    (x, _), *_ = data(conv, 1)
+    assert sizes[True] - sizes[False] == x.nbytes
+
+
+@pytest.mark.parametrize("weights", [[1], [1, 1, 1, -1], [0, 0, 1, 1], [1, 1, 0, 0]], ids=str)
+def test_impossible_weights_are_refused(weights):
+    with pytest.raises(OptionError, match="give two numbers from 0 on"):
+        DGL(infopro=weights)
+
+
+def test_two_local_losses_are_refused():
+    with pytest.raises(OptionError, match=r"similarity=0.5 with infopro=\[1, 1, 1, 1\]"):
+        DGL(similarity=0.5, infopro=[1, 1, 1, 1])
+
+
+def test_vectors_are_refused():
+    with pytest.raises(OptionError, match=r"infopro reconstructs .* are \(5,\) and \(5,\)"):
+        train(DGL(infopro=[1, 1, 1, 1]), mlp(2), data(mlp, 1))
+
+
+def test_inputs_that_are_no_single_tensor_are_refused():
+    class Sum(nn.Module):
+        def forward(self, pair):
+            return self.conv(pair[0] + pair[1])
+
+        def __init__(self):
+            super().__init__()
+            self.conv = nn.Conv2d(2, 2, 1)
+
+    first, last = Sum(), nn.Sequential(nn.Flatten(), nn.Linear(18, 3))
+    trainer = Trainer([first, last], method=DGL(infopro=[1, 1, 1, 1]), optimizer=sgd)
+    with pytest.raises(OptionError, match=r"infopro reconstructs .* they are \(\) and"):
+        trainer.prepare((torch.randn(2, 2, 3, 3), torch.randn(2, 2, 3, 3)))
