@@ -198,6 +198,7 @@ REPLICATED = [
     ),
     *(Case(name, "conv", dropout=0.0, last=3) for name in ("bp", "fdg", "dsp", "dgl", "dni")),
     Case("fdg", "conv", dropout=0.0, last=3, direct=True),
+    Case("petra", "coupled", dropout=0.0, last=3),
     Case("adl", dropout=0.0, last=3, trainer=(("clip", "batch:0.2"),)),
     Case("fdg", dropout=0.0, last=3, remedies=(Compensate(),)),
     Case("fdg", dropout=0.0, last=3, remedies=(Predict(direction="last"),)),

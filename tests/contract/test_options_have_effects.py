@@ -22,11 +22,11 @@ import torch
 from torch import nn
 from torch.optim.lr_scheduler import ReduceLROnPlateau, StepLR
 
-from contract.small import METHODS, bits, conv, data, mlp, sgd
+from contract.small import bits, conv, coupled, data, mlp, sgd
 from hocket import Trainer, cross_entropy
 from hocket.data import InMemory
 from hocket.errors import HocketError, OptionError
-from hocket.methods import DGLAsync, build_method, method_options
+from hocket.methods import METHODS, DGLAsync, build_method, method_options
 from hocket.methods.method import Method
 from hocket.runs import resolve
 from hocket.runs import train as runs_train
@@ -290,6 +290,7 @@ def test_every_option_of_a_method_has_an_effect(method, name):
     other = next(v for v in EITHER.get(name, (OTHER_VALUES.get(name),)) if v != default)
     beside = NEEDED.get(name, {}) | NEEDED.get((method, name), {})
     net = conv if name in ("statistics", "head", "infopro") else mlp
+    net = coupled if method == "petra" else net
     seen = [
         left_by(build_method(method, **beside, **{name: value}), net)
         for value in (default, other)
