@@ -1,11 +1,12 @@
 """Tests of each integration, with the versions of what it integrates."""
 
 import sys
+import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any
 
 from cyclopts import Parameter
 
@@ -13,63 +14,9 @@ from benchmarks.harness.record import Record
 from benchmarks.harness.settings import check_settings
 from benchmarks.versions import run_tests
 
-
-class Integration(NamedTuple):
-    """A place where people train, and what shows that Hocket works there.
-
-    Attributes:
-        packages: Packages whose versions are recorded.
-        change: Lines of a program that change.
-        tests: What pytest runs, below `tests`.
-    """
-
-    packages: Sequence[str]
-    change: str
-    tests: Sequence[str]
-
-
-PAGES = "end_to_end/test_code_of_pages.py::test_the_code_of_the_page_on_"
-LAUNCHERS = "end_to_end/test_clusters.py::test_a_launcher_of_scripts_gives_the_weights_of_one"
-SCRIPT = "none"
-INTEGRATIONS: Mapping[str, Integration] = {
-    "transformers' Trainer": Integration(
-        ("transformers", "accelerate", "peft"),
-        "the class and its import",
-        (
-            "unit/integrations",
-            "end_to_end/test_examples.py::test_transformers_trainer",
-            f"{PAGES}transformers_runs",
-        ),
-    ),
-    "a LightningModule": Integration(
-        ("lightning",), "1 line becomes 7", (f"{PAGES}lightning_runs",)
-    ),
-    "torchrun": Integration(("torch",), SCRIPT, (f"{LAUNCHERS}_process[torch]",)),
-    "accelerate launch": Integration(
-        ("accelerate",), SCRIPT, (f"{LAUNCHERS}_process[accelerate]",)
-    ),
-    "submitit": Integration(
-        ("submitit",),
-        "1 line",
-        (
-            "end_to_end/test_clusters.py::test_tasks_of_submitit_give_the_weights_of_one_process",
-        ),
-    ),
-    "SLURM, two machines": Integration(
-        (), SCRIPT, ("end_to_end/test_two_machines.py::test_the_script_for_slurm_trains",)
-    ),
-    "Ray Train": Integration(
-        ("ray",), "the report of a checkpoint", ("end_to_end/test_examples.py::test_ray",)
-    ),
-    "notebooks": Integration(
-        ("nbclient", "ipykernel"),
-        SCRIPT,
-        ("end_to_end/test_notebook.py", f"{PAGES}notebooks_runs"),
-    ),
-    "macOS, Windows (Linux's modules hidden)": Integration(
-        (), SCRIPT, ("end_to_end/test_other_systems.py",)
-    ),
-}
+INTEGRATIONS: Mapping[str, Mapping[str, Any]] = tomllib.loads(
+    Path(__file__).with_suffix(".toml").read_text(encoding="utf-8")
+)
 
 
 @Parameter(name="*")
@@ -108,11 +55,11 @@ def measure_integrations(settings: IntegrationsSettings = DEFAULTS) -> None:
     """Run the tests of each integration under this interpreter, and write the record."""
     rows = []
     for name in settings.rows:
-        packages, change, tests = INTEGRATIONS[name]
-        selected = ["-m", "longer or not longer", *(f"tests/{test}" for test in tests)]
+        one = INTEGRATIONS[name]
+        selected = ["-m", "longer or not longer", *(f"tests/{test}" for test in one["tests"])]
         found = run_tests(sys.executable, selected, settings.threads)
-        versions = [f"{package} {installed_version(package)}" for package in packages]
-        rows.append({"row": name, "versions": versions, "change": change, **found})
+        versions = [f"{package} {installed_version(package)}" for package in one["packages"]]
+        rows.append({"row": name, "versions": versions, "change": one["change"], **found})
         print(f"{name}: {found['passed']} passed, {found['failed']} failed", file=sys.stderr)
     Record.from_settings("integrations", settings).with_rows(rows).write(settings.out)
 

@@ -10,7 +10,7 @@ import torch
 from benchmarks import integrations, newcomer
 from benchmarks import versions as module
 from benchmarks.harness.record import Record
-from benchmarks.integrations import Integration, IntegrationsSettings, measure_integrations
+from benchmarks.integrations import IntegrationsSettings, measure_integrations
 from benchmarks.newcomer import NewcomerSettings, measure_newcomer
 from benchmarks.report.render import render
 from benchmarks.versions import (
@@ -72,8 +72,8 @@ def test_integrations_are_tested_and_shown_with_their_versions(tmp_path, monkeyp
     (tmp_path / "tests").mkdir()
     (tmp_path / "tests/test_three.py").write_text(THREE_OUTCOMES)
     monkeypatch.setattr(module, "ROOT", tmp_path)
-    tried = {"here": Integration(("torch", "no-such"), "1 line", ("test_three.py",))}
-    monkeypatch.setattr(integrations, "INTEGRATIONS", tried)
+    here = {"packages": ["torch", "no-such"], "change": "1 line", "tests": ["test_three.py"]}
+    monkeypatch.setattr(integrations, "INTEGRATIONS", {"here": here})
     with pytest.raises(OptionError, match=r"'there' is none; use here"):
         IntegrationsSettings(rows=("there",))
     measure_integrations(IntegrationsSettings(out=tmp_path, rows=("here",)))
@@ -84,7 +84,7 @@ def test_integrations_are_tested_and_shown_with_their_versions(tmp_path, monkeyp
 
 def test_the_tests_of_integrations_exist():
     for integration in integrations.INTEGRATIONS.values():
-        for test in integration.tests:
+        for test in integration["tests"]:
             file, _, name = test.partition("::")
             place = ROOT / "tests" / file
             assert place.exists()
