@@ -9,8 +9,8 @@ ROOT = Path(__file__).parents[2]
 MOST_LINES = {
     "src/hocket": 43_212,
     "src/hocket_lab": 7_138,
-    "benchmarks": 9_129,
-    "tests": 44_503,
+    "benchmarks": 9_076,
+    "tests": 44_504,
 }
 # Words, as `wc -w` counts them.
 MOST_WORDS = {

@@ -378,7 +378,7 @@ class Method:
                 f"there are {stages}; give a staleness for each stage, or an extra delay for "
                 "each edge"
             )
-        if self.signal.reach > stages - 1:
+        if stages > 0 and self.signal.reach > stages - 1:
             raise OptionError(
                 f"method {self.name!r} has reach={self.signal.reach}, and the last of {stages} "
                 f"stages is {stages - 1} edges behind the first; use reach={stages - 1} or "

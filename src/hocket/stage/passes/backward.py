@@ -87,8 +87,8 @@ def backward(core: StageCore, batch: int) -> ActionReport:
         gradients = to_outgoing((*done.sent, *inputs), [weight.grad for weight in core.trained])
         core.parts.to_previous.send(Gradient(batch, gradients))
 
-    # Accumulate the gradients of the weights until the update.
-    # Updates that wait for a sum over replicas come before the one with this batch.
+    # Accumulate the gradients of the weights until the update. Updates that wait for a sum over
+    # replicas come before it.
     staleness = core.updater.version + core.updater.late_updates - forwarded.version
     then = core.weights.at_version(forwarded.version)
     core.gradients = core.updater.accumulate(staleness, then)
