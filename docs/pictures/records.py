@@ -38,6 +38,16 @@ REMEDIED = {
     name: (name, f"{name}+predict")
     for name in ("paci:accumulate=4", "adl:accumulate=4", "ddg", "fdg")
 }
+# Rows of reach.svg: the method without delay, with the delays of fdg and with one tick more.
+EXACT = "forward_delay=0,backward_delay=0"
+REACHED = {
+    "own loss alone": ("dgl",) * 3,
+    **{
+        f"and the next {reach}": (f"dgl:reach={reach},{EXACT}", *(f"dgl:reach={reach}",) * 2)
+        for reach in (1, 2, 3)
+    },
+    "last loss alone": ("bp", "fdg", "fdg"),
+}
 # Rows of speed.svg.
 FAST = {
     "two trainings": "independent",
@@ -150,6 +160,25 @@ def remedies_picture() -> str:
     return dots_picture(title, series, rows, (2.30, 2.54), "{:.2f}".format)
 
 
+def reach_picture() -> str:
+    """Return the test loss of a GPT over the number of losses that a stage learns from."""
+    found = {
+        (row["options"]["method"], str(row["options"].get("extra_delay", "0"))): row["final"]
+        for row in read("gpt-characters-reach")
+    }
+    delays = ("0", "0", "1")
+    rows = {
+        name: [
+            found[method, "0" if method == "dgl" else delay]["test_loss"]["mean"]
+            for method, delay in zip(methods, delays, strict=True)
+        ]
+        for name, methods in REACHED.items()
+    }
+    series = (("no delay", BLUE), ("delays of fdg", ORANGE), ("one tick more", "#c0392b"))
+    title = "Test loss of a GPT after 500 updates, 4 stages"
+    return dots_picture(title, series, rows, (2.2, 2.95), "{:.2f}".format, room=120)
+
+
 def speed_picture() -> str:
     """Return samples per second of two processes, compared with one."""
     machines = ("speed", "speed-amd-epyc")
@@ -200,6 +229,7 @@ def y_of(loss: float) -> float:
 PICTURES = {
     "expect.svg": expect_picture,
     "images.svg": images_picture,
+    "reach.svg": reach_picture,
     "remedies.svg": remedies_picture,
     "speed.svg": speed_picture,
     "trace.svg": trace_picture,
