@@ -10,7 +10,7 @@ MOST_LINES = {
     "src/hocket": 43_212,
     "src/hocket_lab": 7_138,
     "benchmarks": 9_076,
-    "tests": 44_504,
+    "tests": 44_505,
 }
 # Words, as `wc -w` counts them.
 MOST_WORDS = {

@@ -211,6 +211,7 @@ def test_scripted_layers_and_losses_are_left_as_they_are(tmp_path):
     trainer = Trainer(network, stages=2, method="bp", optimizer=sgd, loss=loss, resumable=True)
     trainer.fit(batches(), batches(), epochs=1, progress=False)
     trainer.save(tmp_path)
+    assert list(tmp_path.glob("tick-*"))
 
 
 def test_tensors_arrays_and_nested_collections_are_restored_in_place():

@@ -90,7 +90,7 @@ class Fragment:
 
     Attributes:
         age: Updates since the meeting whose result is under way; None if there is none.
-        apart: True if the weights may differ from those of other replicas.
+        apart: True if the weights may differ between replicas.
     """
 
     def __init__(
@@ -114,7 +114,7 @@ class Fragment:
             self._velocities = [torch.zeros_like(common) for common in self._common]
 
     def count_update(self) -> None:
-        """Count an update of the weights, which move away from those of other replicas."""
+        """Count an update, after which the weights may differ between replicas."""
         self.apart = True
         if self.age is not None:
             self.age += 1
