@@ -57,11 +57,7 @@ BATCHES = data(mlp, 3)
             {"replicas": 2, "meet": "diloco:every=2,fragments=3"},
             "fragments is 3 and every is 2",
         ),
-        ({"replicas": 2, "meet": "diloco", "method": "dgl-async"}, "run freely, .* or meet"),
-        (
-            {"replicas": 2, "replica_delay": 1, "method": "dgl-async"},
-            "run freely, .* could be late",
-        ),
+        ({"replicas": 2, "method": "dgl-async"}, "run freely, and have no replicas"),
         ({"replicas": 2, "meet": "diloco", "cuda_graphs": True}, "replicas is 2, which CUDA"),
     ],
 )
