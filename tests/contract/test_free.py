@@ -267,24 +267,6 @@ def test_data_say_how_long_an_epoch_is():
         run(DGLAsync(), mlp(2), Unsized())
 
 
-@pytest.mark.parametrize(
-    ("method", "options", "told"),
-    [
-        ("fdg", {"stage_speeds": (1, 1)}, "those of method 'fdg' keep step"),
-        ("fdg", {"stage_timing": "random"}, "those of method 'fdg' keep step"),
-        ("dgl-async", {"stage_speeds": (1, 1, 1)}, "there are 3 stage_speeds for 2 stages"),
-        (
-            "dgl-async",
-            {"gradient_error_every": 1, "on_gradient_error": print},
-            "stages of method 'dgl-async' run freely",
-        ),
-    ],
-)
-def test_options_that_stages_of_the_other_kind_have_are_refused(method, options, told):
-    with pytest.raises(OptionError, match=told):
-        Trainer(mlp(2), method=method, optimizer=sgd, **options)
-
-
 # Turns fall to stages by their rates, the same ones at every run.
 
 

@@ -21,7 +21,7 @@ from contract.small import (
     train,
     values_of,
 )
-from hocket import Trainer, cross_entropy
+from hocket import Trainer
 from hocket.methods import ADL, BP, DDG, FDG
 
 every_method = pytest.mark.parametrize("name", METHODS)
@@ -184,18 +184,6 @@ def test_a_layer_frozen_in_evaluation_mode_stays_so(name):
     off = [layer for module in modules for layer in module.modules() if not layer.training]
     assert off == [frozen]
     assert not different(before, frozen.buffers())
-
-
-def test_evaluation_is_in_evaluation_mode_and_weighs_by_samples():
-    modules, batches = noisy(2), data(mlp, 3, last=1)
-    trainer = trainer_of(modules, BP())
-    score = trainer.evaluate(batches)
-    network = nn.Sequential(*modules).eval()
-    with torch.no_grad():
-        x, y = (torch.cat(part) for part in zip(*batches, strict=True))
-        assert score.loss == pytest.approx(float(cross_entropy(network(x), y)), rel=1e-12)
-        assert score.error == float((network(x).argmax(1) != y).double().mean())
-    assert score.samples == 9
 
 
 def test_a_wrapped_stage_is_evaluated_in_evaluation_mode():

@@ -34,6 +34,30 @@ BATCHES = data(mlp, 3)
         ({"device": 3.5}, "device is 3.5; use one such as"),
         ({"gradient_error_every": "3"}, "gradient_error_every is '3'; give a number"),
         ({"gradient_error_every": 3, "on_gradient_error": 5}, "on_gradient_error is 5; give"),
+        ({"gradient_error_every": 2}, "belong together"),
+        ({"on_gradient_error": print}, "belong together"),
+        ({"gradient_error_every": -1, "on_gradient_error": print}, "gradient_error_every"),
+        (
+            {"method": "dgl-async", "gradient_error_every": 1, "on_gradient_error": print},
+            "stages of method 'dgl-async' run freely",
+        ),
+        ({"skip_batches": [3, -1]}, "skip_batches has -1; .* from 0"),
+        ({"stage_speeds": (1, 1)}, "those of method 'fdg' keep step"),
+        ({"stage_timing": "random"}, "those of method 'fdg' keep step"),
+        (
+            {"method": "dgl-async", "stage_speeds": (1, 1, 1)},
+            "there are 3 stage_speeds for 2 stages",
+        ),
+        ({"precision": "fp16", "check_every": 2}, "check_every is 2 and replicas is 1, but a"),
+        ({"precision": "fp16", "replicas": 2}, "check_every is 1 and replicas is 2, but a b"),
+        *(
+            ({"precision": "fp16", "method": name}, f"method '{name}' predicts gradients")
+            for name in ("dni", "cdni")
+        ),
+        (
+            {"precision": "fp16", "gradient_error_every": 1, "on_gradient_error": print},
+            "small numbers vanish",
+        ),
         ({"method": "dgl-async", "stage_speeds": 3}, "stage_speeds is 3; give a list, such as"),
         ({"precison": "bf16"}, "'precison' .did you mean 'precision'"),
         ({"options": {"clip": 1.0}}, r"options is .*hocket\.TrainingOptions"),
@@ -76,7 +100,7 @@ def test_replicas_of_one_stage_that_add_up_each_gradient_are_left_to_pytorch():
 
 
 def test_what_is_no_network_and_batches_that_cannot_be_iterated_are_refused():
-    for network in ("resnet", nn.Linear, 3, [1, 2]):
+    for network in ("resnet", nn.Linear, 3, [1, 2], lambda x: x):
         told = r"the network is .*; give a module, or a list of mo"
         with pytest.raises(OptionError, match=told):
             Trainer(network, optimizer=sgd)

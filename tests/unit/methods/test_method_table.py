@@ -3,6 +3,7 @@
 import dataclasses
 import re
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
@@ -26,7 +27,7 @@ from hocket.methods import (
 )
 from hocket.methods.method import MemoryCount, Method, Replay
 from hocket.methods.registry import as_method, parse_method
-from hocket.signals import Delayed
+from hocket.signals import Delayed, Reach
 
 
 def table(**choices) -> Method:
@@ -122,23 +123,32 @@ def test_flushed_pipelines_hold_the_batches_of_their_papers(stages, accumulate):
 
 
 @pytest.mark.parametrize(
-    ("choices", "told"),
+    ("build", "told"),
     [
-        ({"buffer": 0}, "buffer is 0; use a number of at least 1"),
-        ({"reuse": -1}, "reuse is -1; use a number of at least 0"),
-        ({"buffer": 2.5}, "buffer is 2.5; wanted a whole number"),
-        ({"reuse": 1.5}, "reuse is 1.5; wanted a whole number"),
+        (lambda: Replay(buffer=0), "buffer is 0; use a number of at least 1"),
+        (lambda: Replay(reuse=-1), "reuse is -1; use a number of at least 0"),
+        (lambda: Replay(buffer=2.5), "buffer is 2.5; wanted a whole number"),
+        (lambda: Replay(reuse=1.5), "reuse is 1.5; wanted a whole number"),
+        (lambda: replace(FDG(), replay=Replay()), "the signal needs an answer for each batch"),
+        (lambda: DGL(reach=-1), "reach is -1; .* at least 1"),
+        (lambda: DGL(reach=1.5), "reach is 1.5; wanted a whole number"),
+        (lambda: DGL(backward_delay=2), "backward_delay=2 with reach=0"),
+        (lambda: build_method("dgl-async", reach=1), "'reach'"),
+        (lambda: replace(DGL(reach=2), linearize="invert"), "linearize='invert' with reach=2"),
+        (lambda: replace(METHODS["dgl-async"](), signal=Reach(1)), "replay draws batches from"),
+        *(
+            (partial(DGL, infopro=weights), "give two numbers from 0 on")
+            for weights in ([1], [1, 1, 1, -1], [0, 0, 1, 1], [1, 1, 0, 0])
+        ),
+        (
+            lambda: DGL(similarity=0.5, infopro=[1, 1, 1, 1]),
+            r"similarity=0.5 with infopro=\[1, 1, 1, 1\]",
+        ),
     ],
-    ids=str,
 )
-def test_an_impossible_replay_is_refused(choices, told):
+def test_options_of_signals_and_replays_that_cannot_be_are_refused(build, told):
     with pytest.raises(OptionError, match=told):
-        Replay(**choices)
-
-
-def test_a_signal_that_needs_an_answer_cannot_draw_from_a_buffer():
-    with pytest.raises(OptionError, match="the signal needs an answer for each batch"):
-        replace(FDG(), replay=Replay())
+        build()
 
 
 def test_a_method_may_be_text():

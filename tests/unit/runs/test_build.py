@@ -131,6 +131,7 @@ MATRICES = {"weight_decay_on": "matrices"}
                 ),
                 ("AdmW", {}, "did you mean 'AdamW'"),
                 ("SGD:lr=1,nesterov=maybe", {}, "nesterov is 'maybe'"),
+                ("SGD", {}, "SGD:lr=0.05"),
                 ("SGD:lrr=1", {}, "(?s)SGD:lrr=1.*argument 'lrr'"),
                 ("SGD:lr=-1", {}, "Invalid learning rate"),
                 ("Optimizer", {}, "'Optimizer'"),

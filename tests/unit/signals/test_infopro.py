@@ -98,17 +98,6 @@ def test_its_bytes_count_in_a_replay_buffer(monkeypatch):
     assert sizes[True] - sizes[False] == x.nbytes
 
 
-@pytest.mark.parametrize("weights", [[1], [1, 1, 1, -1], [0, 0, 1, 1], [1, 1, 0, 0]], ids=str)
-def test_impossible_weights_are_refused(weights):
-    with pytest.raises(OptionError, match="give two numbers from 0 on"):
-        DGL(infopro=weights)
-
-
-def test_two_local_losses_are_refused():
-    with pytest.raises(OptionError, match=r"similarity=0.5 with infopro=\[1, 1, 1, 1\]"):
-        DGL(similarity=0.5, infopro=[1, 1, 1, 1])
-
-
 def test_vectors_are_refused():
     with pytest.raises(OptionError, match=r"infopro reconstructs .* are \(5,\) and \(5,\)"):
         train(DGL(infopro=[1, 1, 1, 1]), mlp(2), data(mlp, 1))

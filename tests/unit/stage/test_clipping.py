@@ -1,7 +1,6 @@
 """A gradient is clipped stage by stage, with the bits of PyTorch's own clipping."""
 
 import re
-from functools import partial
 
 import pytest
 import torch
@@ -10,7 +9,7 @@ from torch.nn.utils import clip_grad_norm_
 
 from contract.small import METHODS, copied, data, different, mlp, sgd, train
 from hocket import Trainer, cross_entropy
-from hocket.errors import CheckpointError, OptionError
+from hocket.errors import OptionError
 from hocket.methods import ADL, BP
 from hocket.stage.update.clipping import Clipping, as_clipping
 
@@ -139,12 +138,3 @@ def test_what_is_no_norm_of_a_stage_is_refused(value):
     for low in (0, -1.0, "batch:0"):
         with pytest.raises(OptionError, match="use a norm above 0, or none"):
             as_clipping(low)
-
-
-def test_a_training_resumes_with_its_own(tmp_path):
-    build = partial(Trainer, stages=None, optimizer=sgd, resumable=True)
-    first = build(mlp(2), clip=1.0)
-    first.step(*BATCHES[0])
-    first.save(tmp_path)
-    with pytest.raises(CheckpointError, match=re.escape("clip is batch:1.0, and was 1.0")):
-        build(mlp(2), clip="batch:1.0").resume(tmp_path)

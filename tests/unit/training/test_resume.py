@@ -143,6 +143,7 @@ def test_a_damaged_one_is_passed_over_by_name(saved):
         ),
         ({"seed": 1}, "seed is 1, and was 0"),
         ({"precision": "bf16"}, "precision is bf16, and was fp32"),
+        ({"clip": "batch:1.0"}, "clip is batch:1.0, and was none"),
     ],
 )
 def test_another_training_is_refused(saved, options, words):

@@ -17,9 +17,6 @@ from contract.small import data, different, mlp, sgd, train
 from hocket import Plan, Trainer
 from hocket.errors import DataError, HocketError, OptionError
 from hocket.methods import FDG, build_method, parse_method
-from hocket.runs.build import build_optimizer_factory
-from hocket.runs.config import RunConfig
-from hocket.runs.resolve import parse_trackers
 from hocket.stage.training_options import TrainingOptions
 from hocket.training import trainer as trainer_module
 from hocket.training.callback import Callback
@@ -319,15 +316,12 @@ REFUSALS = {
         lambda: prepared(optimizer=Nothing),
         "Nothing, has weights without a rate 'lr'",
     ),
-    "function": (lambda: prepared(lambda x: x, stages=2), "give a module, or a list"),
     "meta": (lambda: prepared(nn.Linear(2, 2, device="meta")), "device is 'meta'"),
     "inference": (lambda: prepared(of_inference()), "built in inference_mode"),
     "callback": (
         lambda: Trainer(mlp(2), optimizer=sgd).fit([], epochs=1, callbacks=[Callback]),
         "Callback'>; give an object of a class",
     ),
-    "tensorboard": (lambda: parse_trackers("tensorboard"), "--tensorboard"),
-    "SGD": (lambda: build_optimizer_factory(RunConfig(optimizer="SGD")), "SGD:lr=0.05"),
 }
 
 
