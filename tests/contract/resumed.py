@@ -86,7 +86,6 @@ CASES = [
     Case("dgl", trainer=(("codec", VQ(codes=3, every=2, decay=0.5)),)),
     # Epochs with fewer batches than there are stages: each is in flight over several of them.
     Case("fdg", batches=1, last=4, epochs=5),
-    Case("ddg", "conv", profile=(4, 1, 0)),
     Case("petra", "coupled", options=(("accumulate", 2),)),
     Case("petra", "coupled", remedies=(T2(),)),
     Case("dgl", "conv", options=(("reach", 1),)),

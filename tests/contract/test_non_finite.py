@@ -1,7 +1,7 @@
 """A batch that makes something NaN: everybody skips it, and nothing else is changed by it."""
 
 from dataclasses import replace
-from functools import cache, partial
+from functools import cache
 
 import pytest
 import torch
@@ -169,39 +169,6 @@ def test_a_batch_known_to_be_bad_is_skipped_as_one_that_breaks_at_once(name):
     assert [replace(epoch, seconds=0.0) for epoch in history] == [
         replace(epoch, seconds=0.0) for epoch in other
     ]
-
-
-@pytest.mark.parametrize(
-    ("name", "stage", "kind"),
-    [
-        *(("fdg", stage, kind) for stage in range(3) for kind in KINDS),
-        *((name, 1, kind) for name in ("dni", "dgl") for kind in KINDS),
-    ],
-)
-def test_a_training_resumed_after_any_tick_knows_what_is_skipped(name, stage, kind, tmp_path):
-    batches = marked(5, {1: stage + kind})
-
-    def run(folder=None, resume=None):
-        trainer = Trainer(
-            brittle(3),
-            method=METHODS[name](),
-            optimizer=partial(sgd, lr=1e-3),
-            on_nan="skip",
-            resumable=True,
-        )
-        if resume is not None:
-            trainer.resume(resume)
-        every = Checkpoints(folder, every=1, keep=99) if folder else None
-        history = trainer.fit(batches, epochs=1, progress=False, checkpoints=every)
-        return state_of(trainer), [replace(epoch, seconds=0.0) for epoch in history]
-
-    whole, history = run(tmp_path)
-    places = sorted(tmp_path.iterdir())
-    assert len(places) == 6
-    for place in places[1:4]:
-        state, again = run(resume=place)
-        assert not different(whole, state), place.name
-        assert again == history, place.name
 
 
 def test_going_on_before_the_batch_with_its_number_is_a_training_that_skips_it(tmp_path):

@@ -156,6 +156,8 @@ def test_a_scripted_network_is_refused_and_scripted_layers_are_not():
     assert trainer.step(X, torch.zeros(len(X)).long()) > 0
     with pytest.raises(CutError, match=r"was compiled by torch\.jit, which hides the calls"):
         cut(torch.jit.script(nn.Sequential(nn.Linear(4, 4))), stages=2, sample=X)
+    with pytest.raises(CutError, match=r"compiled by torch\.jit"):
+        Trainer(torch.jit.script(nn.Linear(4, 4)), stages=1, method="bp", optimizer=sgd)
 
 
 @pytest.mark.parametrize("ahead", ["relu", "2"])

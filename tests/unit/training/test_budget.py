@@ -3,7 +3,7 @@
 import pytest
 
 from contract.resumed import all_of, differences, resumable
-from contract.small import LOCKSTEP, data, different, mlp, sgd
+from contract.small import LOCKSTEP, data, mlp, sgd
 from contract.worlds import Case, trained
 from hocket import Checkpoints, Trainer
 from hocket.errors import OptionError
@@ -39,18 +39,6 @@ def test_every_stage_makes_as_many_updates(name, options):
     _, events, history = fitted(METHODS[name](**options), updates=4)
     assert [updates_of(events, stage) for stage in range(3)] == [4, 4, 4]
     assert history[-1].updates == 4
-
-
-@pytest.mark.parametrize("updates", [1, 5, 8])
-def test_so_many_batches_enter_as_the_updates_take(updates):
-    """Bit-equal to the same batches as an epoch."""
-    weights, events, history = fitted(ADL(accumulate=2), updates=updates)
-    entered = {e.action.batch for e in events}
-    assert len(entered) == 2 * updates
-    assert sum(epoch.samples for epoch in history) == 4 * 2 * updates
-    endless = BATCHES * updates
-    alone, _, _ = fitted(ADL(accumulate=2), endless[: 2 * updates], epochs=1)
-    assert different(weights, alone) == []
 
 
 def test_a_drained_epoch_updates_with_what_is_left():
