@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from contract.small import LINEARIZE, different, sgd
+from contract.small import LINEARIZE, different, sgd, stepped
 from hocket import Trainer
 from hocket.errors import LinearizeError
 
@@ -80,9 +80,7 @@ def train(kind: type[nn.Module], method: str, **options: Any) -> list[Tensor]:
     torch.manual_seed(0)
     modules = [nn.Sequential(nn.Linear(6, 6), kind()) for _ in range(3)]
     modules[-1].append(nn.Linear(6, 3))
-    trainer = Trainer(modules, method=method, **{"optimizer": sgd, **options})
-    for batch in BATCHES:
-        trainer.step(*batch)
+    trainer = stepped(Trainer(modules, method=method, **{"optimizer": sgd, **options}), BATCHES)
     trainer.finish()
     return [weight.detach() for module in modules for weight in module.parameters()]
 

@@ -6,7 +6,7 @@ from functools import partial
 import pytest
 from torch.optim.lr_scheduler import ExponentialLR
 
-from contract.small import SGD, conv, copied, data, different, far, mlp, sgd, train
+from contract.small import SGD, conv, copied, data, different, far, mlp, sgd, stepped, train
 from hocket import Checkpoints, Trainer, cross_entropy
 from hocket.checkpoint.directory import newest_first
 from hocket.codecs import VQ
@@ -67,8 +67,7 @@ def test_it_is_the_papers_algorithm(rates, buffer, net):
     )
     trainer.prepare(batches[0][0])
     heads = copied(stage.signal_network for stage in trainer.stages[:-1])
-    for x, y in batches * 3:
-        trainer.step(x, y)
+    stepped(trainer, batches * 3)
     clock, turns = EventClock(StageSpeeds(rates)), []
     # As many as there are up to the turn of the first stage for which no batch is left.
     while turns.count(0) < len(batches * 3) or clock.upcoming:
@@ -221,8 +220,7 @@ def watched():
 def test_a_training_after_a_loop_of_the_users_begins_with_the_next_epoch():
     trained, trainer = watched()
     for _ in range(2):
-        for batch in data(mlp, 4):
-            trainer.step(*batch)
+        stepped(trainer, data(mlp, 4))
         trainer.end_epoch()
     trainer.fit(data(mlp, 3), epochs=2, progress=False)
     epochs = [
@@ -238,8 +236,7 @@ def test_a_loop_of_the_users_after_a_training_trains():
     trainer.fit(data(mlp, 4), epochs=1, progress=False)
     before = [value.clone() for value in trainer.state_dict().values()]
     trained.clear()
-    for batch in data(mlp, 4):
-        trainer.step(*batch)
+    stepped(trainer, data(mlp, 4))
     turns = [(e.action.stage, e.report.epoch) for e in trained if e.action.kind == "B"]
     assert turns.count((0, trainer.epoch)) == 4
     assert turns.count((1, trainer.epoch)) == len(turns) - 4 == 2

@@ -167,7 +167,8 @@ def test_what_is_not_finite_at_a_scale_of_one_is_a_fault(scale, skipped, monkeyp
         trainer.step(*batches[4])
 
 
+@pytest.mark.parametrize("precision", ["fp16", "bf16"])
 @pytest.mark.parametrize("way", [way for way in WAYS if not allowed(way)])
-def test_late_live_gradients_are_refused(way):
-    with pytest.raises(OptionError, match="precision 'fp16' computes with copies of the weig"):
-        fit(way, data(mlp, 1), precision="fp16")
+def test_late_live_gradients_are_refused(way, precision):
+    with pytest.raises(OptionError, match=f"precision '{precision}' computes with copies"):
+        fit(way, data(mlp, 1), precision=precision)

@@ -9,7 +9,7 @@ import torch
 from contract.small import LOCKSTEP, METHODS, STAGES, WAITING, different, sgd, train
 from contract.spoiled import BACKWARD, FORWARD, brittle, marked
 from hocket import Checkpoints, Trainer, cross_entropy
-from hocket.errors import CheckpointError, NonFiniteError, OptionError
+from hocket.errors import CheckpointError, NonFiniteError
 from hocket.methods import method_options
 
 BATCHES = 6
@@ -225,15 +225,6 @@ def test_an_epoch_that_skips_everything_is_an_error():
     batches = marked(3, dict.fromkeys(range(3), 1 + FORWARD))
     with pytest.raises(NonFiniteError, match="epoch 0: stage 0 has skipped all its 3 batches"):
         skipping("bp", batches)
-
-
-def test_what_cannot_be_skipped_is_refused():
-    with pytest.raises(OptionError, match="run freely, and each numbers its batches"):
-        skipping("dgl-async", marked(3, {}), skip_batches=[1])
-    with pytest.raises(OptionError, match="on_nan is 'ignore'; wanted 'stop' or 'skip'"):
-        skipping("bp", marked(3, {}), on_nan="ignore")
-    with pytest.raises(OptionError, match="2 replicas that share each batch"):
-        skipping("bp", marked(3, {}), replicas=2)
 
 
 def test_no_checkpoint_holds_infinite_weights(tmp_path):

@@ -18,6 +18,7 @@ from contract.small import (
     different,
     mlp,
     sgd,
+    stepped,
     train,
     values_of,
 )
@@ -109,8 +110,7 @@ def test_the_callers_random_numbers_are_left_alone(name):
     trainer, batches = trainer_of(modules, METHODS[name]()), data(mlp, 8)
     before = torch.get_rng_state()
     trainer.evaluate(batches[:2])
-    for batch in batches:
-        trainer.step(*batch)
+    stepped(trainer, batches)
     trainer.evaluate(batches[:2])
     trainer.finish()
     assert torch.equal(torch.get_rng_state(), before)
@@ -212,8 +212,7 @@ def test_channels_last_is_kept_over_edges():
     trainer = trainer_of(modules, FDG(), channels_last=True)
     batches = data(conv, 4)
     assert not batches[0][0].is_contiguous(memory_format=torch.channels_last)
-    for batch in batches:
-        trainer.step(*batch)
+    stepped(trainer, batches)
     trainer.finish()
     trainer.evaluate(batches)
     assert len(formats) > 24

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from contract.small import sgd
+from contract.small import sgd, stepped
 from hocket import Plan, Trainer, cut
 from hocket.errors import CutError
 from hocket.partition.cut_points import find_cut_points
@@ -224,8 +224,7 @@ def train(network, stages):
     batches = [(x, torch.arange(6) % 4) for x in xs]
     parts = cut(network.double(), stages=stages, sample=xs[0])
     with Trainer(parts, method="bp", optimizer=sgd) as trainer:
-        for batch in batches:
-            trainer.step(*batch)
+        stepped(trainer, batches)
     return network.state_dict()
 
 

@@ -178,9 +178,7 @@ def test_an_error_inside_a_loss_names_the_shapes_it_was_called_with():
     scores = SCORES_BC.clone().requires_grad_()
     with pytest.raises(RuntimeError, match="must match") as caught:
         compute_loss(lambda o, t: (o - t).square().mean(), scores, torch.zeros(6, 3))
-    assert caught.value.__notes__ == [
-        "(the loss was called with an output of shape (6, 4) and targets of shape (6, 3))"
-    ]
+    assert "an output of shape (6, 4) and targets of shape (6, 3)" in caught.value.__notes__[0]
 
 
 @pytest.mark.parametrize("scores", [SCORES_BC, SCORES_BTC])

@@ -3,7 +3,7 @@
 import pytest
 
 from contract.resumed import all_of, differences, resumable
-from contract.small import LOCKSTEP, data, mlp, sgd
+from contract.small import LOCKSTEP, data, mlp, sgd, stepped
 from contract.worlds import Case, trained
 from hocket import Checkpoints, Trainer
 from hocket.errors import OptionError
@@ -190,8 +190,7 @@ def test_a_group_that_was_begun_before_counts_for_the_next_updates(name, before)
     if before == "fit":
         trainer.fit(BATCHES[:2], epochs=1, progress=False)
     else:
-        for batch in BATCHES[:2]:
-            trainer.step(*batch)
+        stepped(trainer, BATCHES[:2])
     done = [stage.updater.version for stage in trainer.stages]
     history = trainer.fit(BATCHES, updates=2, progress=False)
     made = [stage.updater.version for stage in trainer.stages]
@@ -200,9 +199,7 @@ def test_a_group_that_was_begun_before_counts_for_the_next_updates(name, before)
 
 
 def test_a_group_that_finish_completes_counts_for_none_later():
-    trainer = Trainer(mlp(3), method=ADL(accumulate=4), optimizer=sgd)
-    for batch in BATCHES:
-        trainer.step(*batch)
+    trainer = stepped(Trainer(mlp(3), method=ADL(accumulate=4), optimizer=sgd), BATCHES)
     trainer.finish()
     assert [stage.updater.version for stage in trainer.stages] == [2, 2, 2]
     trainer.fit(BATCHES, updates=2, progress=False)
