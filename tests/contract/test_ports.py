@@ -69,7 +69,7 @@ def test_a_repeated_packet_is_refused_by_the_receiver(connection):
         ("damaged length", "after activation 0: a packet arrived with a damaged header: its"),
         ("lost", "activation 2 arrived as packet 2, but packet 1 .*: packets .* were lost"),
         ("sent again", "activation 1 arrived as packet 1, but packet 2 .*: it was repeated"),
-        ("under a later number", "activation (1 .*; in its place came activation 2|2 arrived twice)"),
+        ("under a later number", "activation (1 .*; in its place came .* 2|2 arrived twice)"),
         ("under an earlier number", "activation 0 arrived twice"),
     ],
 )
