@@ -105,8 +105,7 @@ def test_a_layer_may_give_its_weight_new_memory(linearize, fused):
 
 @pytest.mark.filterwarnings("ignore:.*all precautions are taken")
 def test_a_layer_that_wrongly_declares_a_plain_forward_is_named():
-    text = r"stage 0: a forward changes 1 weights \(0.1.weight\), .*declared by DeclaredLimited"
-    with pytest.warns(UserWarning, match=text):
+    with pytest.warns(UserWarning, match=r"\(0.1.weight\), .*declared by DeclaredLimited"):
         train(declared(Limited), "fdg")
 
 

@@ -152,8 +152,7 @@ def test_a_module_that_is_only_called_in_training_is_no_cut_point():
     ids=["a network", "a sequence", "a sequence and a plan"],
 )
 def test_a_sample_that_the_network_does_not_take_is_refused(network, stages, where):
-    expected = rf"does not take the sample, of shape \(2, 7\): {where}mat1 and .*; pass a batch"
-    with pytest.raises(CutError, match=expected):
+    with pytest.raises(CutError, match=rf"sample, of shape \(2, 7\): {where}mat1 and .*; pass"):
         cut(network, stages=stages, sample=torch.ones(2, 7))
 
 
@@ -257,8 +256,7 @@ def test_other_sizes_than_those_of_the_sample_are_refused_if_the_forward_reads_t
     stages = cut(network, stages=2, sample=torch.ones(2, 1, 6))
     assert torch.equal(run_stages(stages, torch.ones(5, 1, 6)), network(torch.ones(5, 1, 6)))
     if reads:
-        told = r"received a tensor of shape \(2, 2, 9\), and was cut"
-        with pytest.raises(CutError, match=told):
+        with pytest.raises(CutError, match=r"received a tensor of shape \(2, 2, 9\), and was"):
             run_stages(stages, longer)
     else:
         assert torch.equal(run_stages(stages, longer), network(longer))
