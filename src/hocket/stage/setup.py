@@ -85,10 +85,10 @@ class Setup(TrainingOptions):
                     f"the stages of method {self.method.name!r} run freely, and each numbers "
                     "its batches for itself; leave skip_batches out"
                 )
-        if self.method.free_running and (self.meet or self.replica_delay):
+        if self.method.free_running and self.replicas > 1:
             problems.append(
-                f"the stages of method {self.method.name!r} run freely, and have no replicas "
-                "that could be late or meet; leave replica_delay and meet out"
+                f"the stages of method {self.method.name!r} run freely, and have no replicas; "
+                "leave replicas at 1"
             )
         if self.precision == "fp16" and self.method.signal.learns_from_gradient:
             problems.append(

@@ -7,8 +7,8 @@ from typing import NamedTuple
 import pytest
 import torch
 
-from hocket.engine.distributed import DistributedEngine
 from hocket.engine.lookahead import BatchAnnouncer
+from hocket.engine.share import Share
 from hocket.errors import DataError
 from hocket.transport.processes.connection_ports import Lookahead
 from hocket.tree import tensors
@@ -21,11 +21,8 @@ def shares(inputs, targets, replicas=2):
     """Fraction and part of each replica."""
     found = []
     for replica in range(replicas):
-        engine = SimpleNamespace(
-            _world=SimpleNamespace(replica=replica, replicas=replicas),
-            stages=[SimpleNamespace(ignored_target=-100, core=SimpleNamespace(meetings=None))],
-        )
-        found.append(DistributedEngine._share(engine, (inputs, targets)))
+        stage = SimpleNamespace(ignored_target=-100, core=SimpleNamespace(meetings=None))
+        found.append(Share(replica, replicas).of((inputs, targets), stage))
     return found
 
 
