@@ -150,6 +150,10 @@ SIMILARITY = r"similarity is .*; use a number in \(0, 1\), or 0 to leave it off"
         (lambda: DGL(backward_delay=2), "backward_delay=2 with reach=0"),
         (lambda: build_method("dgl-async", reach=1), "'reach'"),
         (lambda: replace(DGL(reach=2), linearize="invert"), "linearize='invert' with reach=2"),
+        (
+            lambda: replace(OneFOneB(), linearize="invert"),
+            "flush='alternate' with linearize='invert'",
+        ),
         (lambda: replace(METHODS["dgl-async"](), signal=Reach(1)), "replay draws batches from"),
         *(
             (partial(DGL, infopro=weights), "give two numbers from 0 on")
