@@ -57,8 +57,7 @@ def test_targets_of_any_structure_are_divided(targets, lengths):
 
 
 def test_targets_of_which_no_tensor_has_the_samples_are_refused():
-    told = r"cannot divide the targets of a batch of 4: none of their tensors .* \[\(7, 2\)\]"
-    with pytest.raises(DataError, match=told):
+    with pytest.raises(DataError, match=r"targets of a batch of 4: none .* \[\(7, 2\)\]"):
         shares(X, {"boxes": torch.zeros(7, 2)})
 
 
