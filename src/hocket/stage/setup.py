@@ -13,7 +13,6 @@ from hocket.codecs.stateless import Exact
 from hocket.distributed.replicas.meet import as_meet
 from hocket.errors import Problems
 from hocket.methods.method import Method
-from hocket.methods.simulated.stage_speeds import StageSpeeds
 from hocket.optim.factory import OptimizerFactory, wrong_factories
 from hocket.options.common_options import Compiler
 from hocket.options.require import require_list, wrong_functions
@@ -57,7 +56,7 @@ class Setup(TrainingOptions):
     evaluation_loss: Loss = cross_entropy
     codec: Codec = field(default_factory=Exact)
     compile: Compiler | None = None
-    stage_speeds: StageSpeeds | None = None  # type: ignore[assignment]
+    stage_speeds: tuple[float, ...] | None = None
     skip_batches: frozenset[int] = frozenset()
 
     def __post_init__(self, found: Sequence[str]) -> None:
@@ -85,10 +84,10 @@ class Setup(TrainingOptions):
                     f"the stages of method {self.method.name!r} run freely, and each numbers "
                     "its batches for itself; leave skip_batches out"
                 )
-        if self.method.free_running and (self.meet or self.replica_delay):
+        if self.method.free_running and self.replicas > 1:
             problems.append(
-                f"the stages of method {self.method.name!r} run freely, and have no replicas "
-                "that could be late or meet; leave replica_delay and meet out"
+                f"the stages of method {self.method.name!r} run freely, and have no replicas; "
+                "leave replicas at 1"
             )
         if self.precision == "fp16" and self.method.signal.learns_from_gradient:
             problems.append(
