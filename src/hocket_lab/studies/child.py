@@ -1,5 +1,6 @@
 """Process of a run of a study, or of several; they stop with checkpoints if the sweep ends."""
 
+import gc
 import itertools
 import json
 import os
@@ -106,6 +107,7 @@ class Turns:
                 self._take(output, states)
                 try:
                     _train(words)
+                    gc.collect()  # CUDA graphs, which must not go while another run captures
                 finally:
                     self._give()
             if stream is not None:
