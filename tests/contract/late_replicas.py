@@ -40,6 +40,12 @@ RESUMED = [
     (2, Case("dgl", "conv", trainer=(("meet", MEET),))),
 ]
 """Trainings with something under way; the twin does not know all of their methods."""
+SUMMED = [
+    (2, Case("fdg", "conv", batches=5)),
+    (2, Case("dni", batches=5)),
+    (2, Case("adl", options=(("accumulate", 2),), trainer=(("codec", "int8"),), batches=5)),
+]
+"""Trainings with dropout and sums of every batch."""
 REMEDIES = [
     StalenessRate(),
     Compensate(),
@@ -48,18 +54,24 @@ REMEDIES = [
 ]
 
 
+def with_replicas(stages: int, case: Case) -> Case:
+    """The case, short and with replicas; without dropout, which the twin does not have."""
+    more = (("replicas", PROCESSES // stages), ("resumable", True))
+    dropout = case.dropout if (stages, case) in SUMMED else 0.0
+    return replace(case, dropout=dropout, epochs=1, last=4, trainer=(*case.trainer, *more))
+
+
 def train_all(folder: str) -> tuple[dict[Any, Left], dict[Any, Left], list[Any]]:
     """Train each case and go on from a checkpoint on its way; train with each remedy."""
     left: dict[Any, Left] = {}
     resumed: dict[Any, Left] = {}
     corrected = []
-    for stages, case in dict.fromkeys([*CASES, *RESUMED]):
-        more = (("replicas", PROCESSES // stages), ("resumable", True))
-        short = replace(case, dropout=0.0, epochs=1, last=4, trainer=(*case.trainer, *more))
+    for number, (stages, case) in enumerate(dict.fromkeys([*CASES, *RESUMED, *SUMMED])):
+        short = with_replicas(stages, case)
         if (stages, case) not in RESUMED:
             left[stages, case] = trained(short, stages)
             continue
-        own = Path(folder, f"{len(left)}")
+        own = Path(folder, str(number))
         with patch("os.fsync"):  # the machine stays on
             left[stages, case] = trained(short, stages, Checkpoints(own, every=4, keep=9))
         distributed.barrier()

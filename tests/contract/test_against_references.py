@@ -230,15 +230,16 @@ def test_similarity_matching_is_its_reference(weight, net, stages):
 
 
 @pytest.mark.parametrize(("net", "stages"), [(conv, 2), (conv, 4), (wide, 3)])
-def test_infopro_is_its_reference(net, stages):
-    """Close in float64."""
-    batches, rate, weights = data(net, 6, last=3), 0.02, [3.0, 0.5, 1.0, 2.0]
+@pytest.mark.parametrize("weights", [[3.0, 0.5, 1.0, 2.0], [2.0, 0.5]], ids=["four", "two"])
+def test_infopro_is_its_reference(weights, net, stages):
+    """Close in float64; two weights are those of every stage."""
+    batches, rate = data(net, 6, last=3), 0.02
     ours, modules, helping = beside(DGL(infopro=weights), net, stages, batches, rate)
     losses = infopro.train(
         modules,
         batches,
         loss=cross_entropy,
-        weights=weights,
+        weights=weights if len(weights) == 4 else weights * 2,
         heads=[network["head"] for network in helping],
         decoders=[network["decoder"] for network in helping],
         **{**SGD, "lr": rate},

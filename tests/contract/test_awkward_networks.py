@@ -273,12 +273,6 @@ def test_a_network_wrapped_for_data_parallel_training_is_refused(monkeypatch):
         hocket.Trainer(network[0], stages=1, method="bp", optimizer=sgd)
 
 
-@pytest.mark.filterwarnings("ignore:.*deprecated:DeprecationWarning")
-def test_a_compiled_script_is_refused():
-    with pytest.raises(CutError, match=r"compiled by torch\.jit"):
-        hocket.Trainer(torch.jit.script(nn.Linear(5, 3)), stages=1, method="bp", optimizer=sgd)
-
-
 # What is kept of statistics depends on the linearization.
 EACH_KIND = ("fdg", "fdg-official", "dsp", "dgl")
 

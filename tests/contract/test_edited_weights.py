@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from contract.small import LINEARIZE, different, sgd
+from contract.small import LINEARIZE, different, sgd, stepped
 from hocket import Trainer
 from hocket.errors import LinearizeError
 
@@ -80,9 +80,7 @@ def train(kind: type[nn.Module], method: str, **options: Any) -> list[Tensor]:
     torch.manual_seed(0)
     modules = [nn.Sequential(nn.Linear(6, 6), kind()) for _ in range(3)]
     modules[-1].append(nn.Linear(6, 3))
-    trainer = Trainer(modules, method=method, **{"optimizer": sgd, **options})
-    for batch in BATCHES:
-        trainer.step(*batch)
+    trainer = stepped(Trainer(modules, method=method, **{"optimizer": sgd, **options}), BATCHES)
     trainer.finish()
     return [weight.detach() for module in modules for weight in module.parameters()]
 
@@ -107,8 +105,7 @@ def test_a_layer_may_give_its_weight_new_memory(linearize, fused):
 
 @pytest.mark.filterwarnings("ignore:.*all precautions are taken")
 def test_a_layer_that_wrongly_declares_a_plain_forward_is_named():
-    text = r"stage 0: a forward changes 1 weights \(0.1.weight\), .*declared by DeclaredLimited"
-    with pytest.warns(UserWarning, match=text):
+    with pytest.warns(UserWarning, match=r"\(0.1.weight\), .*declared by DeclaredLimited"):
         train(declared(Limited), "fdg")
 
 

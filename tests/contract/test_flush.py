@@ -26,7 +26,7 @@ from hocket.checkpoint.directory import newest_first
 from hocket.errors import OptionError
 from hocket.methods import ADL, BP, DGL, METHODS, GPipe, OneFOneB, build_method
 from hocket.methods.method import Method
-from hocket.methods.simulated.delays import with_extra_delay, with_staleness
+from hocket.methods.simulated.delays import with_extra_delay
 from hocket.remedies import T1
 from hocket_lab.planner.simulate import StageTimes, simulate, tick_s
 from hocket_lab.planner.window import bound_s, least_extra_delay
@@ -213,11 +213,6 @@ def table(**choices) -> Method:
 def test_what_contradicts_a_flush_is_refused(choices, told):
     with pytest.raises(OptionError, match=told):
         replace(table(), **choices)
-
-
-def test_a_flush_leaves_no_staleness_to_choose():
-    with pytest.raises(OptionError, match="method '1f1b' has none to choose"):
-        with_staleness(OneFOneB(accumulate=1), [2, 1, 0])
 
 
 def test_packets_may_take_longer_within_a_group_that_alternates():

@@ -6,7 +6,7 @@ from functools import partial
 import pytest
 from torch.optim.lr_scheduler import ExponentialLR
 
-from contract.small import SGD, conv, copied, data, different, far, mlp, sgd, train
+from contract.small import SGD, conv, copied, data, different, far, mlp, sgd, stepped, train
 from hocket import Checkpoints, Trainer, cross_entropy
 from hocket.checkpoint.directory import newest_first
 from hocket.codecs import VQ
@@ -66,8 +66,7 @@ def test_it_is_the_papers_algorithm(rates, buffer, net):
     )
     trainer.prepare(batches[0][0])
     heads = copied(stage.signal_network for stage in trainer.stages[:-1])
-    for x, y in batches * 3:
-        trainer.step(x, y)
+    stepped(trainer, batches * 3)
     clock, turns = EventClock(rates), []
     # As many as there are up to the turn of the first stage for which no batch is left.
     while turns.count(0) < len(batches * 3) or clock.upcoming:
@@ -219,8 +218,7 @@ def watched():
 def test_a_training_after_a_loop_of_the_users_begins_with_the_next_epoch():
     trained, trainer = watched()
     for _ in range(2):
-        for batch in data(mlp, 4):
-            trainer.step(*batch)
+        stepped(trainer, data(mlp, 4))
         trainer.end_epoch()
     trainer.fit(data(mlp, 3), epochs=2, progress=False)
     epochs = [
@@ -236,8 +234,7 @@ def test_a_loop_of_the_users_after_a_training_trains():
     trainer.fit(data(mlp, 4), epochs=1, progress=False)
     before = [value.clone() for value in trainer.state_dict().values()]
     trained.clear()
-    for batch in data(mlp, 4):
-        trainer.step(*batch)
+    stepped(trainer, data(mlp, 4))
     turns = [(e.action.stage, e.report.epoch) for e in trained if e.action.kind == "B"]
     assert turns.count((0, trainer.epoch)) == 4
     assert turns.count((1, trainer.epoch)) == len(turns) - 4 == 2
@@ -263,23 +260,6 @@ def test_data_say_how_long_an_epoch_is():
 
     with pytest.raises(OptionError, match="data do not say how many batches they have"):
         run(DGLAsync(), mlp(2), Unsized())
-
-
-@pytest.mark.parametrize(
-    ("method", "options", "told"),
-    [
-        ("fdg", {"stage_speeds": (1, 1)}, "those of method 'fdg' keep step"),
-        ("dgl-async", {"stage_speeds": (1, 1, 1)}, "there are 3 stage_speeds for 2 stages"),
-        (
-            "dgl-async",
-            {"gradient_error_every": 1, "on_gradient_error": print},
-            "stages of method 'dgl-async' run freely",
-        ),
-    ],
-)
-def test_options_that_stages_of_the_other_kind_have_are_refused(method, options, told):
-    with pytest.raises(OptionError, match=told):
-        Trainer(mlp(2), method=method, optimizer=sgd, **options)
 
 
 # Turns fall to stages by their rates, the same ones at every run.

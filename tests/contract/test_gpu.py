@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from contract.resumed import CASES, FREE, LINEARIZED, all_of, differences, resumable
-from contract.small import LOCKSTEP, METHODS, conv, data, different, far, mlp, sgd
+from contract.small import LOCKSTEP, METHODS, conv, data, different, far, mlp, sgd, stepped
 from contract.spoiled import FORWARD, brittle, marked
 from contract.test_non_finite import state_of
 from contract.worlds import NETS, Case, trained
@@ -119,8 +119,7 @@ def test_all_stages_go_back_to_what_they_were_at_the_look_before(method):
             trainer.fit(batches, epochs=1, progress=False)
         left = state_of(trainer)
     with Trainer(brittle(3), check_every=1, **options) as again:
-        for batch in batches[:3]:
-            again.step(*batch)
+        stepped(again, batches[:3])
         assert far(left, state_of(again), tolerance=1e-8) == []
 
 

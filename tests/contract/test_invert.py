@@ -26,8 +26,7 @@ from contract.small import (
 from contract.test_against_references import outcome
 from hocket import Trainer, cross_entropy
 from hocket.errors import LinearizeError, OptionError
-from hocket.methods import DSP, PETRA, Method
-from hocket.signals import Delayed
+from hocket.methods import DSP, PETRA
 from reference import petra
 
 several_stages = pytest.mark.parametrize("stages", [2, 3, 4])
@@ -178,9 +177,3 @@ def test_stages_of_which_none_can_be_inverted_are_refused():
 def test_what_an_inverse_cannot_have_is_refused(options):
     with pytest.raises(OptionError, match=f"'petra' inverts.*leave {next(iter(options))} out"):
         Trainer(coupled(2), method=PETRA(), optimizer=sgd, **options)
-
-
-def test_a_flushed_pipeline_does_not_invert():
-    choices = {"signal": Delayed(), "forward_delay": 0, "backward_delay": 1}
-    with pytest.raises(OptionError, match="flush='alternate' with linearize='invert'"):
-        Method(name="own", paper="none", linearize="invert", flush="alternate", **choices)

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from contract.small import LINEARIZED, METHODS, conv, data, different, mlp, sgd
+from contract.small import LINEARIZED, METHODS, conv, data, different, mlp, sgd, stepped
 from contract.spoiled import BACKWARD, FORWARD, brittle, marked
 from contract.test_non_finite import state_of
 from hocket import Trainer, cross_entropy
@@ -79,8 +79,7 @@ def test_no_tick_asks_the_device_for_a_number(method, network, resumable):
 @pytest.mark.parametrize("method", METHODS)
 def test_a_look_at_every_batch_asks_for_numbers(method):
     trainer, batches = build(method), data(mlp, BATCHES)
-    for batch in batches:
-        trainer.step(*batch)
+    stepped(trainer, batches)
     with Reads() as reads:
         step(trainer, batches[0])
     assert reads.seen != []
@@ -123,8 +122,7 @@ def test_all_stages_go_back_to_what_they_were_at_the_look_before(method):
         NonFiniteError, match=r"check_every=3\); the weights of all .* after tick 2;"
     ):
         trainer.fit(batches, epochs=1, progress=False)
-    for batch in batches[:3]:
-        again.step(*batch)
+    stepped(again, batches[:3])
     assert all(stage.persistent_fault() is None for stage in trainer.stages)
     assert not different(state_of(trainer), state_of(again))
 
@@ -139,9 +137,9 @@ LOOKS = {
 
 @pytest.mark.parametrize("name", LOOKS)
 def test_nothing_is_made_of_a_training_before_somebody_has_looked(name, tmp_path):
-    trainer = build("bp", brittle, check_every=NEVER, resumable=True)
-    for batch in marked(3, {2: 1 + BACKWARD}):
-        trainer.step(*batch)
+    trainer = stepped(
+        build("bp", brittle, check_every=NEVER, resumable=True), marked(3, {2: 1 + BACKWARD})
+    )
     with pytest.raises(NonFiniteError, match=r"gradient of '1.0.linear.weight' became nan"):
         LOOKS[name](trainer, tmp_path)
     assert all(stage.persistent_fault() is None for stage in trainer.stages)

@@ -167,24 +167,8 @@ def test_what_is_not_finite_at_a_scale_of_one_is_a_fault(scale, skipped, monkeyp
         trainer.step(*batches[4])
 
 
-@pytest.mark.parametrize(
-    ("options", "text"),
-    [
-        ({"check_every": 2}, "check_every is 2 and replicas is 1, but a batch whose"),
-        ({"replicas": 2}, "check_every is 1 and replicas is 2, but a batch whose"),
-        ({"method": "dni"}, "method 'dni' predicts gradients"),
-        ({"method": "cdni"}, "method 'cdni' predicts gradients"),
-        ({"gradient_error_every": 1, "on_gradient_error": print}, "small numbers vanish"),
-    ],
-    ids=["check_every", "replicas", "dni", "cdni", "gradient_error"],
-)
-def test_fp16_refuses(options, text):
-    with pytest.raises(OptionError) as caught:
-        Trainer(mlp(3), optimizer=sgd, precision="fp16", **options)
-    assert text in str(caught.value)
-
-
+@pytest.mark.parametrize("precision", ["fp16", "bf16"])
 @pytest.mark.parametrize("way", [way for way in WAYS if not allowed(way)])
-def test_late_live_gradients_are_refused(way):
-    with pytest.raises(OptionError, match="precision 'fp16' computes with copies of the weig"):
-        fit(way, data(mlp, 1), precision="fp16")
+def test_late_live_gradients_are_refused(way, precision):
+    with pytest.raises(OptionError, match=f"precision '{precision}' computes with copies"):
+        fit(way, data(mlp, 1), precision=precision)

@@ -1,7 +1,7 @@
 """A batch that makes something NaN: everybody skips it, and nothing else is changed by it."""
 
 from dataclasses import replace
-from functools import cache, partial
+from functools import cache
 
 import pytest
 import torch
@@ -9,7 +9,7 @@ import torch
 from contract.small import LOCKSTEP, METHODS, STAGES, WAITING, different, sgd, train
 from contract.spoiled import BACKWARD, FORWARD, brittle, marked
 from hocket import Checkpoints, Trainer, cross_entropy
-from hocket.errors import CheckpointError, NonFiniteError, OptionError
+from hocket.errors import CheckpointError, NonFiniteError
 from hocket.methods import method_options
 
 BATCHES = 6
@@ -171,39 +171,6 @@ def test_a_batch_known_to_be_bad_is_skipped_as_one_that_breaks_at_once(name):
     ]
 
 
-@pytest.mark.parametrize(
-    ("name", "stage", "kind"),
-    [
-        *(("fdg", stage, kind) for stage in range(3) for kind in KINDS),
-        *((name, 1, kind) for name in ("dni", "dgl") for kind in KINDS),
-    ],
-)
-def test_a_training_resumed_after_any_tick_knows_what_is_skipped(name, stage, kind, tmp_path):
-    batches = marked(5, {1: stage + kind})
-
-    def run(folder=None, resume=None):
-        trainer = Trainer(
-            brittle(3),
-            method=METHODS[name](),
-            optimizer=partial(sgd, lr=1e-3),
-            on_nan="skip",
-            resumable=True,
-        )
-        if resume is not None:
-            trainer.resume(resume)
-        every = Checkpoints(folder, every=1, keep=99) if folder else None
-        history = trainer.fit(batches, epochs=1, progress=False, checkpoints=every)
-        return state_of(trainer), [replace(epoch, seconds=0.0) for epoch in history]
-
-    whole, history = run(tmp_path)
-    places = sorted(tmp_path.iterdir())
-    assert len(places) == 6
-    for place in places[1:4]:
-        state, again = run(resume=place)
-        assert not different(whole, state), place.name
-        assert again == history, place.name
-
-
 def test_going_on_before_the_batch_with_its_number_is_a_training_that_skips_it(tmp_path):
     """What ``restore`` does: the batch is in flight in some checkpoints, to come in others."""
     batches = marked(6, {2: 1 + BACKWARD})
@@ -258,15 +225,6 @@ def test_an_epoch_that_skips_everything_is_an_error():
     batches = marked(3, dict.fromkeys(range(3), 1 + FORWARD))
     with pytest.raises(NonFiniteError, match="epoch 0: stage 0 has skipped all its 3 batches"):
         skipping("bp", batches)
-
-
-def test_what_cannot_be_skipped_is_refused():
-    with pytest.raises(OptionError, match="run freely, and each numbers its batches"):
-        skipping("dgl-async", marked(3, {}), skip_batches=[1])
-    with pytest.raises(OptionError, match="on_nan is 'ignore'; wanted 'stop' or 'skip'"):
-        skipping("bp", marked(3, {}), on_nan="ignore")
-    with pytest.raises(OptionError, match="2 replicas that share each batch"):
-        skipping("bp", marked(3, {}), replicas=2)
 
 
 def test_no_checkpoint_holds_infinite_weights(tmp_path):

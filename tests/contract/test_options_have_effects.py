@@ -546,8 +546,3 @@ def test_an_option_that_needs_another_is_refused_alone(name):
     if name in inspect.signature(Trainer).parameters:
         with pytest.raises(OptionError, match=re.escape(said)):
             Trainer(mlp(2), optimizer=sgd, **{name: value})
-
-
-def test_batches_to_skip_are_numbered_from_0():
-    with pytest.raises(OptionError, match=r"skip_batches has -1; .* from 0"):
-        Trainer(mlp(2), optimizer=sgd, skip_batches=[3, -1])

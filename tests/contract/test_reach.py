@@ -8,7 +8,7 @@ import torch
 from contract.small import conv, copied, data, different, mlp, sgd, train
 from hocket import Trainer, cross_entropy
 from hocket.errors import OptionError
-from hocket.methods import DGL, FDG, build_method
+from hocket.methods import DGL, FDG
 from hocket.signals import Reach, Signal
 from hocket.signals.signal import BackwardRoots
 from hocket.transport.mailbox import Mailbox
@@ -91,31 +91,6 @@ def test_gradients_that_go_equally_far_travel_as_one(reach, sent, monkeypatch):
     train(DGL(reach=reach), mlp(4), data(mlp, 8))
     assert [packets[f"gradients from stage {k} to stage {k - 1}"] for k in (1, 2, 3)] == sent
     assert [DGL(reach=reach).gradients_sent(k, 4) for k in (1, 2, 3)] == sent
-
-
-@pytest.mark.parametrize(
-    ("name", "options", "message"),
-    [
-        ("dgl", {"reach": -1}, "reach is -1; .* at least 1"),
-        ("dgl", {"reach": 1.5}, "reach is 1.5; wanted a whole number"),
-        ("dgl", {"backward_delay": 2}, "backward_delay=2 with reach=0"),
-        ("dgl-async", {"reach": 1}, "'reach'"),
-    ],
-)
-def test_an_impossible_reach_is_refused(name, options, message):
-    with pytest.raises(OptionError, match=message):
-        build_method(name, **options)
-
-
-def test_inverted_stages_have_no_reach():
-    with pytest.raises(OptionError, match="linearize='invert' with reach=2"):
-        replace(DGL(reach=2), linearize="invert")
-
-
-def test_free_stages_have_no_reach():
-    free = build_method("dgl-async")
-    with pytest.raises(OptionError, match="replay draws batches from a buffer"):
-        replace(free, signal=Reach(1))
 
 
 def test_a_reach_beyond_the_last_stage_is_refused():

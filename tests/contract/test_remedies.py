@@ -15,6 +15,7 @@ from contract.small import (
     different,
     far,
     mlp,
+    stepped,
     train,
     weights_of,
 )
@@ -288,8 +289,7 @@ def test_gradients_that_cannot_be_multiplied_are_refused(remedy, grad, kind):
     weight.grad = grad
     weights = Weights([weight], torch.optim.SGD([weight]))
     acting = remedy.attach(StageInfo(1, 4, 2.0), weights)
-    told = rf"stage 1: a weight of shape \(3, 3\) has a {kind} gradient"
-    with pytest.raises(OptionError, match=told):
+    with pytest.raises(OptionError, match=rf"stage 1: .*\(3, 3\) has a {kind} gradient"):
         acting.correct_gradient([weight.detach().clone()])
 
 
@@ -315,24 +315,21 @@ def test_an_update_whose_gradients_are_all_dropped_is_skipped():
     assert skipped == [[False] * 4 + [True], [False] * 5, [False] * 5]
 
 
+OTHER_RULES = [{"momentum": 0.0}, {"momentum": 1.0}, {"nesterov": True}, {"dampening": 0.5}]
+WITHOUT_MOMENTUM = [partial(torch.optim.SGD, lr=0.1), torch.optim.AdamW]
+
+
 @pytest.mark.parametrize(
-    "options",
-    [{"momentum": 0.0}, {"momentum": 1.0}, {"nesterov": True}, {"dampening": 0.5}],
+    ("remedy", "options", "told"),
+    [
+        *((SpikeCompensation(), rule, "spike compensation is a rule") for rule in OTHER_RULES),
+        *((GapAware(), {"optimizer": o}, "gap-aware measures") for o in WITHOUT_MOMENTUM),
+    ],
     ids=label,
 )
-def test_spike_compensation_is_refused_under_other_rules(options):
-    method = FDG().with_remedies(SpikeCompensation())
-    with pytest.raises(OptionError, match="stage 0: spike compensation is a rule for SGD with"):
-        train(method, mlp(2), data(mlp, 3), **options)
-
-
-@pytest.mark.parametrize(
-    "optimizer", [partial(torch.optim.SGD, lr=0.1), torch.optim.AdamW], ids=["SGD", "AdamW"]
-)
-def test_gap_aware_is_refused_without_the_momentum_of_sgd(optimizer):
-    method = FDG().with_remedies(GapAware())
-    with pytest.raises(OptionError, match="stage 0: gap-aware measures steps by the momentum"):
-        train(method, mlp(2), data(mlp, 3), optimizer=optimizer)
+def test_remedies_are_refused_under_other_rules_than_theirs(remedy, options, told):
+    with pytest.raises(OptionError, match=f"stage 0: {told}"):
+        train(FDG().with_remedies(remedy), mlp(2), data(mlp, 3), **options)
 
 
 def test_spike_compensation_knows_the_direction_of_sgd():
@@ -373,6 +370,9 @@ def test_remedies_are_written_after_a_method_and_multiply():
         ("fdg+t2000", "unknown remedy 't2000'"),
         ("fdg+t1(anneal=-1)", "anneal is -1"),
         ("fdg+t1(anneal=soon)", "anneal is 'soon'"),
+        ("fdg+t1(anneal=1.5)", "remedy 't1' cannot be built"),
+        ("fdg+t3(updates=0.5)", "remedy 't3' cannot be built"),
+        ("fdg+staleness-rate(power=x)", "remedy 'staleness-rate' cannot be built"),
         ("fdg+t1(speed=3)", "unknown option 'speed'; there are: anneal"),
         ("fdg+t3(updates=-1)", "updates is -1"),
         ("gpipe+t3", "no stale gradient that T3 could correct"),
@@ -398,6 +398,13 @@ def test_remedies_are_written_after_a_method_and_multiply():
 def test_a_remedy_that_cannot_be_is_refused(text, told):
     with pytest.raises(OptionError, match=told):
         parse_method(text)
+
+
+def test_what_is_no_remedy_is_refused():
+    with pytest.raises(OptionError, match="remedies has 't1', which is no remedy"):
+        FDG().with_remedies("t1")
+    with pytest.raises(OptionError, match="unknown remedy 't9'"):
+        remedy_options("t9")
 
 
 @pytest.mark.parametrize(
@@ -429,9 +436,9 @@ def test_weights_are_predicted_under_optimizers_by_name(optimizer, direction):
     def trained(method):
         network = torch.nn.Sequential(*mlp(3))
         build = build_optimizer_factory(RunConfig(optimizer=optimizer), network)
-        trainer = Trainer(network, stages=3, method=method, optimizer=build)
-        for batch in data(mlp, 7):
-            trainer.step(*batch)
+        trainer = stepped(
+            Trainer(network, stages=3, method=method, optimizer=build), data(mlp, 7)
+        )
         trainer.finish()
         return list(network.state_dict().values())
 
@@ -442,25 +449,8 @@ def test_weights_are_predicted_under_optimizers_by_name(optimizer, direction):
 @pytest.mark.parametrize("remedy", [Compensate(), CompensateAdaptively()], ids=label)
 def test_a_remedy_that_resizes_warns_under_optimizers_without_a_scale(remedy):
     method = FDG().with_remedies(remedy)
-    told = f"{type(remedy).__name__} changes little but the size .* Adam divides most"
-    with pytest.warns(UserWarning, match=told):
+    with pytest.warns(UserWarning, match=f"{type(remedy).__name__} changes .* Adam divides"):
         train(method, mlp(2), data(mlp, 3), optimizer=torch.optim.Adam)
-
-
-@pytest.mark.parametrize(
-    ("build", "told"),
-    [
-        (partial(T1, anneal=1.5), "remedy 't1' cannot be built"),
-        (partial(T3, updates=0.5), "remedy 't3' cannot be built"),
-        (partial(StalenessRate, power="1"), "remedy 'staleness-rate' cannot be built"),
-        (partial(Predict, direction="first"), "remedy 'predict' cannot be built"),
-        (partial(FDG().with_remedies, "t1"), "remedies has 't1', which is no remedy"),
-        (partial(remedy_options, "t9"), "unknown remedy 't9'"),
-    ],
-)
-def test_what_is_no_remedy_or_no_option_of_one_is_refused(build, told):
-    with pytest.raises(OptionError, match=told):
-        build()
 
 
 def test_a_memory_of_two_weights_is_moved_once():

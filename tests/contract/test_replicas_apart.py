@@ -5,23 +5,37 @@ from functools import cache
 import pytest
 from torch import Tensor, nn
 
-from benchmarks.peers.local_updates import LocalReplicas, LocalUpdates
-from contract.late_replicas import CASES, PROCESSES, REMEDIES, RESUMED, seen, train_all
+from contract.late_replicas import (
+    CASES,
+    PROCESSES,
+    REMEDIES,
+    RESUMED,
+    SUMMED,
+    seen,
+    train_all,
+    with_replicas,
+)
 from contract.processes import in_processes
-from contract.small import SGD, bits, conv, data, different, far, mlp, sgd, train
-from contract.worlds import NETS, Case
-from hocket import cross_entropy
+from contract.small import SGD, bits, data, different, far, mlp, train
+from contract.worlds import NETS, Case, trained
+from hocket import Checkpoints, cross_entropy
+from hocket.checkpoint.directory import newest_first
 from hocket.distributed.replicas.meet import as_meet
 from hocket.methods import FDG, with_staleness
 from reference import replicas as naive
 
 pytestmark = pytest.mark.xdist_group("late replicas")
+ALL = list(dict.fromkeys([*CASES, *RESUMED, *SUMMED]))
 
 
 @pytest.fixture(scope="module")
-def done(tmp_path_factory):
-    folder = str(tmp_path_factory.mktemp("replicas"))
-    return cache(lambda: in_processes(train_all, folder, processes=PROCESSES))
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("replicas")
+
+
+@pytest.fixture(scope="module")
+def done(folder):
+    return cache(lambda: in_processes(train_all, str(folder), processes=PROCESSES))
 
 
 def twin(case: Case, stages: int) -> list[Tensor]:
@@ -62,6 +76,40 @@ def test_replicas_go_on_as_if_they_had_never_stopped(stages, case, done):
         assert before[-len(after) :] == after
 
 
+@pytest.mark.parametrize(("stages", "case"), ALL, ids=str)
+def test_one_process_has_what_all_processes_have(stages, case, done):
+    alone = trained(with_replicas(stages, case), stages)
+    compare = different if stages == 2 else far
+    for rank, (left, _, _) in enumerate(done()):
+        theirs = left[stages, case]
+        assert compare(theirs.weights, alone.weights) == []
+        losses = [[epoch["loss"] for epoch in each.history] for each in (alone, theirs)]
+        assert losses[0] == pytest.approx(losses[1], rel=1e-12)
+        if stages == 2 and rank % 2 == 0:
+            assert bits(theirs.optimizers[rank // 2]) == bits(alone.optimizers[rank // 2])
+
+
+@pytest.mark.parametrize(("stages", "case"), RESUMED, ids=str)
+def test_one_process_continues_what_all_processes_began(stages, case, done, folder):
+    done()
+    place = newest_first(folder / str(ALL.index((stages, case))))[-1]
+    short = with_replicas(stages, case)
+    whole, later = trained(short, stages), trained(short, stages, resume=place)
+    assert different(whole.weights, later.weights) == []
+    assert bits(whole.optimizers) == bits(later.optimizers)
+    assert whole.history[0]["loss"] == pytest.approx(later.history[0]["loss"], rel=1e-12)
+
+
+@pytest.mark.parametrize(("stages", "case"), RESUMED, ids=str)
+def test_one_process_resumes_exactly(stages, case, tmp_path):
+    short = with_replicas(stages, case)
+    whole = trained(short, stages, Checkpoints(tmp_path, every=4, keep=9))
+    later = trained(short, stages, resume=newest_first(tmp_path)[-1])
+    assert different(whole.weights, later.weights) == []
+    assert bits(whole.optimizers) == bits(later.optimizers)
+    assert whole.history[0]["loss"] == later.history[0]["loss"]
+
+
 @pytest.mark.parametrize("remedy", REMEDIES, ids=str)
 def test_a_late_sum_is_a_stale_gradient_for_each_remedy(remedy, done):
     """All replicas have the same samples, so that quarters add up exactly."""
@@ -71,14 +119,3 @@ def test_a_late_sum_is_a_stale_gradient_for_each_remedy(remedy, done):
         weights, own = corrected[REMEDIES.index(remedy)]
         assert different(weights, wanted) == []
         assert own == staleness > 1
-
-
-def test_replicas_of_a_whole_network_meet_as_the_peers_of_the_benchmarks(done):
-    """Close in float64. The last meeting of DiLoCo is after the last update."""
-    settings = LocalUpdates(4, 1, steps=3, outer_lr=0.7, outer_momentum=0.9)
-    peers = LocalReplicas(conv(1)[0], settings, lambda own: sgd(own, lr=0.01))
-    for inputs, targets in data(conv, 6):
-        peers.step(inputs, targets)
-    wanted = list(peers.networks[0].state_dict().values())
-    for left, _, _ in done():
-        assert far(left[CASES[-1]].weights, wanted) == []

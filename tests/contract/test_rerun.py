@@ -18,10 +18,11 @@ from contract.small import (
     different,
     mlp,
     sgd,
+    stepped,
     train,
     values_of,
 )
-from hocket import Trainer, cross_entropy
+from hocket import Trainer
 from hocket.methods import ADL, BP, DDG, FDG
 
 every_method = pytest.mark.parametrize("name", METHODS)
@@ -106,8 +107,7 @@ def test_the_callers_random_numbers_are_left_alone(name):
     trainer, batches = trainer_of(modules, METHODS[name]()), data(mlp, 8)
     before = torch.get_rng_state()
     trainer.evaluate(batches[:2])
-    for batch in batches:
-        trainer.step(*batch)
+    stepped(trainer, batches)
     trainer.evaluate(batches[:2])
     trainer.finish()
     assert torch.equal(torch.get_rng_state(), before)
@@ -183,18 +183,6 @@ def test_a_layer_frozen_in_evaluation_mode_stays_so(name):
     assert not different(before, frozen.buffers())
 
 
-def test_evaluation_is_in_evaluation_mode_and_weighs_by_samples():
-    modules, batches = noisy(2), data(mlp, 3, last=1)
-    trainer = trainer_of(modules, BP())
-    score = trainer.evaluate(batches)
-    network = nn.Sequential(*modules).eval()
-    with torch.no_grad():
-        x, y = (torch.cat(part) for part in zip(*batches, strict=True))
-        assert score.loss == pytest.approx(float(cross_entropy(network(x), y)), rel=1e-12)
-        assert score.error == float((network(x).argmax(1) != y).double().mean())
-    assert score.samples == 9
-
-
 def test_a_wrapped_stage_is_evaluated_in_evaluation_mode():
     """A stage may bring layers that the network does not have, if they hold no weights."""
     network = nn.ModuleList(mlp(2))  # has no forward of its own
@@ -221,8 +209,7 @@ def test_channels_last_is_kept_over_edges():
     trainer = trainer_of(modules, FDG(), channels_last=True)
     batches = data(conv, 4)
     assert not batches[0][0].is_contiguous(memory_format=torch.channels_last)
-    for batch in batches:
-        trainer.step(*batch)
+    stepped(trainer, batches)
     trainer.finish()
     trainer.evaluate(batches)
     assert len(formats) > 24

@@ -5,20 +5,37 @@ from dataclasses import replace
 import pytest
 from torch import nn
 
-from contract.resumed import CASES, FREE, all_of, differences
+from contract.resumed import CASES, FREE, all_of, differences, resumable
 from contract.small import LOCKSTEP, data, mlp, sgd
-from contract.worlds import NETS, distinct, trained
+from contract.spoiled import BACKWARD, FORWARD
+from contract.worlds import NETS, Case, distinct, trained
 from hocket import Checkpoints, Trainer
 from hocket.errors import CheckpointError
 from hocket.methods import DGLAsync
 
+# Delays that follow from staleness, and batches that stages skip.
+SKIPPING = [
+    *(("fdg", stage, kind) for stage in range(3) for kind in (FORWARD, BACKWARD)),
+    *((name, 1, kind) for name in ("dni", "dgl") for kind in (FORWARD, BACKWARD)),
+]
+IN_ONE_PROCESS = [
+    *CASES,
+    resumable(Case("ddg", "conv", profile=(4, 1, 0))),
+    *(
+        resumable(
+            Case(name, "brittle", trainer=(("on_nan", "skip"),), spoiled=((1, stage + kind),))
+        )
+        for name, stage, kind in SKIPPING
+    ),
+]
 
-@pytest.mark.parametrize("case", distinct(CASES), ids=str)
+
+@pytest.mark.parametrize("case", distinct(IN_ONE_PROCESS), ids=str)
 def test_a_training_resumed_after_any_tick_is_one_that_never_stopped(case, tmp_path):
     whole, checkpoints = all_of(case, 3, tmp_path)
     ticks = case.epochs * case.batches
     assert len(checkpoints) == ticks + case.epochs
-    number = CASES.index(case)
+    number = IN_ONE_PROCESS.index(case)
     # Every method after every tick, and its options after odd and even ones in turn.
     for place in checkpoints if number < len(LOCKSTEP) else checkpoints[number % 2 :: 2]:
         assert not differences(whole, trained(case, 3, resume=place)), place.name

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from contract.resumed import all_of, differences
-from contract.small import SGD, conv, data, different, far, mlp, sgd, train
+from contract.small import SGD, conv, data, different, far, mlp, sgd, stepped, train
 from contract.worlds import Case, trained
 from hocket import Trainer, cross_entropy
 from hocket.methods import ADL, BP, DDG, FDG, PACI, PipeDream, PipeDream2BW
@@ -145,14 +145,12 @@ def test_other_stages_go_on_with_those_that_are_left(tmp_path):
         )
         for stages in (2, 3)
     )
-    for batch in batches[:3]:
-        first.step(*batch)
+    stepped(first, batches[:3])
     first.save(tmp_path)
     other.prepare(batches[0][0])
     with pytest.warns(UserWarning, match="the 2 stages of the checkpoint are not those"):
         other.resume(tmp_path)
-    for batch in batches[3:]:
-        other.step(*batch)
+    stepped(other, batches[3:])
     other.finish()
     assert late == [0, 0, 0, 0, 0, 0, 0, 1, 2, 2, 2, 2]
 

@@ -121,8 +121,7 @@ def test_an_exception_in_an_asynchronous_training_ends_all_processes(failure, st
 def test_a_damaged_packet_in_an_asynchronous_training_ends_all_processes(failure):
     """Although no process waits for that packet."""
     err = failure(failing.damage_asynchronously, code=TransitError.exit_code)
-    expected = r"stage [12], from stage [01]: activation \d+ was damaged in transit"
-    assert re.search(expected, err)
+    assert re.search(r"stage [12], from stage [01]: activation \d+ was damaged", err)
 
 
 @pytest.mark.parametrize("starved", [False, True])

@@ -94,20 +94,6 @@ def test_every_program_is_in_order(method, stages, batches):
 
 
 @given(any_methods, stage_counts, epochs)
-def test_every_stage_does_every_batch_once_and_in_turn(method, stages, batches):
-    actions = flat(list(unroll(method, stages, batches)))
-    everything = list(range(sum(batches)))
-    for k in range(stages):
-        for kind in "FB":
-            batches_done = [a.batch for a in actions if a.stage == k and a.kind == kind]
-            assert batches_done == everything
-        targets = [a.batch for a in actions if a.stage == k and a.kind == "T"]
-        assert targets == (
-            everything if method.signal.learns_from_gradient and k < stages - 1 else []
-        )
-
-
-@given(any_methods, stage_counts, epochs)
 def test_at_most_one_of_each_kind_in_a_tick(method, stages, batches):
     for tick in unroll(method, stages, batches):
         assert all(count == 1 for count in Counter((a.kind, a.stage) for a in tick).values())

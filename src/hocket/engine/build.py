@@ -1,18 +1,21 @@
 """From a method and the stages' modules to an engine that is ready for its first batch."""
 
 from collections.abc import Callable, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from itertools import chain
 from typing import Any, cast
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from hocket.codecs.stateless import Exact
+from hocket.distributed.replicas.exchange import Exchange, SimulatedExchange
 from hocket.distributed.replicas.gradient_sync import GradientSync, sync_replicas
-from hocket.distributed.replicas.meet import as_meet
+from hocket.distributed.replicas.meet import Meet, as_meet
 from hocket.distributed.replicas.meetings import Meetings
+from hocket.distributed.replicas.process_exchange import ProcessExchange
 from hocket.distributed.replicas.sync_batchnorm import (
     require_replaceable_forwards,
     share_statistics,
@@ -26,6 +29,7 @@ from hocket.engine.distributed import DistributedEngine
 from hocket.engine.engine import Engine
 from hocket.engine.event import Watcher
 from hocket.engine.gradient_error import GradientErrorMeter
+from hocket.engine.replicated import ReplicatedEngine
 from hocket.engine.serial import SerialEngine
 from hocket.engine.stage_streams import StageStreams, on_streams
 from hocket.errors import HocketError, OptionError
@@ -261,6 +265,8 @@ def build_engine(parts: EngineParts) -> Engine:
     require_invertible(setup.method, parts.modules, parts.names)
 
     # Build the engine of the stages here.
+    if isinstance(parts.world, SoloWorld) and setup.replicas > 1:
+        return build_replicated(parts)
     if isinstance(parts.world, SoloWorld):
         return build_async_simulation(parts) if free else build_serial(parts)
     build = build_async_process if free else build_distributed
@@ -274,13 +280,7 @@ def build_serial(parts: EngineParts) -> SerialEngine:
         OptionError: A stage is not compatible with the method.
     """
     setup, count = parts.setup, len(parts.modules)
-    # A batch that is in flight between two ticks must not change when the caller's memory does.
-    source = Source(copies=setup.method.flight(count) > 0)
-
-    # Mailboxes between the stages.
-    edges = [Edge(f"stage {k - 1}", f"stage {k}") for k in range(1, count)]
-    to_previous: list[ToPrevious] = [source.port(), *(e.to_previous() for e in edges)]
-    to_next: list[ToNext] = [*(edge.to_next() for edge in edges), NoNextStage()]
+    source, to_previous, to_next = _connect_here(parts)
 
     # On a GPU stages may compute at the same time, each on its stream.
     # Graphs are captured on a stream that all of them share.
@@ -293,6 +293,81 @@ def build_serial(parts: EngineParts) -> SerialEngine:
         build_stage(setup, parts.of_stage(k, to_previous[k], to_next[k])) for k in range(count)
     ]
     return SerialEngine(setup.method, stages, source, parts.watchers, parts.meter, streams)
+
+
+def _connect_here(parts: EngineParts) -> tuple[Source, list[ToPrevious], list[ToNext]]:
+    """Return a source of batches, and the ports of all stages, between which are mailboxes."""
+    count = len(parts.modules)
+    # A batch that is in flight between two ticks must not change when the caller's memory does.
+    source = Source(copies=parts.setup.method.flight(count) > 0)
+    edges = [Edge(f"stage {k - 1}", f"stage {k}") for k in range(1, count)]
+    to_previous: list[ToPrevious] = [source.port(), *(e.to_previous() for e in edges)]
+    return source, to_previous, [*(edge.to_next() for edge in edges), NoNextStage()]
+
+
+def build_replicated(parts: EngineParts) -> ReplicatedEngine:
+    """Build all stages of several replicas, which are copies of the network, in this process.
+
+    Raises:
+        OptionError: The stages are not compatible with the method, or cannot be copied, or an
+            option needs one replica or several processes.
+    """
+    # Refuse what replicas cannot do in one process.
+    setup, count, replicas = parts.setup, len(parts.modules), parts.setup.replicas
+    for name, is_set in (
+        ("streams", setup.streams),
+        ("gradient_error_every", parts.meter is not None),
+        ("batchnorm='shared'", setup.batchnorm == "shared"),
+    ):
+        if is_set:
+            raise OptionError(
+                f"{replicas} replicas in one process have no {name}; leave it out, or start "
+                f"{replicas * count} processes with `hocket launch --processes` or torchrun"
+            )
+    meet = as_meet(setup.meet)
+    if meet is not None:
+        _require_fragments(meet.fragments, parts.modules, parts.signals[1])
+
+    # Copy the network for the other replicas, with the names of its weights.
+    try:
+        copies = [deepcopy((parts.modules, parts.names)) for _ in range(1, replicas)]
+    except Exception as error:
+        raise OptionError(
+            f"{replicas} replicas in one process are copies of the network, and it cannot be "
+            f"copied: {error}; start {replicas * count} processes"
+        ) from error
+
+    # Build the stages of each replica, which meet those of the others.
+    sums: list[dict[int, list[Tensor]]] = [{} for _ in range(count)]
+    stages, sources = [], []
+    others = [replace(parts, modules=modules, names=names) for modules, names in copies]
+    for replica, own in enumerate([parts, *others]):
+        source, to_previous, to_next = _connect_here(own)
+        built = []
+        for k in range(count):
+            exchange = SimulatedExchange(replicas, sums[k])
+            of_stage = own.of_stage(k, to_previous[k], to_next[k])
+            built.append(build_stage(setup, _as_replica(of_stage, replica, exchange, meet)))
+        stages.append(built)
+        sources.append(source)
+    return ReplicatedEngine(setup.method, stages, sources, parts.watchers)
+
+
+def _as_replica(
+    parts: StageParts, replica: int, exchange: Exchange, meet: Meet | None
+) -> StageParts:
+    """Return the parts of a stage that is one of several replicas.
+
+    Args:
+        parts: Parts of the stage.
+        replica: Number of the replica, which draws other dropout than the others.
+        exchange: Exchange with the other replicas.
+        meet: Times of their meetings; None if they add up their gradients.
+    """
+    parts = replace(parts, seed_offset=replica << 32)
+    if meet is None:
+        return replace(parts, reduction=partial(GradientSync, exchange=exchange))
+    return replace(parts, meetings=partial(Meetings, meet=meet, exchange=exchange))
 
 
 def build_distributed(parts: EngineParts, world: World) -> DistributedEngine:
@@ -355,15 +430,9 @@ def build_distributed(parts: EngineParts, world: World) -> DistributedEngine:
         else NoNextStage(),
         recorder=recorder,
     )
-    if world.replicas > 1:  # which draw other dropout
-        stage_parts = replace(stage_parts, seed_offset=world.replica << 32)
-        group = backends.gradient_group
-        if meet is None:  # they add up their gradients
-            reduction = partial(GradientSync, world=world, group=group)
-            stage_parts = replace(stage_parts, reduction=reduction)
-        else:
-            meetings = partial(Meetings, meet=meet, world=world, group=group)
-            stage_parts = replace(stage_parts, meetings=meetings)
+    if world.replicas > 1:
+        exchange = ProcessExchange(world, backends.gradient_group)
+        stage_parts = _as_replica(stage_parts, world.replica, exchange, meet)
     stage = build_stage(setup, stage_parts)
     sync_replicas(world, [stage.module, stage.signal_network])
     return DistributedEngine(

@@ -10,17 +10,16 @@ from hocket.distributed.world.world import World
 from hocket.engine.engine import Batch, LockstepEngine
 from hocket.engine.event import Event, Watcher, execute
 from hocket.engine.lookahead import BatchAnnouncer
-from hocket.errors import DataError
+from hocket.engine.share import Share
 from hocket.methods.method import Method
-from hocket.program.action import Action, Tick
+from hocket.program.action import Tick
 from hocket.program.program import Program
-from hocket.signals.losses import count_targets
 from hocket.stage.passes.forward_only import Prediction
 from hocket.stage.stage import Stage
 from hocket.transport.mailbox import Source
 from hocket.transport.processes.connection import Connection
 from hocket.transport.processes.connection_ports import Lookahead
-from hocket.tree import Tree, count_samples, take_samples, tensors
+from hocket.tree import Tree
 
 
 class DistributedEngine(LockstepEngine):
@@ -62,15 +61,6 @@ class DistributedEngine(LockstepEngine):
             if connection is not None:
                 world.add_link(connection)
 
-    def finish(self) -> list[Event]:
-        """Complete every batch in flight, and what is under way between replicas."""
-        events = super().finish()
-        stage, program = self.stages[0], self.program
-        late = [Action("U", stage.index, program.batch_count - 1)] * stage.updater.late_updates
-        events += self._execute(program.tick_count - 1, tuple(late))
-        stage.end_exchange()
-        return events
-
     def ticks(self, batches: Iterable[Batch]) -> Iterator[Batch]:
         """Return a batch for each tick at the first stage, placeholders at the others."""
         return self._announce(batches, self._lookahead, self.program.batch_count, self._ahead)
@@ -97,56 +87,9 @@ class DistributedEngine(LockstepEngine):
             DataError: The batch has fewer inputs than there are replicas.
         """
         if self._previous is None:
-            share, (inputs, targets) = self._share((inputs, targets))
-            self._source.send(self.program.batch_count, epoch, inputs, targets, share)
-
-    def _share(self, batch: Batch) -> tuple[float, Batch]:
-        """Return this replica's fraction of a batch, and that part of it.
-
-        The losses of the parts, weighted with their fractions, add up to the loss of the batch:
-        the fraction counts class indices that are not ignored, or else samples. Replicas that
-        meet rarely have whole losses, unless all their class indices are ignored.
-
-        Raises:
-            DataError: The batch has fewer samples than there are replicas, or its targets
-                cannot be divided.
-        """
-        replica, replicas = self._world.replica, self._world.replicas
-        if replicas == 1:
-            return 1.0, batch
-
-        # The samples of this replica.
-        whole = count_samples(batch)
-        if whole < replicas:
-            raise DataError(
-                f"a batch of {whole} cannot be shared by {replicas} replicas; use larger "
-                "batches, or drop a short last one"
-            )
-        first, last = (whole * r // replicas for r in (replica, replica + 1))
-
-        # Inputs and targets of these samples.
-        inputs, targets = batch
-        is_tuple = type(targets) is tuple  # perhaps of each sample, as of zip(*samples)
-        own = take_samples(
-            (inputs, list(targets) if is_tuple else targets), slice(first, last), whole
-        )
-        if is_tuple:
-            own = own[0], tuple(own[1])
-        if tensors(batch[1]) and _shapes(own[1]) == _shapes(batch[1]):
-            raise DataError(
-                f"replicas cannot divide the targets of a batch of {whole}: none of their "
-                f"tensors has that length, and no list that many entries: {_shapes(batch[1])}"
-            )
-
-        # The fraction of the loss that they are.
-        share = (last - first) / whole
-        ignored = self.stages[0].ignored_target
-        counted, all_counted = (count_targets(each[1], ignored) for each in (own, batch))
-        if counted is not None and all_counted:
-            share = int(counted) / int(all_counted)
-        if self.stages[0].core.meetings is not None:
-            share = float(share > 0)
-        return share, own
+            share = Share(self._world.replica, self._world.replicas)
+            fraction, (inputs, targets) = share.of((inputs, targets), self.stages[0])
+            self._source.send(self.program.batch_count, epoch, inputs, targets, fraction)
 
     def _execute(self, number: int, tick: Tick) -> list[Event]:
         events = []
@@ -161,7 +104,3 @@ class DistributedEngine(LockstepEngine):
             self._executed.add(action.kind)
         failures.set_activity(f"between tick {number} and the next one", slow=True, idle=True)
         return events
-
-
-def _shapes(tree: Tree) -> list[tuple[int, ...]]:
-    return [tuple(tensor.shape) for tensor in tensors(tree)]

@@ -2,14 +2,16 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import cycle
 from typing import TypeAlias
 
 from hocket.engine.event import Event
 from hocket.errors import HocketError
-from hocket.program.action import Tick
+from hocket.program.action import Action, Tick
 from hocket.program.program import Program, drain, enter
 from hocket.stage.passes.forward_only import Prediction, predict_batch
 from hocket.stage.stage import Stage
+from hocket.stage.steps import in_turn
 from hocket.tree import Tree
 
 Batch: TypeAlias = tuple[Tree, Tree]
@@ -22,10 +24,15 @@ class Engine(ABC):
     goal: they train while batches enter, and stop with them.
 
     Attributes:
-        stages: Stages of this process.
+        stages: Stages of this process; of the first replica, if it has several.
     """
 
     stages: Sequence[Stage]
+
+    @property
+    def all_stages(self) -> Sequence[Stage]:
+        """Stages of all replicas in this process, one replica after another."""
+        return self.stages
 
     @property
     @abstractmethod
@@ -93,7 +100,7 @@ class Engine(ABC):
 
     @abstractmethod
     def state_dict(self) -> list[Tree]:
-        """Return the state of each stage of this process between two ticks, as plain values.
+        """Return the states of all stages of this process between two ticks, as plain values.
 
         Raises:
             CheckpointError: It was not kept.
@@ -168,10 +175,17 @@ class LockstepEngine(Engine):
         return events
 
     def finish(self) -> list[Event]:
-        """Complete every batch in flight and apply every gradient."""
+        """Complete every batch in flight, and what is under way between replicas."""
         events = []
         for tick in drain(self.program):
             events += self._execute(self.program.tick_count - 1, tick)
+        last = self.program.batch_count - 1
+        for stage in self.stages:
+            if late := [Action("U", stage.index, last)] * stage.updater.late_updates:
+                events += self._execute(self.program.tick_count - 1, tuple(late))
+        stages, count = self.all_stages, len(self.stages)
+        for number in range(count):
+            in_turn([stage.end_exchange() for stage in stages[number::count]])
         return events
 
     def start_at(self, ticks: int, batches: int, updates: int) -> None:
@@ -186,16 +200,17 @@ class LockstepEngine(Engine):
             schedule.start_at(ticks, batches, updates)
 
     def state_dict(self) -> list[Tree]:
-        """Return the states of each stage and its schedule."""
+        """Return the states of all stages and their schedules."""
+        schedules = cycle(self.program.schedules)
         return [
             stage.state_dict() | {"schedule": schedule.state_dict()}
-            for stage, schedule in zip(self.stages, self.program.schedules, strict=True)
+            for stage, schedule in zip(self.all_stages, schedules, strict=False)
         ]
 
     def load_state_dict(self, parts: Sequence[Tree]) -> None:
         """Continue from the states of the stages of an engine of the same program."""
-        schedules = self.program.schedules
-        for stage, schedule, part in zip(self.stages, schedules, parts, strict=True):
+        schedules = cycle(self.program.schedules)
+        for stage, part, schedule in zip(self.all_stages, parts, schedules, strict=False):
             schedule.load_state_dict(part["schedule"])
             stage.load_state_dict(part)
 

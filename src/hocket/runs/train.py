@@ -175,7 +175,9 @@ def _write_description(config: RunConfig, trainer: Trainer, run_dir: Path) -> No
             write_json(run_dir / KEPT_PLAN, trainer.plan.as_dict())
         processes = config.stages * config.replicas if trainer.process_name else 1
         threads = torch.get_num_threads()
-        print_line(f"processes: {processes}; threads of each: {threads} (--threads)")
+        simulated = processes == 1 and config.replicas > 1
+        replicas = f", with {config.replicas} replicas of each stage" if simulated else ""
+        print_line(f"processes: {processes}{replicas}; threads of each: {threads} (--threads)")
         found = environment(threads) | {"processes": processes}
         write_json(run_dir / "environment.json", found)
     except OSError as error:

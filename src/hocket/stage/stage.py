@@ -22,6 +22,7 @@ from hocket.stage.passes.learn import learn
 from hocket.stage.passes.update import end_exchange, update
 from hocket.stage.report import ActionReport
 from hocket.stage.setup import Setup
+from hocket.stage.steps import Steps
 from hocket.stage.weight_copies.forward_state import (
     ForwardState,
     mismatches,
@@ -31,8 +32,8 @@ from hocket.stage.weight_copies.forward_state import (
 from hocket.transport.packet import Activation
 from hocket.tree import Tree, map_tensors, tensors
 
-_ACTIONS: Mapping[str, Callable[[StageCore, int], ActionReport]] = {
-    "F": forward,
+_ALONE: Mapping[str, Callable[[StageCore, int], ActionReport]] = {"F": forward}
+_WITH_REPLICAS: Mapping[str, Callable[[StageCore, int], Steps[ActionReport]]] = {
     "B": backward,
     "U": update,
     "T": learn,
@@ -86,8 +87,8 @@ class Stage:
         """Gradients of the last backward, one for each weight; empty after an update."""
         return self.core.gradients
 
-    def execute(self, action: Action) -> ActionReport:
-        """Do one action.
+    def steps(self, action: Action) -> Steps[ActionReport]:
+        """Do one action in steps, each of which needs the one before of all replicas.
 
         Raises:
             NonFiniteError: An output, a loss or a gradient is NaN or infinite, and that is
@@ -95,15 +96,25 @@ class Stage:
             PacketError: The action needs a packet that is not there.
             LinearizeError: The stage's layers are not compatible with the linearization.
         """
-        do = _ACTIONS[action.kind]
-        if not self.core.weights.replaces:
-            return do(self.core, action.batch)
+        do_alone = _ALONE.get(action.kind)
         with self.core.weights.at(action):
-            return do(self.core, action.batch)
+            if do_alone is not None:
+                return do_alone(self.core, action.batch)
+            return (yield from _WITH_REPLICAS[action.kind](self.core, action.batch))
 
-    def end_exchange(self) -> None:
+    def execute(self, action: Action) -> ActionReport:
+        """Do one action of the only replica in this process; see `steps`."""
+        steps = self.steps(action)
+        while True:
+            try:
+                next(steps)
+            except StopIteration as end:
+                report: ActionReport = end.value
+                return report
+
+    def end_exchange(self) -> Steps[None]:
         """Complete what is under way between replicas, once no batch is in flight."""
-        end_exchange(self.core)
+        return end_exchange(self.core)
 
     def state_dict(self) -> Tree:
         """Return everything that the stage remembers between two ticks, as plain values.

@@ -178,11 +178,16 @@ class FitState:
         self.meter = TrainingMeter()
         self._seconds, self._loader_state = 0.0, None
 
-    def state_dict(self, stage: int) -> dict[str, Any]:
-        """Return what a stage keeps: its meter, and the state of the data loader."""
+    def state_dict(self, stage: int, *, metered: bool = True) -> dict[str, Any]:
+        """Return what a stage keeps: its meter, and the state of the data loader.
+
+        Args:
+            stage: Number of the stage.
+            metered: False for a replica that shares the meter of another one.
+        """
         state = self._loader_state or loader_state(self.train)
         return {
-            "meter": self.meter.values(stage),
+            "meter": self.meter.values(stage) if metered else TrainingMeter().values(),
             "loader_state": state,
             "length": self.length,
             "rows": list(self.rows),

@@ -119,8 +119,7 @@ def test_tensors_that_no_other_cut_would_find_are_refused(tmp_path):
         def stage_tensors(self, stage):
             return {"mine": torch.zeros(1)}
 
-    said = "Keeping keeps tensors for stage 0 under the names mine, and its layers have no"
-    with pytest.raises(OptionError, match=said):
+    with pytest.raises(OptionError, match=r"Keeping keeps tensors for stage 0 .* mine, and"):
         fit(trainer_of(resumable=True), Keeping(), checkpoints=Checkpoints(tmp_path))
 
 

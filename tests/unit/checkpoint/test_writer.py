@@ -13,7 +13,7 @@ import torch
 from torch.distributed import HashStore
 from torch.utils.data import DataLoader, TensorDataset
 
-from contract.small import data, different, mlp, sgd, values_of
+from contract.small import data, different, mlp, sgd, stepped, values_of
 from hocket import Checkpoints, Trainer
 from hocket.checkpoint import writer
 from hocket.checkpoint.claimed_folders import claim_folder
@@ -68,8 +68,7 @@ def test_a_trainer_that_is_not_resumable_writes_none(tmp_path):
     trainer = build_trainer(resumable=False)
     with pytest.raises(OptionError, match="build the trainer with resumable=True"):
         trainer.save(tmp_path)
-    for batch in data(mlp, 2):
-        trainer.step(*batch)
+    stepped(trainer, data(mlp, 2))
     with pytest.raises(CheckpointError, match=r"stage 0: batch 0 is in flight.*not kept"):
         trainer.stages[0].state_dict()
     with pytest.raises(HocketError, match="nothing to save before the first batch"):

@@ -173,10 +173,6 @@ BAD = {
         )
         for setting in ("seed", "batch-size", "data-dir", "workers", "mixup", "cutmix")
     },
-    "scheduler with a metric": (
-        "--scheduler ReduceLROnPlateau --scheduler-unit update",
-        "follows the validation",
-    ),
     "unknown recipe": ("--recipe fdg-cifer", "unknown recipe 'fdg-cifer'"),
     "recipe without its data": ("--recipe fdg-cifar", "pass their folder with --data-dir"),
     "recipe and run file": ("--recipe gpt-characters --config run.json", "are both settings"),
@@ -197,7 +193,6 @@ BAD = {
     "missing run file": ("--config none.json", "cannot read the run file 'none.json'"),
     "no run file": ("--config", "--config requires an argument"),
     "run folder that cannot be made": ("--run-dir /proc/none/here", "'/proc/none/here'"),
-    "no epochs": ("--epochs 0", "epochs is 0; use a number of at least 1"),
     "half a process": ("--processes 1.5", "--processes: wanted a whole number, got '1.5'"),
     "half a restart": ("--max-restarts 0.4", "--max-restarts: wanted a whole number"),
     "unknown precision": ("--precision fp8", '"fp32", "bf16", "fp16"'),
@@ -205,7 +200,6 @@ BAD = {
     "unknown flag": ("--epoch 3", "Unknown option: --epoch. Did you mean --epochs?"),
     "learning rate": ("--lr 0.1", "has its learning rate: --optimizer SGD:lr=0.1"),
     "workers": ("--num-workers 4", "prepare batches ahead have the name --workers"),
-    "clipping across stages": ("--clip network:1.0", "every stage would have to wait"),
     "a word too much": ("fdg", "there is no place for 'fdg'; every choice has a name"),
 }
 

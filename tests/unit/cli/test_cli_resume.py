@@ -326,11 +326,7 @@ RESTARTED = {"TORCHELASTIC_MAX_RESTARTS": "3"}
         (RESTARTED, ["--run-dir", "there"], "give --run-dir and --checkpoint-every, or"),
         (TORCHRUN | {"RANK": "x"}, [], "the environment variable RANK is 'x'"),
         ({"WORLD_SIZE": ""}, [], "the environment variable WORLD_SIZE is ''"),
-        (
-            TORCHRUN | {"TORCHELASTIC_RESTART_COUNT": ""},
-            [],
-            "the environment variable TORCHELASTIC_RESTART_COUNT is ''",
-        ),
+        (TORCHRUN | {"TORCHELASTIC_RESTART_COUNT": ""}, [], "TORCHELASTIC_RESTART_COUNT is ''"),
         (TORCHRUN, [], "the processes cannot meet (RANK=(not set), WORLD_SIZE=2, MASTER_ADDR="),
     ],
 )

@@ -273,8 +273,7 @@ def test_files_that_are_not_those_of_the_release_are_refused(tmp_path, write, sa
 def test_parquet_without_its_packages_names_what_to_install(tmp_path, monkeypatch, package):
     write_parquet(tmp_path)
     monkeypatch.setitem(sys.modules, package, None)
-    expected = rf"needs the package {package}, .*pip install 'hocket\[data\]'"
-    with pytest.raises(OptionError, match=expected):
+    with pytest.raises(OptionError, match=rf"needs the package {package}, .*hocket\[data\]"):
         read_release(RELEASE, tmp_path)
 
 

@@ -70,11 +70,6 @@ def pipe(folder):
 # The environment of a process.
 
 
-@pytest.mark.parametrize("processes", [1, 3])
-def test_the_processes_form_a_world(processes):
-    assert launch(launched.add, processes=processes) == 0
-
-
 def test_a_process_that_ends_at_once_does_not_break_the_start_of_others():
     assert launch(launched.return_code, 0, processes=8) == 0
 

@@ -3,8 +3,6 @@
 import copy
 import io
 import threading
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext
 from types import SimpleNamespace
 
 import pytest
@@ -14,8 +12,9 @@ from torch.nn.functional import cross_entropy
 
 from contract.small import sgd
 from hocket import cut
-from hocket.distributed.replicas import buckets, gradient_sync, sync_batchnorm
+from hocket.distributed.replicas import buckets, sync_batchnorm
 from hocket.distributed.replicas.buckets import build_buckets
+from hocket.distributed.replicas.exchange import SimulatedExchange
 from hocket.distributed.replicas.gradient_sync import GradientSync
 from hocket.distributed.replicas.sync_batchnorm import (
     SharedForward,
@@ -216,48 +215,15 @@ def test_a_bucket_holds_one_dtype():
     assert sizes(build_buckets(mixed)) == [[5], [4, 3], [2, 1]]
 
 
-class Meeting:
-    """Replicas as threads of this process: an ``all_reduce`` adds up what all of them bring."""
-
-    def __init__(self, replicas: int) -> None:
-        self._barrier = threading.Barrier(replicas, timeout=60)
-        self._counts: dict[int, int] = {}  # calls of each thread
-        self._brought: dict[int, list[torch.Tensor]] = {}  # tensors of the n-th call of all
-        self._lock = threading.Lock()
-
-    def all_reduce(self, flat, group, async_op):
-        thread = threading.get_ident()
-        with self._lock:
-            self._counts[thread] = number = self._counts.get(thread, 0) + 1
-            self._brought.setdefault(number, []).append(flat)
-
-        def wait():
-            self._barrier.wait()
-            total = sum(self._brought[number])
-            self._barrier.wait()
-            flat.copy_(total)
-
-        return SimpleNamespace(wait=wait)
-
-
-def summed(replicas, uses, monkeypatch):
+def summed(replicas, uses):
     """The gradients of each replica, which differentiates the parameters that it uses."""
-    meeting = Meeting(len(uses))
-    monkeypatch.setattr(gradient_sync.distributed, "all_reduce", meeting.all_reduce)
-    world = SimpleNamespace(
-        replica_collective=lambda activity: nullcontext(),
-        complete=lambda works, group, activity: [work.wait() for work in works],
-        open_operations=0,
-        left=False,
-    )
-
-    def work(parameters, used):
-        sync = GradientSync(parameters, world, None)
-        sum(parameters[n].sum() * factor for n, factor in used.items()).backward()
-        sync.finish()
-
-    with ThreadPoolExecutor(len(uses)) as pool:
-        list(pool.map(work, replicas, uses))
+    open_sums = {}
+    syncs = [GradientSync(own, SimulatedExchange(len(uses), open_sums)) for own in replicas]
+    for own, used in zip(replicas, uses, strict=True):
+        sum(own[n].sum() * factor for n, factor in used.items()).backward()
+    sums = [sync.take() for sync in syncs]
+    for sync, own in zip(syncs, sums, strict=True):
+        sync.put(own)
     return [
         [None if p.grad is None else p.grad.tolist() for p in parameters]
         for parameters in replicas
@@ -271,4 +237,4 @@ def test_a_weight_that_one_replica_has_used_gets_its_gradient_in_all(bucket_byte
     replicas = [parameters(1, 2, 1, 1) for _ in range(2)]
     uses = [{0: 1.0, 1: 3.0}, {0: 0.5, 2: 2.0}]
     wanted = [[1.5], [3.0, 3.0], [2.0], None]
-    assert summed(replicas, uses, monkeypatch) == [wanted, wanted]
+    assert summed(replicas, uses) == [wanted, wanted]

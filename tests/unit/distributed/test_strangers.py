@@ -118,10 +118,7 @@ def test_a_stranger_who_sends_numbers_of_pairs_is_told_to_all(form_two):
     port, errors = form_two(lambda port: stranger(port, "sends"))
     for error in errors:
         assert isinstance(error, PeerLostError)
-        assert re.search(
-            rf"somebody else sent data to their ports: 127\.0\.0\.1:\d+ of user {os.getuid()}",
-            str(error),
-        )
+        assert re.search(rf"sent data .*: 127\.0\.0\.1:\d+ of user {os.getuid()}", str(error))
         assert "the connections are closed; start the training again" in str(error)
     ours = {each.local for each in own_sockets()}
     at_port = [each for each in own_sockets() if int(each.local_port, 16) == port]

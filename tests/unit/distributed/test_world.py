@@ -158,10 +158,10 @@ def test_replicas_of_a_stage_have_adjacent_ranks():
     ]
     assert by_rank("names") == [[name for _, _, name, _ in by_rank("place")]] * 4
     assert by_rank("process") == [
-        ["stage0-replica0", True, [0]],
-        ["stage0-replica1", True, [0]],
-        ["stage1-replica0", False, [1]],
-        ["stage1-replica1", False, [1]],
+        ["stage0-replica0", True, [(0, 0)]],
+        ["stage0-replica1", True, [(0, 1)]],
+        ["stage1-replica0", False, [(1, 0)]],
+        ["stage1-replica1", False, [(1, 1)]],
     ]
     assert by_rank("neighbours") == [[2, -2], [3, -1], [4, 0], [5, 1]]
 

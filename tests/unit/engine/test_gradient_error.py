@@ -23,7 +23,7 @@ from contract.small import (
     weights_of,
 )
 from hocket import Trainer, cross_entropy
-from hocket.errors import DataError, OptionError
+from hocket.errors import DataError
 from hocket.methods import ADL, BP, DGL, FDG, METHODS, GPipe, OneFOneB
 from hocket.remedies import T3
 
@@ -170,16 +170,3 @@ def test_a_stage_without_weights_compares_to_nothing():
     found = compared(FDG(), [nn.Flatten(), *mlp(1)], data(mlp, 2))
     assert (found[0, 0].cosine, found[0, 0].ratio) == (0.0, math.inf)
     assert exact(found[1, 0])
-
-
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        ({"gradient_error_every": 2}, "belong together"),
-        ({"on_gradient_error": print}, "belong together"),
-        ({"gradient_error_every": -1, "on_gradient_error": print}, "gradient_error_every"),
-    ],
-)
-def test_one_of_the_two_options_or_a_negative_interval_is_refused(options, said):
-    with pytest.raises(OptionError, match=said):
-        Trainer(mlp(1), optimizer=sgd, **options)

@@ -3,7 +3,7 @@
 import pytest
 from torch import nn
 
-from contract.small import LOCKSTEP, STAGES, data, mlp, sgd, train
+from contract.small import LOCKSTEP, STAGES, data, mlp, sgd, stepped, train
 from hocket import Trainer, unroll
 from hocket.methods import FDG, METHODS
 
@@ -70,8 +70,7 @@ def test_training_goes_on_after_it_was_finished_and_finishing_nothing_does_nothi
     trainer.prepare(batches[0][0])
     assert trainer.stages is stages
     assert trainer.finish() == []
-    for batch in batches[:3]:
-        trainer.step(*batch)
+    stepped(trainer, batches[:3])
     trainer.finish()
     assert trainer.finish() == []
     assert [trainer.step(*batch) is None for batch in batches[3:]] == [True, True, False]

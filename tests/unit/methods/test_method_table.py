@@ -1,8 +1,10 @@
 """Methods as text and objects: refusals, and the properties derived from their table."""
 
 import dataclasses
+import math
 import re
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
@@ -26,7 +28,7 @@ from hocket.methods import (
 )
 from hocket.methods.method import MemoryCount, Method, Replay
 from hocket.methods.registry import as_method, parse_method
-from hocket.signals import Delayed
+from hocket.signals import Delayed, Local, Reach, Similarity
 
 
 def table(**choices) -> Method:
@@ -98,7 +100,10 @@ def test_locks_are_those_of_the_literature():
 
 
 def test_memory_is_that_of_the_papers():
-    """DDG keeps K-k+1 graphs, FDG forward-first 2(K-k)+1; FR keeps inputs instead."""
+    """DDG keeps K-k+1 graphs, FDG forward-first 2(K-k)+1; FR keeps inputs instead.
+
+    GPipe holds M batches at every stage, 1F1B min(K-k, M).
+    """
     for k in range(4):
         assert DDG().memory(k, 4).graphs == 4 - k
         assert FDG(order="forward-first").memory(k, 4).graphs == 2 * (3 - k) + 1
@@ -107,38 +112,59 @@ def test_memory_is_that_of_the_papers():
         assert BP().memory(k, 4) == MemoryCount(graphs=1, inputs=1, versions=1)
         inputs = METHODS["dgl-async"](buffer=3).memory(k, 4).inputs
         assert inputs == (3 if k else 1)  # in front of the first stage is no buffer
+        for build, held in ((GPipe, 2), (OneFOneB, min(4 - k, 2))):
+            for recompute, graphs in ((False, held), (True, 1)):
+                memory = build(accumulate=2, recompute=recompute).memory(k, 4)
+                assert memory == MemoryCount(graphs=graphs, inputs=held, versions=1)
 
 
-@pytest.mark.parametrize("stages", [1, 2, 3, 4])
-@pytest.mark.parametrize("accumulate", [1, 2, 4])
-def test_flushed_pipelines_hold_the_batches_of_their_papers(stages, accumulate):
-    """GPipe holds M batches at every stage, 1F1B min(K-k, M)."""
-    for k in range(stages):
-        for build, held in ((GPipe, accumulate), (OneFOneB, min(stages - k, accumulate))):
-            memory = build(accumulate=accumulate).memory(k, stages)
-            assert memory == MemoryCount(graphs=held, inputs=held, versions=1)
-            again = build(accumulate=accumulate, recompute=True).memory(k, stages)
-            assert (again.graphs, again.inputs) == (1, held)
+SHRINKS = [0, -0.5, 1.5, math.nan, math.inf, True, "0.5"]
+SHRINK = r"shrink is .*; (use a number in \(0, 1\]|wanted a finite number)"
+SIMILARITIES = [-0.1, 1, 1.5, math.nan, math.inf, True]
+SIMILARITY = r"similarity is .*; use a number in \(0, 1\), or 0 to leave it off"
 
 
 @pytest.mark.parametrize(
-    ("choices", "told"),
+    ("build", "told"),
     [
-        ({"buffer": 0}, "buffer is 0; use a number of at least 1"),
-        ({"reuse": -1}, "reuse is -1; use a number of at least 0"),
-        ({"buffer": 2.5}, "buffer is 2.5; wanted a whole number"),
-        ({"reuse": 1.5}, "reuse is 1.5; wanted a whole number"),
+        *((partial(build, shrink=v), SHRINK) for build in (Delayed, FDG) for v in SHRINKS),
+        *((partial(DGL, similarity=v), SIMILARITY) for v in SIMILARITIES),
+        *((partial(Similarity, v), SIMILARITY) for v in SIMILARITIES),
+        (lambda: DNI(labels=1), "labels is 1; wanted true or false"),
+        (lambda: Local(width=0.0), "width is 0.0; use a number above 0"),
+        (lambda: Local(width=-1.0), "width is -1.0; use a number above 0"),
+        (lambda: Local(width=math.inf), "width is inf; wanted a finite number"),
+        (lambda: Local(width=math.nan), "width is nan; wanted a finite number"),
+        (lambda: Local(depth=-1), "depth is -1; use a number of at least 0"),
+        (lambda: Local(depth=1.5), "(?s)a local loss cannot be .*depth is 1.5; wanted a whole"),
+        (lambda: Local(head="cnn", depth=2), "'cnn' has no hidden .*width=1.0 and depth=2"),
+        (lambda: Local(head="cnn", width=2.0), "could change; leave them out, or use 'mlp'"),
+        (lambda: Local(depth=0, width=2.0), "depth=0 leaves no hidden layers that width=2.0"),
+        (lambda: Replay(buffer=0), "buffer is 0; use a number of at least 1"),
+        (lambda: Replay(reuse=-1), "reuse is -1; use a number of at least 0"),
+        (lambda: Replay(buffer=2.5), "buffer is 2.5; wanted a whole number"),
+        (lambda: Replay(reuse=1.5), "reuse is 1.5; wanted a whole number"),
+        (lambda: replace(FDG(), replay=Replay()), "the signal needs an answer for each batch"),
+        (lambda: DGL(reach=-1), "reach is -1; .* at least 1"),
+        (lambda: DGL(reach=1.5), "reach is 1.5; wanted a whole number"),
+        (lambda: DGL(backward_delay=2), "backward_delay=2 with reach=0"),
+        (lambda: build_method("dgl-async", reach=1), "'reach'"),
+        (lambda: replace(DGL(reach=2), linearize="invert"), "linearize='invert' with reach=2"),
+        (
+            lambda: replace(OneFOneB(), linearize="invert"),
+            "flush='alternate' with linearize='invert'",
+        ),
+        (lambda: replace(METHODS["dgl-async"](), signal=Reach(1)), "replay draws batches from"),
+        *(
+            (partial(DGL, infopro=weights), "give two numbers from 0 on")
+            for weights in ([1], [1, 1, 1, -1], [0, 0, 1, 1], [1, 1, 0, 0])
+        ),
+        (lambda: DGL(similarity=0.5, infopro=[1, 1, 1, 1]), r"similarity=0.5 with infopro"),
     ],
-    ids=str,
 )
-def test_an_impossible_replay_is_refused(choices, told):
+def test_options_of_signals_and_replays_that_cannot_be_are_refused(build, told):
     with pytest.raises(OptionError, match=told):
-        Replay(**choices)
-
-
-def test_a_signal_that_needs_an_answer_cannot_draw_from_a_buffer():
-    with pytest.raises(OptionError, match="the signal needs an answer for each batch"):
-        replace(FDG(), replay=Replay())
+        build()
 
 
 def test_a_method_may_be_text():

@@ -3,14 +3,11 @@
 import re
 
 import pytest
-from torch import nn
 
-from contract.resumed import all_of, differences, resumable
 from contract.small import data, different, mlp, sgd, train
-from contract.worlds import Case, trained
 from hocket import Trainer
 from hocket.errors import OptionError
-from hocket.methods import ADL, BP, DDG, DGL, FDG, METHODS, PipeDream, PipeDream2BW
+from hocket.methods import ADL, BP, DDG, DGL, FDG, METHODS, OneFOneB, PipeDream, PipeDream2BW
 from hocket.methods.simulated.delays import parse_extra_delay, with_extra_delay, with_staleness
 from hocket.program import unroll
 from hocket.runs.build import build_run_method
@@ -103,24 +100,6 @@ def test_profiles_of_methods_are_these_methods(profile, same):
     assert different(ours.state, theirs.state) == []
 
 
-def test_a_deeper_pipeline_needs_no_finer_cut():
-    """Bit-equal to five stages, three of which have no weights."""
-    few = mlp(2)
-    first, last = mlp(2)
-    deep = [first, *(nn.Sequential(nn.Identity()) for _ in range(3)), last]
-    train(DDG(), deep, data(mlp, 12))
-    train(with_staleness(DDG(), (4, 0)), few, data(mlp, 12))
-    wanted = [p for stage in deep for p in stage.parameters()]
-    assert different(wanted, [p for stage in few for p in stage.parameters()]) == []
-
-
-def test_a_training_resumes_with_it(tmp_path):
-    case = resumable(Case("ddg", "conv", profile=(4, 1, 0)))
-    whole, checkpoints = all_of(case, 3, tmp_path)
-    for place in checkpoints[::2]:
-        assert not differences(whole, trained(case, 3, resume=place)), place.name
-
-
 def test_locks_memory_and_delays_follow_from_it():
     method = with_staleness(FDG(), (5, 2, 0))
     assert [method.delay(k, 3) for k in range(3)] == [5, 2, 0]
@@ -130,20 +109,20 @@ def test_locks_memory_and_delays_follow_from_it():
     assert with_staleness(FDG(), (1000, 0)).delay(0, 2) == 1000
 
 
-@pytest.mark.parametrize("profile", [(), (1,), (1, 2, 0), (0, -1, 0), (1001, 0)])
-def test_what_no_gradient_could_do_is_refused(profile):
-    said = f"staleness is {list(profile)}; write numbers of updates that fall to 0 at the last"
-    with pytest.raises(OptionError, match=re.escape(said)):
-        with_staleness(DDG(), profile)
+IMPOSSIBLE = [(), (1,), (1, 2, 0), (0, -1, 0), (1001, 0)]
+WITHOUT = [DGL(), ADL(), PipeDream(hold="vertical"), METHODS["dgl-async"](), OneFOneB()]
 
 
 @pytest.mark.parametrize(
-    "method", [DGL(), ADL(), PipeDream(hold="vertical"), METHODS["dgl-async"]()]
+    ("method", "profile", "said"),
+    [
+        *((DDG(), p, f"staleness is {list(p)}; write numbers of updates") for p in IMPOSSIBLE),
+        *((m, (1, 0), f"and method '{m.name}' has none to choose: that n") for m in WITHOUT),
+    ],
 )
-def test_a_method_without_a_staleness_to_choose_is_refused(method):
-    said = f"and method '{method.name}' has none to choose: that needs gradients from the next"
+def test_what_no_gradient_could_do_is_refused(method, profile, said):
     with pytest.raises(OptionError, match=re.escape(said)):
-        with_staleness(method, (1, 0))
+        with_staleness(method, profile)
 
 
 @pytest.mark.parametrize("profile", [(0,), *PROFILES])

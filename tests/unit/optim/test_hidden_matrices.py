@@ -10,7 +10,7 @@ from torch import nn
 from torch.optim import AdamW, Muon
 from torch.optim.lr_scheduler import StepLR
 
-from contract.small import different, far
+from contract.small import different, far, stepped
 from hocket import Trainer, zoo
 from hocket.errors import OptionError
 from hocket.methods import FDG
@@ -104,8 +104,7 @@ def test_a_training_on_stages_resumes_also_on_others(tmp_path, build, method, st
         whole.step(*batch)
     resumed = trainer(networks[1], stages)
     resumed.resume(tmp_path)
-    for batch in texts(8)[5:]:
-        resumed.step(*batch)
+    stepped(resumed, texts(8)[5:])
     assert different(networks[0].parameters(), networks[1].parameters()) == []
     states = [s for stage in whole.stages for s in stage.updater.optimizer.state.values()]
     assert len(states) == len(list(networks[0].parameters()))

@@ -124,8 +124,7 @@ def test_a_limit_of_memory_moves_the_cut_and_one_that_nothing_fits_is_refused():
     assert fastest_cut(costs, [Device()] * 2) == [1]
     assert fastest_cut(costs, [Device(memory_limit_mib=4.0)] * 2) == [0]
     assert fastest_cut(costs, [Device(memory_limit_mib=6.0), Device()]) == [1]
-    told = "stage 0 needs 3 MiB and has 2 MiB, stage 1 needs 3 MiB and has 2.5 MiB; allow that"
-    with pytest.raises(CutError, match=told):
+    with pytest.raises(CutError, match=r"needs 3 MiB and has 2 MiB, stage 1 .* 2.5 MiB"):
         fastest_cut(costs, [Device(memory_limit_mib=2.0), Device(memory_limit_mib=2.5)])
 
 
@@ -305,9 +304,6 @@ def test_only_methods_that_wait_for_each_packet_have_stages_of_less_work_at_a_la
 def test_a_layer_of_a_sequence_with_most_of_the_work_is_named():
     backbone = Chain(nn.Linear(32, 32) for _ in range(4))
     network, sample = nn.Sequential(backbone, nn.Linear(32, 2)), torch.randn(2, 32)
-    text = (
-        r"not inside layer '0', .*; name modules inside it, such as Plan\(\('0.layers.1',\)\)"
-    )
-    with pytest.warns(UserWarning, match=text):
+    with pytest.warns(UserWarning, match=r"not inside layer '0', .*Plan\(\('0.layers.1'"):
         cutting.cut(network, stages=2, sample=sample)
     cutting.cut(network, stages=Plan(("0.layers.2",)), sample=sample)

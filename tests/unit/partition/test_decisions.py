@@ -112,10 +112,7 @@ def test_only_discrete_inputs_are_sent_along_and_only_if_something_needs_them():
 def test_an_output_whose_structure_depends_on_floats_is_refused(padded):
     sample = batch(5, padded=padded)
     sample["mask"] = sample["mask"].float()
-    text = (
-        "module 'factory' cannot be left out .* its structure or its shapes depend on numbers"
-    )
-    with pytest.raises(CutError, match=text):
+    with pytest.raises(CutError, match=r"'factory' cannot be left out .* shapes depend"):
         cut(Masked(), stages=Plan(("layers.2",)), sample=sample)
 
 
@@ -178,6 +175,5 @@ def test_a_function_that_needs_numbers_before_a_stage_is_named_with_its_line():
             counts = torch.repeat_interleave(x.detach().argmax(-1))
             return self.second(x) + counts.sum()
 
-    text = r"cannot leave out .*: repeat_interleave \(.*test_decisions.py, line \d+\) needs"
-    with pytest.raises(CutError, match=text):
+    with pytest.raises(CutError, match=r"repeat_interleave \(.*test_decisions.py, line \d+\)"):
         cut(Cells(), stages=Plan(("second",)), sample=torch.randn(3, 4))

@@ -49,14 +49,6 @@ def test_a_network_can_be_cut_at_any_single_cut_point(make):
 
 
 @every
-def test_one_stage_is_the_network(make):
-    network, sample = make()
-    (stage,) = cut(network, stages=1, sample=sample)
-    pairs = zip(stage.parameters(), network.parameters(), strict=True)
-    assert all(actual is weight for actual, weight in pairs)
-
-
-@every
 def test_batches_can_have_another_size_than_the_sample(make):
     network, sample = make()
     stages = cut(network, stages=2, sample=sample)

@@ -124,18 +124,13 @@ def test_plans_of_other_networks_and_impossible_cuts_are_refused():
     text = refused(network, sample, plan=("layer1", "head"))
     assert "the plan is for another network" in text
     assert "it cuts before layer 'layer1', and there is no such module" in text
-    assert "not before 'stem': the network begins with it" in refused(
-        network, sample, ("stem",)
-    )
-    assert "it begins where 'blocks.1' does; cut before that" in refused(
-        network, sample, ("blocks.1.fc1",)
-    )
-    assert "not before 'blocks': it is not called in the forward" in refused(
-        network, sample, ("blocks",)
-    )
-    assert "'head' comes before 'blocks.1' in the plan, but not in the forward" in refused(
-        network, sample, ("head", "blocks.1")
-    )
+    for cuts, said in (
+        (("stem",), "not before 'stem': the network begins with it"),
+        (("blocks.1.fc1",), "it begins where 'blocks.1' does; cut before that"),
+        (("blocks",), "not before 'blocks': it is not called in the forward"),
+        (("head", "blocks.1"), "'head' comes before 'blocks.1' in the plan, but not in the f"),
+    ):
+        assert said in refused(network, sample, cuts)
 
 
 def test_a_module_that_is_only_called_in_training_is_no_cut_point():
@@ -157,8 +152,7 @@ def test_a_module_that_is_only_called_in_training_is_no_cut_point():
     ids=["a network", "a sequence", "a sequence and a plan"],
 )
 def test_a_sample_that_the_network_does_not_take_is_refused(network, stages, where):
-    expected = rf"does not take the sample, of shape \(2, 7\): {where}mat1 and .*; pass a batch"
-    with pytest.raises(CutError, match=expected):
+    with pytest.raises(CutError, match=rf"sample, of shape \(2, 7\): {where}mat1 and .*; pass"):
         cut(network, stages=stages, sample=torch.ones(2, 7))
 
 
@@ -178,9 +172,7 @@ class Overwrites(Pair):
     ids=["own", "chain"],
 )
 def test_a_network_whose_own_backward_fails_is_told_from_one_that_takes_no_sample(network):
-    told = (
-        r"whose backward fails without a cut as well: .*inplace operation.*loss\.backward\(\)"
-    )
+    told = r"whose backward fails without a cut as well: .*inplace .*loss\.backward\(\)"
     with pytest.raises(CutError, match=rf"(?s)cannot cut a {type(network).__name__} {told}"):
         cut(network, stages=2, sample=torch.ones(2, 4))
 
@@ -264,8 +256,7 @@ def test_other_sizes_than_those_of_the_sample_are_refused_if_the_forward_reads_t
     stages = cut(network, stages=2, sample=torch.ones(2, 1, 6))
     assert torch.equal(run_stages(stages, torch.ones(5, 1, 6)), network(torch.ones(5, 1, 6)))
     if reads:
-        told = r"received a tensor of shape \(2, 2, 9\), and was cut"
-        with pytest.raises(CutError, match=told):
+        with pytest.raises(CutError, match=r"received a tensor of shape \(2, 2, 9\), and was"):
             run_stages(stages, longer)
     else:
         assert torch.equal(run_stages(stages, longer), network(longer))

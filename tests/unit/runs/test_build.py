@@ -124,13 +124,10 @@ MATRICES = {"weight_decay_on": "matrices"}
         *(
             (build_optimizer_factory, {"optimizer": optimizer} | more, said)
             for optimizer, more, said in (
-                (
-                    "Adam:lr=0.01,betas=[0.9]",
-                    {},
-                    "(?s)PyTorch refuses.*list index out of range",
-                ),
+                ("Adam:lr=0.01,betas=[0.9]", {}, "(?s)PyTorch refuses.*list index out"),
                 ("AdmW", {}, "did you mean 'AdamW'"),
                 ("SGD:lr=1,nesterov=maybe", {}, "nesterov is 'maybe'"),
+                ("SGD", {}, "SGD:lr=0.05"),
                 ("SGD:lrr=1", {}, "(?s)SGD:lrr=1.*argument 'lrr'"),
                 ("SGD:lr=-1", {}, "Invalid learning rate"),
                 ("Optimizer", {}, "'Optimizer'"),

@@ -1,14 +1,11 @@
 """A run is resolved at once: its parts, or one error with all that is wrong."""
 
 import sys
-from dataclasses import fields
 from types import ModuleType
 
 import pytest
 
 from hocket.errors import OptionError
-from hocket.methods import FDG
-from hocket.options.common_options import CommonOptions
 from hocket.runs.config import RunConfig
 from hocket.runs.resolve import TRACKERS, ResolvedRun, parse_trackers
 from hocket.runs.train import train
@@ -38,17 +35,6 @@ def test_everything_that_is_wrong_is_told_at_once():
         ResolvedRun.from_config(RunConfig(network="mlpp"))
 
 
-def test_what_a_run_has_in_common_with_a_trainer_is_passed_on():
-    config = RunConfig(clip="batch:0.5", seed=7, precision="bf16", timeout_s=5.0, updates=9)
-    run = ResolvedRun.from_config(config)
-    for field in fields(CommonOptions):
-        assert getattr(run.options, field.name) == getattr(config, field.name)
-    assert (run.method, run.stages) == (FDG(), 2)
-    assert (run.budget.epochs, run.budget.updates) == (None, 9)
-    assert not run.options.resumable
-    assert ResolvedRun.from_config(RunConfig(checkpoint_every=5)).options.resumable
-
-
 def test_a_format_whose_package_is_missing_is_refused_before_the_training(monkeypatch):
     monkeypatch.setitem(sys.modules, "safetensors.torch", None)
     with pytest.raises(OptionError, match="weights_format 'safetensors' needs the package"):
@@ -65,6 +51,7 @@ def test_a_format_whose_package_is_missing_is_refused_before_the_training(monkey
         ("comet", "log_to is 'comet'; use 'wandb' or 'mlflow'"),
         ("wandb,wandb", "log_to is 'wandb,wandb'; name each once"),
         ("", "log_to is ''; use"),
+        ("tensorboard", "--tensorboard"),
     ],
 )
 def test_other_names_are_refused(text, said):

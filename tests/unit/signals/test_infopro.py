@@ -3,41 +3,13 @@
 import pytest
 import torch
 from torch import nn
-from torch.nn import functional as F
 
 from contract.small import conv, data, mlp, sgd, train
 from hocket import Trainer
 from hocket.errors import OptionError
 from hocket.methods import DGL, build_method
-from hocket.signals import InfoPro
-from hocket.signals.losses import cross_entropy
-from hocket.signals.signal import LaterLayers, SignalInput
 from hocket.transport.mailbox import Mailbox
 from hocket.transport.replay_buffer import ReplayBuffer
-
-
-@pytest.mark.parametrize(
-    ("stage", "stages", "weights"),
-    [(0, 2, (6, 0)), (0, 4, (6, 0)), (1, 4, (3.5, 1)), (2, 4, (1, 2))],
-)
-def test_both_weights_change_linearly_from_the_first_stage_to_the_last(stage, stages, weights):
-    signal = InfoPro((6, 0, 1, 2))
-    network = signal.build_network((4, 3, 3), (5,), LaterLayers(input_shape=(3, 6, 6)))
-    network.eval()
-    h, x, y = torch.randn(2, 4, 3, 3), torch.randn(2, 3, 6, 6), torch.tensor([1, 4])
-    found = signal.backward_roots(
-        network, SignalInput(h, y, (None,), cross_entropy, stage, stages, x)
-    )
-    parts = F.mse_loss(network["decoder"](h), x), cross_entropy(network["head"](h), y)
-    torch.testing.assert_close(found.loss, weights[0] * parts[0] + weights[1] * parts[1])
-
-
-def test_two_weights_are_those_of_every_stage():
-    one, other = InfoPro((5, 1)), InfoPro((5, 1, 5, 1))
-    h, x, y = torch.randn(2, 4, 3, 3), torch.randn(2, 3, 6, 6), torch.tensor([1, 4])
-    network = one.build_network((4, 3, 3), (5,), LaterLayers(input_shape=(3, 6, 6))).eval()
-    given = SignalInput(h, y, (None,), cross_entropy, 1, 4, x)
-    assert one.backward_roots(network, given).loss == other.backward_roots(network, given).loss
 
 
 def test_the_head_starts_as_it_would_alone():
@@ -96,17 +68,6 @@ def test_its_bytes_count_in_a_replay_buffer(monkeypatch):
         sizes[bool(options)] = first.arrived_bytes / first.arrived
     (x, _), *_ = data(conv, 1)
     assert sizes[True] - sizes[False] == x.nbytes
-
-
-@pytest.mark.parametrize("weights", [[1], [1, 1, 1, -1], [0, 0, 1, 1], [1, 1, 0, 0]], ids=str)
-def test_impossible_weights_are_refused(weights):
-    with pytest.raises(OptionError, match="give two numbers from 0 on"):
-        DGL(infopro=weights)
-
-
-def test_two_local_losses_are_refused():
-    with pytest.raises(OptionError, match=r"similarity=0.5 with infopro=\[1, 1, 1, 1\]"):
-        DGL(similarity=0.5, infopro=[1, 1, 1, 1])
 
 
 def test_vectors_are_refused():

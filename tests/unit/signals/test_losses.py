@@ -116,7 +116,7 @@ def test_a_device_that_nobody_waits_for_has_the_same_loss(targets, shape):
     assert torch.equal(ours.grad, theirs.grad)
 
 
-@pytest.mark.parametrize("dtype", [torch.uint8, torch.int8, torch.int16])
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int8, torch.int16, torch.int32])
 @pytest.mark.parametrize("classes", [128, 256, 300])
 def test_targets_of_few_bits_are_those_classes(dtype, classes):
     """Numbers of classes, and -100, do not fit into all of the types."""
@@ -124,6 +124,8 @@ def test_targets_of_few_bits_are_those_classes(dtype, classes):
     scores = F.one_hot(targets, classes).float()
     assert count_errors(scores, targets.to(dtype)) == (0, 2)
     assert count_errors(scores.roll(1), targets.to(dtype)) == (2, 2)
+    assert cross_entropy(scores, targets.to(dtype)) == cross_entropy(scores, targets)
+    assert cross_entropy(scores, targets.bool()) == cross_entropy(scores, targets.bool().long())
 
 
 @pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.int8])
@@ -176,9 +178,7 @@ def test_an_error_inside_a_loss_names_the_shapes_it_was_called_with():
     scores = SCORES_BC.clone().requires_grad_()
     with pytest.raises(RuntimeError, match="must match") as caught:
         compute_loss(lambda o, t: (o - t).square().mean(), scores, torch.zeros(6, 3))
-    assert caught.value.__notes__ == [
-        "(the loss was called with an output of shape (6, 4) and targets of shape (6, 3))"
-    ]
+    assert "an output of shape (6, 4) and targets of shape (6, 3)" in caught.value.__notes__[0]
 
 
 @pytest.mark.parametrize("scores", [SCORES_BC, SCORES_BTC])

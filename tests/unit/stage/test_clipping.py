@@ -1,16 +1,15 @@
 """A gradient is clipped stage by stage, with the bits of PyTorch's own clipping."""
 
 import re
-from functools import partial
 
 import pytest
 import torch
 from torch import nn
 from torch.nn.utils import clip_grad_norm_
 
-from contract.small import METHODS, copied, data, different, mlp, sgd, train
+from contract.small import copied, data, different, mlp, sgd, train
 from hocket import Trainer, cross_entropy
-from hocket.errors import CheckpointError, OptionError
+from hocket.errors import OptionError
 from hocket.methods import ADL, BP
 from hocket.stage.update.clipping import Clipping, as_clipping
 
@@ -49,24 +48,15 @@ def clipped_loop(modules, accumulate, clip, each):
 
 @pytest.mark.parametrize("accumulate", [1, 2])
 @pytest.mark.parametrize("each", ["update", "batch"])
-def test_it_is_what_a_plain_loop_does_to_each_stage(each, accumulate):
-    """Bit-equal."""
+@pytest.mark.parametrize("norm", [0.1, 1e6])
+def test_it_is_what_a_plain_loop_does_to_each_stage(norm, each, accumulate):
+    """Bit-equal; the larger norm is never reached."""
     modules = mlp(2)
     plain = copied(modules)
-    clip = 0.1 if each == "update" else "batch:0.1"
+    clip = norm if each == "update" else f"batch:{norm}"
     fitted(modules, BP(accumulate=accumulate), clip=clip)
-    clipped_loop(plain, accumulate, 0.1, each)
+    clipped_loop(plain, accumulate, norm, each)
     pairs = zip(modules, plain, strict=True)
-    assert [d for a, b in pairs for d in different(a.parameters(), b.parameters())] == []
-
-
-@pytest.mark.parametrize("name", METHODS)
-def test_a_norm_that_nothing_reaches_changes_no_bit(name):
-    modules = mlp(2)
-    unlimited = copied(modules)
-    fitted(modules, METHODS[name](), clip=1e6)
-    fitted(unlimited, METHODS[name]())
-    pairs = zip(modules, unlimited, strict=True)
     assert [d for a, b in pairs for d in different(a.parameters(), b.parameters())] == []
 
 
@@ -139,12 +129,3 @@ def test_what_is_no_norm_of_a_stage_is_refused(value):
     for low in (0, -1.0, "batch:0"):
         with pytest.raises(OptionError, match="use a norm above 0, or none"):
             as_clipping(low)
-
-
-def test_a_training_resumes_with_its_own(tmp_path):
-    build = partial(Trainer, stages=None, optimizer=sgd, resumable=True)
-    first = build(mlp(2), clip=1.0)
-    first.step(*BATCHES[0])
-    first.save(tmp_path)
-    with pytest.raises(CheckpointError, match=re.escape("clip is batch:1.0, and was 1.0")):
-        build(mlp(2), clip="batch:1.0").resume(tmp_path)

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.nn.utils import parametrizations
 
-from contract.small import Recurrent, data, different, mlp, sgd, train
+from contract.small import Recurrent, data, different, mlp, sgd, stepped, train
 from hocket import Trainer
 from hocket.errors import LinearizeError, OptionError
 from hocket.methods import FDG
@@ -152,8 +152,7 @@ def test_a_repeated_forward_draws_the_numbers_of_the_first(draw):
     trainer.prepare(batches[0][0])
     drawn.clear()
     states = torch.get_rng_state(), random.getstate(), str(numpy.random.get_state())
-    for batch in batches:
-        trainer.step(*batch)
+    stepped(trainer, batches)
     trainer.finish()
     assert len(drawn) == 12
     assert sorted(drawn[0::2] + drawn[1::2]) == sorted(2 * list(set(drawn)))

@@ -92,8 +92,7 @@ def test_an_action_without_its_packet_is_refused(method, kind):
 @pytest.mark.parametrize("flags", [(), (True,), (True, False, True)])
 def test_an_activation_that_does_not_tell_of_each_tensor_is_refused(flags):
     packet = Activation(7, 0, (torch.ones(2), torch.ones(2)), flags, None)
-    words = f"activation 7 has 2 tensors, and tells of {len(flags)} whether they are diff"
-    with pytest.raises(PacketError, match=words):
+    with pytest.raises(PacketError, match=f"has 2 tensors, and tells of {len(flags)} whether"):
         graph_leaves(packet)
 
 

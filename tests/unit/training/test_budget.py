@@ -3,7 +3,7 @@
 import pytest
 
 from contract.resumed import all_of, differences, resumable
-from contract.small import LOCKSTEP, data, different, mlp, sgd
+from contract.small import LOCKSTEP, data, mlp, sgd, stepped
 from contract.worlds import Case, trained
 from hocket import Checkpoints, Trainer
 from hocket.errors import OptionError
@@ -39,18 +39,6 @@ def test_every_stage_makes_as_many_updates(name, options):
     _, events, history = fitted(METHODS[name](**options), updates=4)
     assert [updates_of(events, stage) for stage in range(3)] == [4, 4, 4]
     assert history[-1].updates == 4
-
-
-@pytest.mark.parametrize("updates", [1, 5, 8])
-def test_so_many_batches_enter_as_the_updates_take(updates):
-    """Bit-equal to the same batches as an epoch."""
-    weights, events, history = fitted(ADL(accumulate=2), updates=updates)
-    entered = {e.action.batch for e in events}
-    assert len(entered) == 2 * updates
-    assert sum(epoch.samples for epoch in history) == 4 * 2 * updates
-    endless = BATCHES * updates
-    alone, _, _ = fitted(ADL(accumulate=2), endless[: 2 * updates], epochs=1)
-    assert different(weights, alone) == []
 
 
 def test_a_drained_epoch_updates_with_what_is_left():
@@ -202,8 +190,7 @@ def test_a_group_that_was_begun_before_counts_for_the_next_updates(name, before)
     if before == "fit":
         trainer.fit(BATCHES[:2], epochs=1, progress=False)
     else:
-        for batch in BATCHES[:2]:
-            trainer.step(*batch)
+        stepped(trainer, BATCHES[:2])
     done = [stage.updater.version for stage in trainer.stages]
     history = trainer.fit(BATCHES, updates=2, progress=False)
     made = [stage.updater.version for stage in trainer.stages]
@@ -212,9 +199,7 @@ def test_a_group_that_was_begun_before_counts_for_the_next_updates(name, before)
 
 
 def test_a_group_that_finish_completes_counts_for_none_later():
-    trainer = Trainer(mlp(3), method=ADL(accumulate=4), optimizer=sgd)
-    for batch in BATCHES:
-        trainer.step(*batch)
+    trainer = stepped(Trainer(mlp(3), method=ADL(accumulate=4), optimizer=sgd), BATCHES)
     trainer.finish()
     assert [stage.updater.version for stage in trainer.stages] == [2, 2, 2]
     trainer.fit(BATCHES, updates=2, progress=False)

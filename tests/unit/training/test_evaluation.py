@@ -11,7 +11,6 @@ from torch.utils.data import DataLoader, TensorDataset
 from torchmetrics import MetricCollection
 from torchmetrics.classification import MulticlassAccuracy
 
-import hocket
 from contract.small import data, different, mlp, sgd
 from hocket import Trainer
 from hocket.distributed.launching.launch import launch
@@ -142,14 +141,6 @@ def test_a_single_score_has_a_loss_of_all_samples_and_no_error():
     expected = torch.stack([binary(network(x), y) for x, y in batches]).mean()
     assert result.error is None
     assert result.loss == pytest.approx(expected.item())
-
-
-@pytest.mark.parametrize("dtype", [torch.int32, torch.int16, torch.bool])
-def test_targets_may_be_integers_of_any_type(dtype):
-    scores, targets = torch.randn(4, 3), torch.tensor([0, 1, 1, 0])
-    assert torch.equal(
-        hocket.cross_entropy(scores, targets.to(dtype)), hocket.cross_entropy(scores, targets)
-    )
 
 
 BOXES = [

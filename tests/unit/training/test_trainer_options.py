@@ -13,13 +13,10 @@ import torch
 from lion_pytorch import Lion
 from torch import nn, optim
 
-from contract.small import data, different, mlp, sgd, train
+from contract.small import data, different, mlp, sgd, stepped, train
 from hocket import Plan, Trainer
 from hocket.errors import DataError, HocketError, OptionError
 from hocket.methods import FDG, build_method, parse_method
-from hocket.runs.build import build_optimizer_factory
-from hocket.runs.config import RunConfig
-from hocket.runs.resolve import parse_trackers
 from hocket.stage.training_options import TrainingOptions
 from hocket.training import trainer as trainer_module
 from hocket.training.callback import Callback
@@ -106,12 +103,7 @@ def test_shrink_warns_of_the_optimizers_whose_steps_do_not_depend_on_it(optimize
     ("method", "stages", "optimizer", "told"),
     [
         ("fdg+t1", 2, sgd, "t1 changes nothing: on 2 stages of 'fdg'"),
-        (
-            "paci+staleness-rate+t1",
-            4,
-            sgd,
-            "staleness-rate and t1 changes nothing: on 4 stages",
-        ),
+        ("paci+staleness-rate+t1", 4, sgd, "staleness-rate and t1 changes nothing: on 4"),
         ("fdg+t1", 3, sgd, None),
         ("ddg:linearize=live+predict", 1, sgd, "predict changes nothing: on 1 stage of 'ddg'"),
         *(
@@ -170,14 +162,6 @@ def test_low_precision_computes_low_and_keeps_weights_high(linearize):
     assert 0 < score.loss < 10
 
 
-def test_live_in_low_precision_is_refused():
-    modules = [nn.Linear(5, 5), nn.Linear(5, 3)]
-    method = FDG(linearize="live")
-    trainer = Trainer(modules, method=method, optimizer=sgd, precision="bf16")
-    with pytest.raises(OptionError, match="precision 'bf16' computes with copies"):
-        trainer.prepare(data(mlp, 1)[0][0].float())
-
-
 def test_a_history_tells_losses_samples_and_staleness():
     trainer = Trainer(mlp(3), method=FDG(epoch_end="drain"), optimizer=sgd)
     history = trainer.fit(data(mlp, 9, last=2), data(mlp, 2), epochs=2, progress=False)
@@ -196,9 +180,7 @@ def test_a_history_tells_losses_samples_and_staleness():
 )
 @pytest.mark.parametrize("steps", [0, 3])
 def test_a_trainer_is_not_copied(duplicate, steps):
-    trainer = Trainer(mlp(2), optimizer=sgd)
-    for batch in data(mlp, steps):
-        trainer.step(*batch)
+    trainer = stepped(Trainer(mlp(2), optimizer=sgd), data(mlp, steps))
     with pytest.raises(HocketError, match="a trainer cannot be copied"):
         duplicate(trainer)
 
@@ -217,9 +199,7 @@ def test_weights_that_are_replaced_after_the_first_batch_are_told():
 @pytest.mark.parametrize("ends_epochs", [False, True])
 def test_a_loop_without_ends_of_epochs_hears_that_its_scheduler_stands_still(ends_epochs):
     schedule = partial(optim.lr_scheduler.StepLR, step_size=1)
-    trainer = Trainer(mlp(2), optimizer=sgd, scheduler=schedule)
-    for batch in data(mlp, 4):
-        trainer.step(*batch)
+    trainer = stepped(Trainer(mlp(2), optimizer=sgd, scheduler=schedule), data(mlp, 4))
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         if ends_epochs:
@@ -319,15 +299,12 @@ REFUSALS = {
         lambda: prepared(optimizer=Nothing),
         "Nothing, has weights without a rate 'lr'",
     ),
-    "function": (lambda: prepared(lambda x: x, stages=2), "give a module, or a list"),
     "meta": (lambda: prepared(nn.Linear(2, 2, device="meta")), "device is 'meta'"),
     "inference": (lambda: prepared(of_inference()), "built in inference_mode"),
     "callback": (
         lambda: Trainer(mlp(2), optimizer=sgd).fit([], epochs=1, callbacks=[Callback]),
         "Callback'>; give an object of a class",
     ),
-    "tensorboard": (lambda: parse_trackers("tensorboard"), "--tensorboard"),
-    "SGD": (lambda: build_optimizer_factory(RunConfig(optimizer="SGD")), "SGD:lr=0.05"),
 }
 
 

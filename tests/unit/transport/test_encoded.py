@@ -59,8 +59,7 @@ def test_the_error_of_zeros_is_zero():
 def test_a_width_that_a_codec_cannot_divide_is_refused_with_its_edge():
     trainer = Trainer(mlp(3), method=DGL(), optimizer=sgd, codec=VQ(groups=7, codes=2))
     ((x, y),) = data(mlp, 1)
-    told = r"the edge from stage 0 to stage 1 .* into 7 groups; .*: 1, .*\n.stage 0, batch 0"
-    with pytest.raises(OptionError, match=told):
+    with pytest.raises(OptionError, match=r"stage 0 to stage 1 .* into 7 groups; .*\n.stage 0"):
         trainer.step(x, y)
 
 

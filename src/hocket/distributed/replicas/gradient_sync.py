@@ -15,7 +15,7 @@ from torch import Tensor, distributed, nn
 
 from hocket.distributed import wire
 from hocket.distributed.replicas.buckets import Work, build_buckets
-from hocket.distributed.world.membership import Group
+from hocket.distributed.replicas.exchange import Exchange
 from hocket.distributed.world.world import World
 
 ACTIVITY = "summing gradients over the replicas"
@@ -47,13 +47,11 @@ class GradientSync:
 
     Args:
         parameters: Parameters whose gradients are summed; the same in all replicas.
-        world: This process among the others.
-        group: Process group of the replicas of this stage.
+        exchange: Exchange with the other replicas.
     """
 
-    def __init__(self, parameters: Sequence[nn.Parameter], world: World, group: Group) -> None:
-        self._world = world
-        self._group = group
+    def __init__(self, parameters: Sequence[nn.Parameter], exchange: Exchange) -> None:
+        self._exchange = exchange
         self._buckets = build_buckets(parameters)
         self._bucket_of = {p: bucket for bucket in self._buckets for p in bucket}
         self._reset()
@@ -66,13 +64,9 @@ class GradientSync:
         handles = [p.register_post_accumulate_grad_hook(hook) for p in parameters]
         weakref.finalize(self, lambda: [handle.remove() for handle in handles])
 
-    def finish(self) -> None:
-        """Wait until every gradient is the sum over the replicas."""
-        self.put(self.take())
-
     def take(self) -> list[BucketSum]:
         """Return the sums of the gradients of this backward, all of which are under way."""
-        with self._world.replica_collective(ACTIVITY):
+        with self._exchange.reporting(ACTIVITY):
             while self._next < len(self._buckets):
                 self._reduce_next_bucket()
         taken = self._pending
@@ -82,7 +76,7 @@ class GradientSync:
     def wait(self, sums: Sequence[BucketSum]) -> None:
         """Wait until sums have arrived."""
         works = [each.work for each in sums if each.work is not None]
-        self._world.complete(works, self._group, ACTIVITY)
+        self._exchange.complete(works, ACTIVITY)
         for each in sums:
             each.work = None
 
@@ -116,7 +110,7 @@ class GradientSync:
         self._next = 0
 
     def _on_gradient(self, parameter: nn.Parameter) -> None:
-        if self._world.left:
+        if self._exchange.left:
             return  # the parameters are trained by something else
         self._missing[id(self._bucket_of[parameter])] -= 1
         # In the order of the buckets, so that all replicas sum the same ones.
@@ -141,9 +135,7 @@ class GradientSync:
             for p in bucket
         ]
         flat = torch.cat([*parts, used])
-        self._world.open_operations += 1
-        work = distributed.all_reduce(flat, group=self._group, async_op=True)
-        self._pending.append(BucketSum(bucket, flat, here, work))
+        self._pending.append(BucketSum(bucket, flat, here, self._exchange.add_up(flat)))
 
 
 @torch.no_grad()

@@ -8,12 +8,11 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch import Tensor, distributed, nn
+from torch import Tensor, nn
 
 from hocket.distributed.replicas.buckets import Work, build_buckets
+from hocket.distributed.replicas.exchange import Exchange
 from hocket.distributed.replicas.meet import Meet
-from hocket.distributed.world.membership import Group
-from hocket.distributed.world.world import World
 
 OWN_PART = 0.5
 """Part of its own weights that a replica keeps where the common ones come some updates later,
@@ -28,16 +27,15 @@ class Meetings:
     Args:
         parameters: Weights of the stage, the same in all replicas at the beginning.
         meet: Times and outer step of the meetings.
-        world: This process among the others.
-        group: Process group of the replicas of this stage.
+        exchange: Exchange with the other replicas.
     """
 
     def __init__(
-        self, parameters: Sequence[nn.Parameter], meet: Meet, world: World, group: Group
+        self, parameters: Sequence[nn.Parameter], meet: Meet, exchange: Exchange
     ) -> None:
         self._meet = meet
         self._fragments = [
-            Fragment(parameters[number :: meet.fragments], meet, world, group)
+            Fragment(parameters[number :: meet.fragments], meet, exchange)
             for number in range(meet.fragments)
         ]
 
@@ -46,8 +44,8 @@ class Meetings:
         for fragment in self._fragments:
             fragment.begin()
 
-    def after_update(self, updates: int) -> None:
-        """Let the fragments meet that are due, and apply results that are.
+    def begin(self, updates: int) -> None:
+        """Let the fragments begin to meet that are due after an update.
 
         Args:
             updates: Number of updates that the weights have seen.
@@ -58,16 +56,25 @@ class Meetings:
             # The last fragment meets after `every` updates, and the others evenly before.
             if updates % every == (number + 1) * every // count % every:
                 fragment.send()
-            if fragment.age == self._meet.overlap:
-                fragment.receive(OWN_PART if self._meet.overlap else 0.0)
 
-    def finish(self) -> None:
-        """Apply what is under way, and let all fragments meet that have been updated since."""
+    def complete(self) -> None:
+        """Apply the results that are due after the same update."""
+        overlap = self._meet.overlap
+        for fragment in self._fragments:
+            if fragment.age == overlap:
+                fragment.receive(OWN_PART if overlap else 0.0)
+
+    def begin_last(self) -> None:
+        """Apply what is under way; let all fragments begin to meet that were updated since."""
         for fragment in self._fragments:
             fragment.receive(OWN_PART)
             if fragment.apart:
                 fragment.send()
-                fragment.receive(0.0)
+
+    def complete_last(self) -> None:
+        """Apply the results of these meetings."""
+        for fragment in self._fragments:
+            fragment.receive(0.0)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the common weights, momenta and results that are under way."""
@@ -85,8 +92,7 @@ class Fragment:
     Args:
         parameters: The weights.
         meet: Outer step of the meetings.
-        world: This process among the others.
-        group: Process group of the replicas of this stage.
+        exchange: Exchange with the other replicas.
 
     Attributes:
         age: Updates since the meeting whose result is under way; None if there is none.
@@ -94,12 +100,11 @@ class Fragment:
     """
 
     def __init__(
-        self, parameters: Sequence[nn.Parameter], meet: Meet, world: World, group: Group
+        self, parameters: Sequence[nn.Parameter], meet: Meet, exchange: Exchange
     ) -> None:
         self._buckets = build_buckets(parameters)
         self._meet = meet
-        self._world = world
-        self._group = group
+        self._exchange = exchange
         self._common: list[Tensor] = []  # flat weights after the last outer step, by bucket
         self._velocities: list[Tensor] = []
         self._ways: list[Tensor] = []  # from the replica to the common weights, or their sums
@@ -124,10 +129,7 @@ class Fragment:
         """Begin to add up the ways of all replicas."""
         pairs = zip(self._common, self._weights(), strict=True)
         self._ways = [common - own for common, own in pairs]
-        self._works = [
-            distributed.all_reduce(way, group=self._group, async_op=True) for way in self._ways
-        ]
-        self._world.open_operations += len(self._works)
+        self._works = [self._exchange.add_up(way) for way in self._ways]
         self.age = 0
 
     @torch.no_grad()
@@ -144,7 +146,7 @@ class Fragment:
             self._buckets, self._common, self._velocities, self._ways, strict=True
         ):
             # The outer step, as torch.optim.SGD(nesterov=True) does it.
-            way = total / self._world.replicas
+            way = total / self._exchange.replicas
             if self._meet.outer_momentum:
                 velocity.mul_(self._meet.outer_momentum).add_(way)
                 way = way.add(velocity, alpha=self._meet.outer_momentum)
@@ -164,7 +166,7 @@ class Fragment:
 
     def _wait(self) -> None:
         """Wait until the sums of the ways have arrived."""
-        self._world.complete(self._works, self._group, "a meeting of the replicas")
+        self._exchange.complete(self._works, "a meeting of the replicas")
         self._works = []
 
     def state_dict(self) -> dict[str, Any]:

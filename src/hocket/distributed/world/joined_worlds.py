@@ -74,7 +74,7 @@ def join_world(
     # Form a default group, unless a launcher or the caller has.
     if current_identity() is None:
         if environment_number("WORLD_SIZE", 1) == 1:
-            return SoloWorld()
+            return SoloWorld(replicas)
         if (interface := find_interface(os.environ)) is not None:
             os.environ[INTERFACE_VARIABLE] = interface
         # Meet the others in the store that the environment names.
@@ -97,7 +97,7 @@ def join_world(
     # Prepare the way out, once.
     identity = current_identity()
     if identity is None or identity.size == 1:
-        return SoloWorld()
+        return SoloWorld(replicas)
     if not _joined.count:
         atexit.register(_leave_before_exit)
         sys.excepthook = _report_uncaught

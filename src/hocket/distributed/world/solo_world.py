@@ -20,7 +20,7 @@ class SoloWorld(Collectives):
         names: Name of this process for messages.
         stage: 0.
         replica: 0.
-        replicas: 1.
+        replicas: Number of replicas of each stage, all in this process.
         is_main: True, as this process prints and writes files.
         reads_data: True, as this process has the first stage.
         rejoined: False, as there are no other processes.
@@ -33,7 +33,6 @@ class SoloWorld(Collectives):
     names = ("this process",)
     stage = 0
     replica = 0
-    replicas = 1
     is_main: Literal[True] = True
     reads_data: Literal[True] = True
     rejoined: Literal[False] = False
@@ -41,12 +40,13 @@ class SoloWorld(Collectives):
     process_name: None = None
     slow_timeout_s = math.inf
 
-    def __init__(self) -> None:
+    def __init__(self, replicas: int = 1) -> None:
+        self.replicas = replicas
         self.flags = StoreFlags(HashStore(), self.rank, self.size)
 
-    def local_stages(self, count: int) -> range:
-        """Return the numbers of the stages in this process: all of them."""
-        return range(count)
+    def local_stages(self, count: int) -> list[tuple[int, int]]:
+        """Return stage and replica of all that are in this process, out of ``count`` stages."""
+        return [(stage, replica) for replica in range(self.replicas) for stage in range(count)]
 
     def in_phase(self, phase: Phase) -> AbstractContextManager[None]:
         """Return a context manager that does nothing: no process waits for this one."""

@@ -257,9 +257,9 @@ class World(Collectives):
         """Name of this process in names of files, such as stage1 or stage1-replica0."""
         return f"stage{self.stage}" + (f"-replica{self.replica}" if self.replicas > 1 else "")
 
-    def local_stages(self, count: int) -> range:
-        """Return the numbers of the stages in this process, out of ``count``: its own stage."""
-        return range(count)[self.stage : self.stage + 1]
+    def local_stages(self, count: int) -> list[tuple[int, int]]:
+        """Return stage and replica of what is in this process, out of ``count`` stages."""
+        return [(self.stage, self.replica)]
 
     def report_failure(self, error: BaseException) -> None:
         """Report to the other processes why this one ends."""

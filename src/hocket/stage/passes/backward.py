@@ -1,5 +1,6 @@
 """The backward of a batch at one stage."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import chain
@@ -21,16 +22,17 @@ from hocket.stage.passes.edges import (
 )
 from hocket.stage.passes.skip import skip_backward
 from hocket.stage.report import ActionReport, Number
+from hocket.stage.steps import Steps
 from hocket.stage.update.untrained import describe_names
 from hocket.transport.packet import Gradient
 from hocket.tree import Tree, map_tensors, tensors
 
 
-def backward(core: StageCore, batch: int) -> ActionReport:
+def backward(core: StageCore, batch: int) -> Steps[ActionReport]:
     """Back-propagate a batch, and send the gradients of the inputs to the stage before.
 
     Nothing is sent before all checks have passed: the stage where a fault began has to be the
-    one that reports it.
+    one that reports it. The second step needs the gradients of all replicas.
 
     Args:
         core: The stage.
@@ -80,15 +82,13 @@ def backward(core: StageCore, batch: int) -> ActionReport:
         checks.signal.restore_buffers()
         return skip_backward(core, activation, done.fault, overflowed=done.overflowed)
 
-    # Send the gradients of the inputs.
     if any([leaf.requires_grad for leaf in leaves]):
-        # One may share its memory with the gradient of a weight, as both are views of one.
-        inputs = [leaf.detach() for leaf in leaves] if core.parts.previous_inverts else []
-        gradients = to_outgoing((*done.sent, *inputs), [weight.grad for weight in core.trained])
-        core.parts.to_previous.send(Gradient(batch, gradients))
+        _send(core, batch, leaves, done.sent)
 
-    # Accumulate the gradients of the weights until the update. Updates that wait for a sum over
-    # replicas come before it.
+    # Add up the gradients of all replicas, and accumulate them until the update. Updates that
+    # wait for such a sum come before it.
+    core.updater.begin_sums()
+    yield
     staleness = core.updater.version + core.updater.late_updates - forwarded.version
     then = core.weights.at_version(forwarded.version)
     core.gradients = core.updater.accumulate(staleness, then)
@@ -105,6 +105,23 @@ def backward(core: StageCore, batch: int) -> ActionReport:
         targets=targets,
         gradient_norm=checks.layers.norm_over_replicas(done.norm, core.gradients),
     )
+
+
+def _send(
+    core: StageCore, batch: int, leaves: Sequence[Tensor], gradients: Sequence[Tensor | None]
+) -> None:
+    """Send the gradients of the inputs to the stage before, with the inputs if it inverts.
+
+    Args:
+        core: The stage.
+        batch: Number of the batch.
+        leaves: Tensors of the input, with shapes (B, ...).
+        gradients: Gradients of those that cross the edge.
+    """
+    # One may share its memory with the gradient of a weight, as both are views of one.
+    inputs = [leaf.detach() for leaf in leaves] if core.parts.previous_inverts else []
+    outgoing = to_outgoing((*gradients, *inputs), [weight.grad for weight in core.trained])
+    core.parts.to_previous.send(Gradient(batch, outgoing))
 
 
 def _output_of(core: StageCore, forwarded: ForwardedBatch) -> Tree:

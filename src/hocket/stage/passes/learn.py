@@ -5,10 +5,13 @@ import torch
 from hocket.errors import PacketError
 from hocket.stage.core import StageCore
 from hocket.stage.report import ActionReport
+from hocket.stage.steps import Steps
 
 
-def learn(core: StageCore, batch: int) -> ActionReport:
+def learn(core: StageCore, batch: int) -> Steps[ActionReport]:
     """Train the network of a stage's signal by the gradient that has come back.
+
+    The second step needs the gradients of all replicas.
 
     Args:
         core: The stage.
@@ -45,6 +48,8 @@ def learn(core: StageCore, batch: int) -> ActionReport:
         return ActionReport(activation.epoch, version, skipped=True, fault=fault)
 
     # Update at once: these gradients do not accumulate.
+    updater.begin_sums()
+    yield
     whole_norm = check.norm_over_replicas(norm, updater.accumulate())
     due = updater.due_epoch(activation.epoch)
     lr = None if due is None else updater.update(due)

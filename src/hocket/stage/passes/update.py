@@ -2,10 +2,13 @@
 
 from hocket.stage.core import StageCore
 from hocket.stage.report import ActionReport
+from hocket.stage.steps import Steps
 
 
-def update(core: StageCore, batch: int) -> ActionReport:
+def update(core: StageCore, batch: int) -> Steps[ActionReport]:
     """Update the weights, and skip that if no batch since the last update has a gradient.
+
+    The second step needs the weights of all replicas, if they meet.
 
     If sums over replicas are late, this is the update with older gradients. After the last
     batch of all, the same action applies those that are left.
@@ -31,13 +34,17 @@ def update(core: StageCore, batch: int) -> ActionReport:
     lr = updater.update(due)
     core.untrained.warn_of_unfrozen()
     if meetings is not None:
-        meetings.after_update(updater.version)
+        meetings.begin(updater.version)
+        yield
+        meetings.complete()
     core.linearizer.after_update()
     return ActionReport(due, version, lr=lr)
 
 
-def end_exchange(core: StageCore) -> None:
+def end_exchange(core: StageCore) -> Steps[None]:
     """Complete what is under way between the replicas of a stage, once no batch is in flight.
+
+    The second step needs the weights of all replicas, if they meet.
 
     Args:
         core: The stage.
@@ -46,5 +53,7 @@ def end_exchange(core: StageCore) -> None:
     while (epoch := signal_updater.due_epoch(None)) is not None:
         signal_updater.update(epoch)
     if core.meetings is not None:
-        core.meetings.finish()
+        core.meetings.begin_last()
+        yield
+        core.meetings.complete_last()
         core.linearizer.after_update()

@@ -7,6 +7,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
+from hocket.distributed.replicas.gradient_sync import BucketSum
 from hocket.errors import OptionError
 from hocket.optim.factory import NEEDS_CLOSURE
 from hocket.options.common_options import Reduce, SchedulerUnit
@@ -77,6 +78,7 @@ class Updater:
             self._late = LateSums(self._reduction, replica_delay)
         # Gradients of a batch are those of all replicas before its update.
         self.reduces = self._reduction is not None and self._late is None
+        self._sums: Sequence[BucketSum] = ()  # of the present batch
         self.follows_losses = isinstance(scheduler, ReduceLROnPlateau)
         self._scheduler_unit = scheduler_unit
         self._scheduler_start = scheduler_start
@@ -106,10 +108,17 @@ class Updater:
         """Number of updates whose gradients are on their way between replicas."""
         return 0 if self._late is None else len(self._late)
 
+    def begin_sums(self) -> None:
+        """Begin to add up the gradients in ``grad`` over replicas, unless their sum is late."""
+        if self._reduction is not None and self._late is None:
+            self._sums = self._reduction.take()
+
     def accumulate(
         self, staleness: int = 0, then: Sequence[Tensor] | None = None
     ) -> list[Tensor | None]:
         """Move the gradients of one batch out of ``grad``, reduced over replicas.
+
+        All replicas have called `begin_sums` before.
 
         Args:
             staleness: Updates between the forward of the batch and the update with it.
@@ -121,7 +130,8 @@ class Updater:
         """
         if self._late is None:
             if self._reduction is not None:
-                self._reduction.finish()
+                self._reduction.put(self._sums)
+                self._sums = ()
             return self._add(staleness, then)
         if then is None and self.remedies.needs_forward_weights:  # they will have changed
             then = [weight.detach().clone() for weight in self.parameters]

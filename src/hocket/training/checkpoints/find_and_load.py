@@ -207,21 +207,18 @@ def warn_of_unsaved(loss: object, network: nn.Module) -> None:
         )
 
 
-def require_matching_stages(
-    stages: Sequence[Stage], states: Sequence[Tree], network: nn.Module
-) -> None:
+def require_matching_stages(pairs: Sequence[tuple[Stage, Tree]], network: nn.Module) -> None:
     """Refuse states of other layers, before anything is changed.
 
     Args:
-        stages: The stages.
-        states: The state of each.
+        pairs: Stages, each with its state.
         network: The network, which names the weights.
 
     Raises:
         CheckpointError: With everything that does not match.
     """
     problems = []
-    for stage, state in zip(stages, states, strict=True):
+    for stage, state in pairs:
         problems += stage.mismatches(state) or [
             f"stage {stage.index}: weight {number} of the optimizer was {was!r}, and is {now!r}"
             for number, (was, now) in enumerate(

@@ -1,6 +1,7 @@
 """Checkpoints of a training, restored into its session and its fit state."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from itertools import cycle, starmap
 from pathlib import Path
 
 from hocket.checkpoint import Manifest
@@ -25,6 +26,27 @@ from hocket.training.session.agreement import (
     warn_of_changed_choices,
 )
 from hocket.training.session.session import Session
+from hocket.tree import Tree
+
+
+def _load_exactly(session: Session, states: Sequence[Tree]) -> None:
+    """Load the states of all stages of this process.
+
+    Args:
+        session: Network, stages, engine and world.
+        states: State of each stage, one replica after another.
+
+    Raises:
+        CheckpointError: They are of other layers; nothing has been changed.
+    """
+    # All replicas have the weights that the first one has names for.
+    network = session.cut.network
+    pairs = list(zip(cycle(session.engine.stages), states, strict=False))
+    require_matching_stages(pairs, network)
+    for stage, state in pairs:
+        now = settings_of(stage, network, session.setup.loss)
+        warn_of_changed_choices(stage, state, now)
+    session.engine.load_state_dict(states)
 
 
 def resume_from(session: Session, folder: Path) -> tuple[FitState, ResumePoint]:
@@ -43,7 +65,7 @@ def resume_from(session: Session, folder: Path) -> tuple[FitState, ResumePoint]:
         raise HocketError("this trainer has trained already; resume with a new one")
     # Find the newest checkpoint that all processes can read.
     count, world = session.cut.count, session.world
-    local_parts = [part_name(stage, world.replica) for stage in world.local_stages(count)]
+    local_parts = list(starmap(part_name, world.local_stages(count)))
 
     def wanted(manifest: Manifest) -> Iterable[str]:
         alike = (len(manifest.stages), manifest.replicas) == (count, world.replicas)
@@ -71,11 +93,7 @@ def resume_from(session: Session, folder: Path) -> tuple[FitState, ResumePoint]:
     # Load the states of the same stages, or reshard other stages.
     if exact:
         states = [snapshot.parts[name] for name in local_parts]
-        require_matching_stages(engine.stages, states, session.cut.network)
-        for stage, stage_state in zip(engine.stages, states, strict=True):
-            now = settings_of(stage, session.cut.network, session.setup.loss)
-            warn_of_changed_choices(stage, stage_state, now)
-        engine.load_state_dict(states)
+        _load_exactly(session, states)
     elif not isinstance(engine, LockstepEngine):
         raise CheckpointError(
             f"the {len(manifest.stages)} stages of the checkpoint are not those of this "
@@ -94,7 +112,9 @@ def resume_from(session: Session, folder: Path) -> tuple[FitState, ResumePoint]:
     state.load_state_dict(manifest.fit, first["fit"], meters)
     if not exact:
         state.ungathered = 0  # other stages begin with the gradients of a new update
-    tensors = {s.index: callback_tensors(s, session.cut.network, states) for s in engine.stages}
+    stages = engine.stages
+    kept = states[: len(stages)] if exact else states  # of the first replica in this process
+    tensors = {s.index: callback_tensors(s, session.cut.network, kept) for s in stages}
     state.callbacks = CallbackList((), manifest.fit["callbacks"], tensors)
     note = first["note"] if exact or world.is_main else None
     notes = tuple(part["note"] for part in snapshot.parts.values())

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
+from itertools import cycle
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -136,7 +137,7 @@ class _Saver:
 
     def _write(self, note: Any) -> None:
         writer, session, state = self.writer, self.session, self.state
-        engine, replica = session.engine, session.world.replica
+        engine, places = session.engine, session.world.local_stages(session.cut.count)
         # Refuse a state that is not one, and leave out one that is saved already.
         if not session.prepared:
             raise HocketError("there is nothing to save before the first batch")
@@ -144,18 +145,21 @@ class _Saver:
             return
         session.ticks.require_whole()
         session.ticks.look()
-        # Collect the state of each stage, and of the training as a whole.
+        # Collect the state of each stage, and of the training as a whole. Replicas in this
+        # process have the names and the meter of the first one.
         parts = {
-            part_name(stage.index, replica): stage_state
+            part_name(*place): stage_state
             | reshard_names(stage, session.cut.network)
             | {
-                "fit": state.state_dict(stage.index),
+                "fit": state.state_dict(stage.index, metered=number < len(engine.stages)),
                 "note": note,
                 "sample": session.sample,
                 "callbacks": state.callbacks.stage_tensors(stage),
                 "settings": settings_of(stage, session.cut.network, session.setup.loss),
             }
-            for stage, stage_state in zip(engine.stages, engine.state_dict(), strict=True)
+            for number, (place, stage, stage_state) in enumerate(
+                zip(places, cycle(engine.stages), engine.state_dict(), strict=False)
+            )
         }
         manifest = Manifest(
             tick=engine.tick_count,
@@ -168,7 +172,9 @@ class _Saver:
             parts={},
         )
         # Write them, with a reason if a checkpoint of such weights is of no use.
-        faults = [(s.index, fault) for s in engine.stages if (fault := s.persistent_fault())]
+        faults = [
+            (s.index, fault) for s in engine.all_stages if (fault := s.persistent_fault())
+        ]
         writer.save(
             name, parts, manifest, "; ".join(f"stage {k}: the {what}" for k, what in faults)
         )

@@ -114,12 +114,6 @@ class Session:
         self._forgotten = weakref.finalize(self, world.close_in_background)
         self._forgotten.atexit = False  # then all worlds are closed in good order
         if isinstance(world, SoloWorld):
-            if setup.replicas != 1:
-                raise OptionError(
-                    f"replicas is {setup.replicas}, but there is only this process; start "
-                    f"{setup.replicas * self.cut.count}, with `hocket launch --processes` or "
-                    "torchrun"
-                )
             network.to(setup.device)  # else each process has room for its own stage only
         elif meter is not None and world.size > 1:
             world.close_in_background()

@@ -123,7 +123,7 @@ class Ticks:
             updater.note_loss(epoch, loss)
 
     def _updaters(self) -> Iterator[Updater]:
-        for stage in self.engine.stages:
+        for stage in self.engine.all_stages:
             yield from (stage.updater, stage.signal_updater)
 
     def look(self) -> None:
@@ -133,7 +133,7 @@ class Ticks:
             NonFiniteError: There is one. The stages are in their states of the last look.
         """
         with self._remembering_errors():
-            check_pending([stage.late_check for stage in self.engine.stages])
+            check_pending([stage.late_check for stage in self.engine.all_stages])
 
     def require_whole(self) -> None:
         """Refuse the state after a tick that was cut short.
@@ -183,7 +183,7 @@ class Ticks:
 
     def _end(self, error: BaseException) -> None:
         if not self._holds_batches:  # so the tick's own batch is the only one
-            for stage in self.engine.stages:
+            for stage in self.engine.all_stages:
                 stage.in_flight.clear()
         if self._cut_short:
             return

@@ -187,8 +187,7 @@ def test_what_needs_more_memory_than_the_limit_is_not_chosen():
 
     assert chosen_within(33.0, 33.0) == "fdg"
     assert chosen_within(33.0, 32.9) == chosen_within(32.9, float("inf")) == "dgl"
-    told = "dgl on 2 stages, .* stage 0 needs 21 MiB and has 8 MiB, stage 1 .* has no limit"
-    with pytest.raises(OptionError, match=told):
+    with pytest.raises(OptionError, match=r"needs 21 MiB and has 8 MiB, stage 1 .* no"):
         chosen_within(8.0, float("inf"))
 
 

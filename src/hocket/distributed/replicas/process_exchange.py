@@ -1,0 +1,43 @@
+"""Sums over the replicas of a stage that are in several processes."""
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from typing import Any
+
+from torch import Tensor, distributed
+
+from hocket.distributed.replicas.buckets import Work
+from hocket.distributed.world.membership import Group
+from hocket.distributed.world.world import World
+
+
+class ProcessExchange:
+    """Exchange of a replica whose process has it alone.
+
+    Args:
+        world: This process among the others.
+        group: Process group of the replicas of this stage.
+    """
+
+    def __init__(self, world: World, group: Group) -> None:
+        self.replicas = world.replicas
+        self._world = world
+        self._group = group
+
+    @property
+    def left(self) -> bool:
+        """True if this process has left the others."""
+        return self._world.left
+
+    def add_up(self, tensor: Tensor) -> Work:
+        """See the protocol."""
+        self._world.open_operations += 1
+        return distributed.all_reduce(tensor, group=self._group, async_op=True)
+
+    def complete(self, works: Sequence[Work], activity: str) -> None:
+        """See the protocol."""
+        self._world.complete(works, self._group, activity)
+
+    def reporting(self, activity: str) -> AbstractContextManager[Any]:
+        """See the protocol."""
+        return self._world.replica_collective(activity)

@@ -1,0 +1,182 @@
+"""The engine that executes a program for several replicas of each stage in one process.
+
+Its results are those of a process for each replica of each stage.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from hocket.engine.engine import Batch, LockstepEngine
+from hocket.engine.event import Event, Watcher, add_place
+from hocket.engine.share import Share
+from hocket.methods.method import Method
+from hocket.program.action import Action, Tick
+from hocket.program.program import Program
+from hocket.stage.report import ActionReport
+from hocket.stage.stage import Stage
+from hocket.stage.steps import Steps, in_turn
+from hocket.transport.mailbox import Source
+from hocket.tree import Tree, map_tensors
+
+
+class ReplicatedEngine(LockstepEngine):
+    """Executes each action for all replicas of its stage before the next action.
+
+    Only the first replica is the network of the user, whose changes the others follow, and
+    that watchers see. Each event has the report of the first replica, with the loss of the
+    whole batch.
+
+    Args:
+        method: The method.
+        replicas: Stages of each replica, in order.
+        sources: Source of batches of each replica.
+        watchers: Called after every action.
+    """
+
+    def __init__(
+        self,
+        method: Method,
+        replicas: Sequence[Sequence[Stage]],
+        sources: Sequence[Source],
+        watchers: Sequence[Watcher],
+    ) -> None:
+        super().__init__(Program(method, len(replicas[0])), replicas[0])
+        self._replicas = replicas
+        self._sources = sources
+        self._watchers = watchers
+        self._tensors = [_tensors_of(stages) for stages in replicas]
+        self._versions = self._present_versions()
+
+    @property
+    def all_stages(self) -> Sequence[Stage]:
+        """Stages of all replicas, one replica after another."""
+        return [stage for stages in self._replicas for stage in stages]
+
+    def start_at(self, ticks: int, batches: int, updates: int) -> None:
+        """Let all replicas continue as the first one does; see the base."""
+        super().start_at(ticks, batches, updates)
+        for stages in self._replicas[1:]:
+            for first, other in zip(self.stages, stages, strict=True):
+                other.load_state_dict(map_tensors(torch.clone, first.state_dict()))
+
+    def load_state_dict(self, parts: Sequence[Tree]) -> None:
+        """See the base."""
+        super().load_state_dict(parts)
+        self._versions = self._present_versions()
+
+    def _send(self, inputs: Tree, targets: Tree, epoch: int) -> None:
+        self._follow_changes()
+        count = len(self._replicas)
+        for number, source in enumerate(self._sources):
+            batch: Batch = inputs, targets
+            fraction, (own, own_targets) = Share(number, count).of(batch, self.stages[0])
+            source.send(self.program.batch_count, epoch, own, own_targets, fraction)
+
+    def _execute(self, number: int, tick: Tick) -> list[Event]:
+        events = []
+        for action in tick:
+            stages = [stages[action.stage] for stages in self._replicas]
+            reports = in_turn([_steps(stage, action, number) for stage in stages])
+            event = Event(number, action, _of_whole_batch(reports))
+            for watch in self._watchers:
+                watch(event, stages[0])
+            events.append(event)
+        self._versions = self._present_versions()
+        return events
+
+    @torch.no_grad()
+    def _follow_changes(self) -> None:
+        """Let other replicas follow what the user has changed between two batches.
+
+        These are weights and buffers of the network, frozen weights, modes of layers, and
+        numbers of the optimizers, such as their rates.
+        """
+        # Tensors whose values the user has changed, and weights that are frozen now.
+        pairs = zip(self._versions, self._present_versions(), strict=True)
+        edited = [then != now for then, now in pairs]
+        for tensors in self._tensors[1:]:
+            for first, other, is_edited in zip(self._tensors[0], tensors, edited, strict=True):
+                if is_edited:
+                    other.copy_(first)
+                if other.requires_grad != first.requires_grad:
+                    other.requires_grad_(first.requires_grad)
+
+        # Modes of layers, and numbers of optimizers.
+        for stages in self._replicas[1:]:
+            for stage, follower in zip(self.stages, stages, strict=True):
+                layers = zip(stage.module.modules(), follower.module.modules(), strict=True)
+                for layer, its_copy in layers:
+                    its_copy.training = layer.training
+                _follow_rates(stage.updater.optimizer, follower.updater.optimizer)
+
+    def _present_versions(self) -> list[int]:
+        """Return how often each tensor of the first replica was changed."""
+        return [tensor._version for tensor in self._tensors[0]]
+
+
+def _tensors_of(stages: Sequence[Stage]) -> list[Tensor]:
+    """Return all weights and buffers of a replica."""
+    return [
+        tensor
+        for stage in stages
+        for tensor in (*stage.module.parameters(), *stage.module.buffers())
+    ]
+
+
+def _follow_rates(optimizer: Optimizer | None, follower: Optimizer | None) -> None:
+    """Give an optimizer the numbers that the first replica's has."""
+    if optimizer is not None and follower is not None:
+        groups = zip(optimizer.param_groups, follower.param_groups, strict=True)
+        for group, its_copy in groups:
+            its_copy |= {name: value for name, value in group.items() if name != "params"}
+
+
+def _steps(stage: Stage, action: Action, tick: int) -> Steps[ActionReport]:
+    """Do an action in steps; an error gets a note that names the action."""
+    if stage.late_check.postpones:
+        stage.late_check.before(action, tick)
+    steps, recorder = stage.steps(action), stage.recorder
+    while True:
+        recorder.begin(action.kind, action.batch, tick)
+        try:
+            next(steps)
+        except StopIteration as end:
+            report: ActionReport = end.value
+            return report
+        except Exception as error:
+            add_place(error, action, tick)
+            raise
+        finally:
+            recorder.end()
+        yield
+
+
+def _of_whole_batch(reports: Sequence[ActionReport]) -> ActionReport:
+    """Return the report of the first replica, with the loss of the whole batch.
+
+    Args:
+        reports: Reports of all replicas on the same action.
+    """
+    first = reports[0]
+    if not first.has_loss or first.lr is not None:  # as of the signal's network
+        return first
+
+    def targets() -> Tensor:
+        return torch.tensor(sum(report.targets or 0 for report in reports))
+
+    def loss() -> Tensor:
+        counted = [(report.loss or 0.0, report.targets or 0) for report in reports]
+        total = sum(loss * count for loss, count in counted if count)
+        return torch.tensor(total / max(int(targets()), 1), dtype=torch.float64)
+
+    return ActionReport(
+        first.epoch,
+        first.version,
+        staleness=first.staleness,
+        loss=loss,
+        targets=targets,
+        gradient_norm=lambda: torch.tensor(first.gradient_norm, dtype=torch.float64),
+    )
