@@ -86,11 +86,7 @@ DIFFERENCES = {
     "plan": (dict(stages=Plan(["3"])), dict(stages=Plan(["4"])), "weights of stage 0 .*--plan"),
     "version": ({}, dict(version="0.0.1"), "version of Hocket is .* 0.0.1 in rank 1"),
     "epochs": ({}, dict(epochs=2), "epochs is 1 in rank 0, and 2 in rank 1"),
-    "updates": (
-        dict(epochs=None, updates=4),
-        dict(epochs=None, updates=5),
-        "updates is 4 .* 5",
-    ),
+    "updates": (dict(epochs=None, updates=4), dict(epochs=None, updates=5), "updates is 4 "),
     "validation": ({}, dict(validation=data(2)), "validation is not there in .*, and given in"),
 }
 """What rank 0 is given, what rank 1 is given, and what the error says."""

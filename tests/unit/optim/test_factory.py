@@ -92,7 +92,8 @@ class NeedsRate(optim.SGD):
         super().__init__(params, rate)
 
 
-BUILT = sgd([nn.Parameter(torch.ones(1))])
+WEIGHT = nn.Parameter(torch.ones(1))
+BUILT = sgd([WEIGHT])
 
 
 @pytest.mark.parametrize(
@@ -136,16 +137,8 @@ class Unscheduled(optim.Optimizer):
         (lambda params: None, {}, "the optimizer of stage 0 is a NoneType"),
         (lambda params: sgd([]), {}, "of stage 0 cannot be built: optimizer got an empty"),
         (optim.LBFGS, {}, "the optimizer of stage 0, LBFGS, calls the network again"),
-        (
-            lambda params: sgd([*params, nn.Parameter(torch.ones(1))]),
-            {},
-            "has 1 weights that are not in this stage",
-        ),
-        (
-            sgd,
-            {"scheduler": optim.lr_scheduler.StepLR(BUILT, 1)},
-            "scheduler is an object of StepLR",
-        ),
+        (lambda weights: sgd([*weights, WEIGHT]), {}, "has 1 weights that are not in this"),
+        (sgd, {"scheduler": optim.lr_scheduler.StepLR(BUILT, 1)}, "is an object of StepLR"),
         (sgd, {"scheduler": lambda optimizer: optimizer}, "the scheduler of stage 0 is a SGD"),
         (
             optim.Adagrad,

@@ -12,7 +12,7 @@ from hocket.errors import CutError, DataError
 from hocket.partition.cut_points import find_cut_points
 from hocket.partition.parts.partial_module import build_partial_modules
 from hocket.partition.verify import verify_stages
-from unit.partition.networks import Glued, Layers, Pair, Skips, Two, run_stages, skips
+from unit.partition.networks import Glued, Layers, Pair, Skips, run_stages, skips
 
 
 def refused(network, sample, plan=("second",)):
@@ -21,20 +21,8 @@ def refused(network, sample, plan=("second",)):
     return str(caught.value)
 
 
-class Again(Pair):
-    """Network that uses its first layer twice."""
-
-    def forward(self, x):
-        return self.first(self.second(self.first(x)))
-
-
-def test_a_cut_before_a_module_that_is_called_twice_is_refused():
-    text = refused(Again(), torch.ones(2, 4), plan=("first",))
-    assert "not before 'first': module 'first' is called 2 times" in text
-
-
 class Direct(nn.Module):
-    """Network with two buffers that are read on the two sides of a layer."""
+    """Network with a reason against a cut before its second layer."""
 
     def __init__(self, kind: str):
         super().__init__()
@@ -49,6 +37,10 @@ class Direct(nn.Module):
             return self.second(self.first(x) * self.early) * self.late
         if self.kind == "buffer":
             return self.second(self.first(x) * self.early) * self.early
+        if self.kind == "twice":
+            return self.second(self.second(self.first(x)))
+        if self.kind == "training":
+            return self.second(self.first(x)) if self.training else self.first(x)
         if self.kind == "values":
             x = self.first(x)
             return self.second(-x if x.sum() > 0 else x)
@@ -72,6 +64,8 @@ class Direct(nn.Module):
     [
         ("buffer", "buffer 'early' is used on both sides; keep its uses in one stage"),
         ("buffers", "the network itself has buffers that are used on both sides"),
+        ("twice", "module 'second' is called 2 times"),
+        ("training", "in evaluation it is not called, or elsewhere"),
         ("values", "control flow depends on tensor values computed before it"),
         ("view", "is changed in place after it, and a view of it is used as well"),
         ("unreported", "a tensor that is used has an unknown origin"),
@@ -131,15 +125,6 @@ def test_plans_of_other_networks_and_impossible_cuts_are_refused():
         (("head", "blocks.1"), "'head' comes before 'blocks.1' in the plan, but not in the f"),
     ):
         assert said in refused(network, sample, cuts)
-
-
-def test_a_module_that_is_only_called_in_training_is_no_cut_point():
-    class Trained(Two):
-        def forward(self, x):
-            return self.second(self.first(x)) if self.training else self.first(x)[:, :4]
-
-    text = refused(Trained(), torch.ones(2, 4))
-    assert "not before 'second': in evaluation it is not called, or elsewhere" in text
 
 
 @pytest.mark.parametrize(

@@ -131,6 +131,7 @@ def without_tree(name):
     return change
 
 
+LIMIT = wire.MAX_HEADER_BYTES
 MEMORY = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 MALFORMED = "stage 1, from stage 0, after nothing: a packet arrived with a malformed header: "
 CONTENTS = "stage 1, from stage 0: activation 0: "
@@ -156,10 +157,7 @@ UNREADABLE = {
     "a type that is a module": (with_tensor("nn", [2], [1]), "of the unknown type 'nn'"),
     "a type that is a number": (with_tensor(7, [2], [1]), "is not the type, shape and strides"),
     "a size beyond memory": (with_tensor("uint8", [MEMORY], [1]), f"have {MEMORY + 24} bytes"),
-    "a long header": (
-        replacing(more="x" * wire.MAX_HEADER_BYTES),
-        f"and may have {wire.MAX_HEADER_BYTES}; let the stage return fewer values",
-    ),
+    "a long header": (replacing(more="x" * LIMIT), f"and may have {LIMIT}; let the stage"),
     "a deep header": (lambda _: "[" * 100_000, "whose header is not JSON"),
     "a header that is a list": (lambda _: "[1]", "whose header is not a JSON object"),
     "many digits": (lambda _: '{"kind": ' + "1" * 9999 + "}", "whose header is not JSON"),
@@ -171,10 +169,7 @@ UNREADABLE = {
     "no values": (without_tree("values"), "has no 'values'"),
     "no targets": (without_tree("targets"), "has no 'targets'"),
     "no flags": (with_tree("differentiable", None), "'differentiable' is None, wanted tuple"),
-    "flags that are numbers": (
-        with_tree("differentiable", {"tuple": [1, 0]}),
-        "the flags are (1, 0), wanted booleans",
-    ),
+    "numbers as flags": (with_tree("differentiable", {"tuple": [1, 0]}), "flags are (1, 0)"),
     "a tensor that is not there": (with_values({"tensor": 3}), "structure {'tensor': 3}"),
     "a tensor before the first": (with_values({"tensor": -1}), "structure {'tensor': -1}"),
     "a tensor by its name": (with_values({"tensor": "0"}), "structure {'tensor': '0'}"),
@@ -223,7 +218,7 @@ def test_gradients_that_are_not_a_tuple_are_refused_in_words():
 
 
 def test_a_header_that_is_too_large_is_not_sent():
-    values = ["x" * wire.MAX_HEADER_BYTES]
+    values = ["x" * LIMIT]
     with pytest.raises(PacketError, match=r"the header of a packet has .* let the stage"):
         exchange(Activation(0, 0, values, (), None))
 
@@ -233,11 +228,7 @@ def test_a_header_that_is_too_large_is_not_sent():
     [
         (RuntimeError("reset"), AssertionError, "the connection is gone: reset"),
         (torch.OutOfMemoryError("CUDA out of memory"), torch.OutOfMemoryError, "CUDA out of"),
-        (
-            RuntimeError("DataLoader worker (pid 7) is killed by signal: Killed."),
-            RuntimeError,
-            r"^DataLoader worker .* is killed",
-        ),
+        (RuntimeError("DataLoader worker is killed"), RuntimeError, "^DataLoader worker"),
     ],
     ids=["connection", "GPU", "loader"],
 )
