@@ -29,7 +29,7 @@ from benchmarks.peers.decoupled import Decoupled
 from benchmarks.peers.row import Row
 from benchmarks.peers.rows import (
     BASE,
-    LOCAL,
+    REPLICATED,
     accumulated,
     as_method,
     build_baseline,
@@ -43,7 +43,8 @@ from hocket.runs.config import parse_config
 
 ROWS = (
     "bp", "bp-all", "ddp", "1f1b:microbatches=4", "hocket-1f1b:accumulate=4",
-    "local-sgd:steps=16", "local-sgd:steps=64", "diloco:steps=16", "diloco:steps=64",
+    "pipe-sgd", "local-sgd:every=16", "local-sgd:every=64", "diloco:every=16",
+    "diloco:every=64",
     *(
         f"{method}:accumulate=4{codec}{delay}+predict"
         for method in ("paci", "adl")
@@ -129,7 +130,7 @@ class TargetSettings:
                 )
             if (name := Row.parse(row).name) == "independent":
                 problems.append(f"{row!r} trains each network alone, and has no common loss")
-            if name in ("ddp", *LOCAL) and self.batch % NODES:
+            if name in ("ddp", *REPLICATED) and self.batch % NODES:
                 problems.append(
                     f"{row!r} divides the batch of {self.batch} by {NODES}; give a multiple"
                 )
@@ -363,6 +364,6 @@ class TargetMeasurement:
     def _timed_row(self, row: str) -> TimedRow:
         work = self.work(row)
         baseline = build_baseline(row, work, Balancer(work))
-        if isinstance(baseline, Decoupled):
+        if isinstance(baseline, Decoupled) and baseline.replicas == 1:
             baseline = replace(baseline, plan=Plan(self.cuts(NODES)))
         return TimedRow(row, baseline, work)

@@ -16,7 +16,6 @@ from benchmarks.harness.workers import RowProcesses
 from benchmarks.harness.workload import Workload
 from benchmarks.peers import Baseline
 from benchmarks.peers.decoupled import Decoupled
-from benchmarks.peers.local_updates import LocalUpdates
 from hocket.errors import OptionError
 from hocket.partition.costs.link import Link
 
@@ -47,7 +46,7 @@ class TimedRow:
     @property
     def period(self) -> int:
         """Number of steps after which the same steps follow again."""
-        return self.baseline.steps if isinstance(self.baseline, LocalUpdates) else self.ticks
+        return self.baseline.period if isinstance(self.baseline, Decoupled) else 1
 
     def turn(self, seconds: float, period_s: float) -> TimedSteps:
         """Return the steps of a turn, which go on from others that are not timed.
@@ -58,7 +57,7 @@ class TimedRow:
         """
         periods = max(1, round(seconds / period_s))
         # A whole period of replicas may be as long as a turn.
-        untimed = 0 if isinstance(self.baseline, LocalUpdates) else max(1, periods // 4)
+        untimed = 0 if self.period > self.ticks else max(1, periods // 4)
         return TimedSteps(periods * self.period, untimed * self.period)
 
 

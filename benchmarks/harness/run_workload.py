@@ -1,13 +1,12 @@
 """The training of a run as the work of rows: its data, network, optimizer and schedule."""
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import chain, repeat
 from typing import Any, Self
 
-import torch
-from torch import Tensor, nn, optim
+from torch import nn, optim
 from torch.nn.utils import clip_grad_norm_
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
@@ -15,7 +14,6 @@ from torch.optim.lr_scheduler import LRScheduler
 from benchmarks.harness.workload import Batch, Workload
 from hocket.errors import OptionError
 from hocket.methods.method import Method
-from hocket.modes import evaluation_mode
 from hocket.options import Named
 from hocket.runs.build import (
     build_network,
@@ -24,7 +22,6 @@ from hocket.runs.build import (
     load_data,
 )
 from hocket.runs.config import RunConfig
-from hocket.signals.losses import cross_entropy
 from hocket.stage.update.clipping import as_clipping
 
 
@@ -111,28 +108,6 @@ class RunWorkload(Workload):
     def warmup_steps(self, method: Method) -> int:
         """Return 0, as a training begins with its first batch."""
         return 0
-
-    @torch.no_grad()
-    def test_loss(self, states: Sequence[Mapping[str, Tensor]]) -> float:
-        """Return the mean loss over all targets of the test data, with the mean of states.
-
-        Args:
-            states: Parameters and buffers of each process or replica, which may have a part of
-                the network or all of it.
-        """
-        data = load_data(self.config)
-        network = build_network(self.config, data)
-        held: dict[str, list[Tensor]] = {}
-        for name, own in chain.from_iterable(state.items() for state in states):
-            held.setdefault(name, []).append(own.double())  # counts of batches are whole
-        network.load_state_dict({name: torch.stack(of).mean(0) for name, of in held.items()})
-        total, targets_seen = 0.0, 0
-        with evaluation_mode(network):
-            for inputs, targets in data.test:
-                loss = cross_entropy(network(inputs), targets)
-                total += loss.item() * targets.numel()
-                targets_seen += targets.numel()
-        return total / targets_seen
 
 
 @dataclass

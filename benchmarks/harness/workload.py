@@ -11,7 +11,6 @@ import torch
 from torch import Tensor, nn, optim
 
 from hocket import zoo
-from hocket.codecs import Codec
 from hocket.methods.method import Method
 from hocket.options import Named
 from hocket.options.own_function import load_own
@@ -169,25 +168,16 @@ class Workload:
         self,
         method: Method,
         plan: Plan | None = None,
-        *,
-        codec: Codec | None = None,
-        checksum: bool = True,
-        resumable: bool = False,
         device: torch.device | None = None,
-        streams: bool = False,
-        cuda_graphs: bool = False,
+        **options: Any,
     ) -> Trainer:
         """Build a trainer and its stages.
 
         Args:
             method: The method.
             plan: The cut; `paper_cut` chooses it if it is None.
-            codec: Encoding of what stages send.
-            checksum: Whether tensors are sent with checksums.
-            resumable: Whether to keep what a checkpoint needs.
             device: The device; the processor if it is None.
-            streams: True for stages on separate streams.
-            cuda_graphs: True to replay CUDA graphs.
+            options: More options of `Trainer`.
         """
         trainer = Trainer(
             self.initial_network(),
@@ -195,13 +185,9 @@ class Workload:
             method=method,
             **self.trainer_options(),
             channels_last=self.channels_last,
-            codec=codec,
-            checksum=checksum,
-            resumable=resumable,
             device=device,
             compile=self.compile,
-            streams=streams,
-            cuda_graphs=cuda_graphs,
+            **options,
         )
         trainer.prepare(self.example_batch()[0])
         return trainer

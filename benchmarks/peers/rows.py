@@ -4,7 +4,7 @@ import inspect
 import os
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from benchmarks.harness.balance import Balancer
 from benchmarks.harness.workload import Workload, torch_threads
@@ -12,44 +12,20 @@ from benchmarks.peers.baseline import Baseline
 from benchmarks.peers.ddp import DDP
 from benchmarks.peers.decoupled import Decoupled
 from benchmarks.peers.fdg_by_hand import FDGByHand
-from benchmarks.peers.local_updates import LocalUpdates
 from benchmarks.peers.pipeline import SCHEDULES, Pipeline
 from benchmarks.peers.plain import PlainLoop
 from benchmarks.peers.row import Row
 from hocket.codecs import Codec, parse_codec
+from hocket.distributed.replicas.meet import MEETINGS, as_meet
 from hocket.errors import OptionError, format_problems, unknown_name
 from hocket.methods import METHODS, build_method
 from hocket.methods.method import Method
 from hocket.methods.simulated.delays import with_extra_delay
-from hocket.options import Named, Range, argument_hints, wrong_options
+from hocket.options import Named, argument_hints, wrong_options
 from hocket.partition import Plan
 from hocket.remedies.registry import parse_remedies
 from hocket_lab.planner.devices import Devices
 from hocket_lab.planner.predict import cut_by_time
-
-
-def _build_local_updates(
-    work: Workload,
-    balance: Balancer,
-    *,
-    steps: int = 16,
-    outer_lr: float = 0.7,
-    outer_momentum: float = 0.9,
-) -> Baseline:
-    """Build processes that train alone for some steps, and then make a common outer step.
-
-    Raises:
-        OptionError: The batch cannot be shared evenly, or a number is out of range.
-    """
-    processes = _equal_parts(work, work.stages, "processes")
-    for name, value, limits in (
-        ("steps", steps, Range(least=1)),
-        ("outer_lr", outer_lr, Range(above=0)),
-        ("outer_momentum", outer_momentum, Range(least=0, below=1)),
-    ):
-        if value not in limits:
-            raise OptionError(f"{name} is {value}; use {limits}")
-    return LocalUpdates(processes, work.threads, steps, outer_lr, outer_momentum)
 
 
 def _build_pipeline(
@@ -126,16 +102,14 @@ BASE = "bp"
 """Row of back-propagation, whose updates all synchronous rows have."""
 SCHEDULED = {"hocket-gpipe": "gpipe", "hocket-1f1b": "1f1b"}
 """Rows of Hocket's methods that are also names of schedules, with the names of the methods."""
-LOCAL = ("local-sgd", "diloco")
-"""Rows whose processes train alone for some steps."""
+REPLICATED = ("pipe-sgd", *MEETINGS)
+"""Rows whose processes have replicas of the whole network that wait less."""
 BUILDERS: Mapping[str, Callable[..., Baseline]] = {
     # All others are compared with one process on one core.
     BASE: lambda work, _: PlainLoop(processes=1, threads=work.threads),
     "bp-all": lambda work, _: PlainLoop(processes=1, threads=os.cpu_count() or 1),
     "independent": lambda work, _: PlainLoop(processes=work.stages, threads=work.threads),
     "ddp": lambda work, _: DDP(_equal_parts(work, work.stages, "processes"), work.threads),
-    "local-sgd": partial(_build_local_updates, outer_lr=1.0, outer_momentum=0.0),
-    "diloco": _build_local_updates,
     "fdg-by-hand": _build_fdg_by_hand,
     **{name: partial(_build_pipeline, schedule=name) for name in SCHEDULES},
 }
@@ -144,12 +118,30 @@ BUILDERS: Mapping[str, Callable[..., Baseline]] = {
 
 def is_method(row: str) -> bool:
     """Return True if a row is a method of Hocket with other updates than back-propagation."""
-    return parse_row(row).name not in {**BUILDERS, **SCHEDULED}
+    return parse_row(row).name not in {*BUILDERS, *SCHEDULED, *REPLICATED}
+
+
+def replica_options(row: Row) -> dict[str, Any]:
+    """Return the options of a trainer for a row of replicas of the whole network.
+
+    Raises:
+        OptionError: An option does not exist, or is out of range.
+
+    >>> replica_options(Row.parse("diloco:every=8")), replica_options(Row.parse("pipe-sgd"))
+    ({'meet': 'diloco:every=8'}, {'replica_delay': 1})
+    """
+    if row.name in MEETINGS:
+        as_meet(str(row.named))
+        return {"meet": str(row.named)}
+    delay = row.options.get("delay", 1)
+    if row.options.keys() - {"delay"} or type(delay) is not int or delay < 1:
+        raise OptionError(f"the row {row} has another option than delay, at least 1")
+    return {"replica_delay": delay}
 
 
 def trained_row(row: str) -> str:
     """Return the row whose training tells the updates of a row."""
-    return row if is_method(row) or Row.parse(row).name in LOCAL else BASE
+    return row if is_method(row) or Row.parse(row).name in REPLICATED else BASE
 
 
 def accumulated(row: str) -> int:
@@ -164,11 +156,13 @@ def as_method(row: Row) -> Row | None:
     Raises:
         OptionError: There are no rows of this name.
     """
-    if row.name in BUILDERS:
+    if row.name in {*BUILDERS, *REPLICATED}:
         return None
     name = SCHEDULED.get(row.name, row.name)
     if name not in METHODS:
-        raise OptionError(unknown_name("row", name, [*BUILDERS, *SCHEDULED, *METHODS]))
+        raise OptionError(
+            unknown_name("row", name, [*BUILDERS, *REPLICATED, *SCHEDULED, *METHODS])
+        )
     return Row(Named(name, dict(row.options)), row.remedies)
 
 
@@ -188,6 +182,9 @@ def parse_row(row: str) -> Row:
             f"{parsed.name!r} is no method of Hocket and has no remedies in the row {row!r}; "
             f"leave out '+{'+'.join(parsed.remedies)}'"
         )
+    if parsed.name in REPLICATED:
+        replica_options(parsed)
+        return parsed
     builder = BUILDERS[parsed.name]
     bound = builder.keywords if isinstance(builder, partial) else {}
     known = [
@@ -213,6 +210,10 @@ def build_baseline(row: str, work: Workload, balance: Balancer) -> Baseline:
         CutError: The network cannot be cut into as many stages as the row needs.
     """
     parsed = parse_row(row)
+    if parsed.name in REPLICATED:
+        replicas = _equal_parts(work, work.stages, "replicas")
+        told = {"replicas": replicas, **replica_options(parsed)}
+        return Decoupled(METHODS[BASE](), work.threads, Plan(()), replicas, told)
     if (own := as_method(parsed)) is None:
         return BUILDERS[parsed.name](work, balance, **parsed.options)
 
@@ -233,7 +234,8 @@ def build_baseline(row: str, work: Workload, balance: Balancer) -> Baseline:
         plan = Plan(read.cuts)
     else:
         plan = balance.plan(range(work.stages), microbatches=1)
-    return Decoupled(read.method, read.codec, work.threads, plan, read.checksum)
+    told = {"codec": read.codec, "checksum": read.checksum}
+    return Decoupled(read.method, work.threads, plan, options=told)
 
 
 def _equal_parts(work: Workload, parts: int, kind: str) -> int:

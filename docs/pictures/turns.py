@@ -9,7 +9,6 @@ from pictures.programs import STAGES, TIMES, legend, panel, panel_height, window
 
 from hocket.engine.async_simulated import EventClock
 from hocket.methods import parse_method
-from hocket.methods.simulated.stage_speeds import StageSpeeds
 from hocket.timeline import Span
 from hocket.transport.packet import Activation
 from hocket.transport.replay_buffer import ReplayBuffer
@@ -31,7 +30,7 @@ def turns_picture() -> str:
 
 def draws() -> Iterator[tuple[int, int, int]]:
     """Yield the first turns: the stage, the number of its turn, and the batch that it draws."""
-    clock, turns = EventClock(StageSpeeds(SPEEDS)), [0] * STAGES
+    clock, turns = EventClock(SPEEDS), [0] * STAGES
     buffers = [ReplayBuffer(parse_method("dgl-async").replay) for _ in SPEEDS]
     for _ in range(TURNS):
         # Draw a batch, if one has come.

@@ -8,9 +8,9 @@ ROOT = Path(__file__).parents[2]
 # Lines of Python. A limit falls with what is removed, and rises only with a named reason.
 MOST_LINES = {
     "src/hocket": 43_737,
-    "src/hocket_lab": 7_138,
-    "benchmarks": 9_076,
-    "tests": 44_651,
+    "src/hocket_lab": 7_134,
+    "benchmarks": 8_805,
+    "tests": 44_544,
 }
 # Words, as `wc -w` counts them.
 MOST_WORDS = {

@@ -108,11 +108,10 @@ FREE = [
         free(("buffer", n), stage_speeds=rates)
         for n, rates in zip((1, 2, 4), PACES, strict=True)
     ),
-    free(("buffer", 3), stage_timing="random"),
     free(("buffer", 3), ("reuse", 2), scheduler_unit="update"),
-    free(("buffer", 2), ("reuse", 3), stage_timing="random"),
+    free(("buffer", 2), ("reuse", 3), stage_speeds=PACES[1]),
     free(("buffer", 3), ("accumulate", 4), stage_speeds=PACES[2]),
-    free(("buffer", 2), codec=VQ(codes=3, every=2, decay=0.5), stage_timing="random"),
+    free(("buffer", 2), codec=VQ(codes=3, every=2, decay=0.5)),
     replace(free(("buffer", 4)), net="mlp", optimizer=torch.optim.Adam, batches=1, epochs=4),
 ]
 

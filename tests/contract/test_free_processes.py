@@ -17,7 +17,7 @@ from contract.small import conv, data, sgd
 from hocket import Trainer
 from hocket.codecs import VQ
 from hocket.distributed.folder.process_state import process_state
-from hocket.errors import HangError, OptionError, PeerFailedError
+from hocket.errors import HangError, PeerFailedError
 from hocket.methods import DGLAsync
 
 STAGES = 3
@@ -68,24 +68,6 @@ def freely(folder, *, method=None, watch=None, epochs=EPOCHS, **options):
         return left | {"evaluated again": again, "epoch": trainer.epoch}
 
 
-def refused(build):
-    """What is said of something that cannot be."""
-    try:
-        build()
-    except OptionError as error:
-        return str(error)
-    return "nothing"
-
-
-def refusals(folder):
-    def fit():
-        options = {"method": DGLAsync(), "optimizer": sgd, "stage_timing": "random"}
-        with Trainer(conv(STAGES), **options) as trainer:
-            trainer.fit(data(conv, 2), epochs=1, progress=False)
-
-    return {"turns": refused(fit)}
-
-
 def twice(folder):
     """Two trainings of one trainer."""
     modules, events = conv(STAGES), []
@@ -128,7 +110,6 @@ CASES = {
     "codebooks": lambda folder: freely(folder, codec=VQ(groups=1, codes=3)),
     "stopped": lambda folder: freely(folder, watch=Stops(folder)),
     "limited": lambda folder: freely(folder, method=DGLAsync(buffer=2, reuse=1)),
-    "refusals": refusals,
     "twice": twice,
     "starving": starving,  # the last one: its stages end at different times
 }
@@ -201,11 +182,6 @@ def test_what_may_be_used_once_is_used_once():
 def test_a_second_training_learns_as_much_again_and_ends_with_whole_updates():
     for one in found()["twice"]:
         assert one["counts"] == {"B": 8, "U": 4}
-
-
-def test_what_cannot_be_is_refused_in_every_process():
-    for one in found()["refusals"]:
-        assert "take their turns; leave replicas at 1 and stage_timing" in one["turns"]
 
 
 def test_a_stage_that_finds_nothing_to_draw_names_whom_it_waits_for():

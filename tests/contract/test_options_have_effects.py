@@ -196,7 +196,6 @@ TRAINER = {
     "codec": Row((None, "int8"), weights),
     "resumable": Row((False, True), saved),
     "stage_speeds": Row(((1.0, 1.0), (1.0, 0.5)), weights, FREE),
-    "stage_timing": Row(("regular", "random"), weights, FREE | {"seed": 1}),
     "on_nan": Row(("stop", "skip"), with_nan),
     "check_every": Row((1, 2), with_nan),
     "skip_batches": Row(((), (1,)), weights),
@@ -271,6 +270,7 @@ EITHER = {
     "statistics": ("forward", "both"),
 }
 NEEDED = {
+    "buffer": {"reuse": 2},  # else the freshest packet is always among the least used
     "reduce": {"accumulate": 2},
     "reuse": {"buffer": 3},
     ("adl-official", "hold"): {"linearize": "stash"},
@@ -309,8 +309,6 @@ def left_by(method: Method, net: Callable[..., list[nn.Module]]) -> object:
         method=method,
         optimizer=partial(sgd, lr=1e-3),
         stage_speeds=(0.4, 1.0, 1.7) if method.free_running else None,
-        # At regular turns the freshest packet is always among the least used.
-        stage_timing="random" if method.free_running else "regular",
         watchers=[lambda event, _: order.append(str(event.action))],
     )
     trainer.fit(data(net, 7), epochs=2, progress=False)
@@ -498,7 +496,6 @@ SAME = {
     "compile": (True, {}),
     "streams": (True, {}),
     "cuda_graphs": (True, {}),
-    "stage_timing": ("random", {"method": "dgl-async"}),
     "replicas": (2, {}),
     "batchnorm": ("shared", {"replicas": 2}),
     "replica_delay": (1, {"replicas": 2}),

@@ -5,7 +5,6 @@ from functools import cache
 import pytest
 from torch import Tensor, nn
 
-from benchmarks.peers.local_updates import LocalReplicas, LocalUpdates
 from contract.late_replicas import (
     CASES,
     PROCESSES,
@@ -17,7 +16,7 @@ from contract.late_replicas import (
     with_replicas,
 )
 from contract.processes import in_processes
-from contract.small import SGD, bits, conv, data, different, far, mlp, sgd, train
+from contract.small import SGD, bits, data, different, far, mlp, train
 from contract.worlds import NETS, Case, trained
 from hocket import Checkpoints, cross_entropy
 from hocket.checkpoint.directory import newest_first
@@ -120,14 +119,3 @@ def test_a_late_sum_is_a_stale_gradient_for_each_remedy(remedy, done):
         weights, own = corrected[REMEDIES.index(remedy)]
         assert different(weights, wanted) == []
         assert own == staleness > 1
-
-
-def test_replicas_of_a_whole_network_meet_as_the_peers_of_the_benchmarks(done):
-    """Close in float64. The last meeting of DiLoCo is after the last update."""
-    settings = LocalUpdates(4, 1, steps=3, outer_lr=0.7, outer_momentum=0.9)
-    peers = LocalReplicas(conv(1)[0], settings, lambda own: sgd(own, lr=0.01))
-    for inputs, targets in data(conv, 6):
-        peers.step(inputs, targets)
-    wanted = list(peers.networks[0].state_dict().values())
-    for left, _, _ in done():
-        assert far(left[CASES[-1]].weights, wanted) == []

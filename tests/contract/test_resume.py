@@ -111,7 +111,5 @@ def test_free_stages_go_on_only_as_they_were_cut(tmp_path):
     elsewhere = [one, nn.Sequential(*rest, first.network[1])]
     with pytest.raises(CheckpointError, match="can only continue as they were cut, as each"):
         Trainer(elsewhere, method=DGLAsync(), optimizer=sgd, resumable=True).resume(tmp_path)
-    with pytest.raises(
-        CheckpointError, match=r"stage_speeds is StageSpeeds\(speeds=\(1, 0.5\), .*, and was"
-    ):
+    with pytest.raises(CheckpointError, match=r"stage_speeds is \(1, 0.5\), and was"):
         free_trainer(2, stage_speeds=(1, 0.5)).resume(tmp_path)

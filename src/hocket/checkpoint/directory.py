@@ -19,7 +19,7 @@ from hocket.errors import CheckpointError
 from hocket.files import create_file, open_regular_file, sync_path
 from hocket.options.hints import wrong_fields
 
-FORMAT = 5
+FORMAT = 6
 """Version of all that is in a checkpoint; tests/checkpoint_structure.txt rises with it."""
 MANIFEST = "manifest.json"
 MANIFEST_LIMIT = 2**26

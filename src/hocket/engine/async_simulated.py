@@ -4,69 +4,51 @@ Equal seeds give equal turns and equal bits. At equal speeds every stage draws w
 before it has just sent, and the training is as with stages that keep step.
 """
 
-import heapq
 from collections.abc import Sequence
-from random import Random
 from typing import Any
 
 from hocket.engine.async_stage import AsyncStage
 from hocket.engine.engine import Engine
 from hocket.engine.event import Event
-from hocket.methods.simulated.stage_speeds import StageSpeeds
 from hocket.transport.mailbox import Source
 from hocket.tree import Tree
 
 
 class EventClock:
-    """Order of the turns of all stages, in simulated time.
+    """Order of the turns of all stages, in simulated time, at equal intervals for each stage.
 
     Of turns at the same time the first stage's comes first.
 
-    >>> clock = EventClock(StageSpeeds((1, 0.5, 2)))
+    >>> clock = EventClock((1, 0.5, 2))
     >>> [clock.next() for _ in range(7)]
     [2, 0, 2, 2, 0, 1, 2]
     """
 
-    def __init__(self, speeds: StageSpeeds) -> None:
+    def __init__(self, speeds: Sequence[float]) -> None:
         self._speeds = speeds
-        self._random = Random(speeds.seed)
-        self._taken = [0] * len(speeds.speeds)
-        self._queue = [(self._time_after(k, 0.0), k) for k in range(len(speeds.speeds))]
-        heapq.heapify(self._queue)
+        self._taken = [0] * len(speeds)
 
     @property
     def upcoming(self) -> int:
         """Stage whose turn is next."""
-        return self._queue[0][1]
+        # From the numbers of turns, as sums of fractions would drift apart at equal speeds.
+        pairs = zip(self._taken, self._speeds, strict=True)
+        times = [(taken + 1) / speed for taken, speed in pairs]
+        return times.index(min(times))
 
     def next(self) -> int:
         """Take the next turn; return its stage."""
-        now, stage = self._queue[0]
+        stage = self.upcoming
         self._taken[stage] += 1
-        heapq.heapreplace(self._queue, (self._time_after(stage, now), stage))
         return stage
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the turns taken, the next turn of each stage, and the state of the RNG."""
-        return {
-            "taken": list(self._taken),
-            "queue": list(self._queue),
-            "random": self._random.getstate(),
-        }
+        """Return the turns taken by each stage."""
+        return {"taken": list(self._taken)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from the state of a clock of the same speeds."""
         self._taken = list(state["taken"])
-        self._queue = list(state["queue"])
-        self._random.setstate(state["random"])
-
-    def _time_after(self, stage: int, now: float) -> float:
-        """Time of a stage's turn after the one that it takes now."""
-        speed = self._speeds.speeds[stage]
-        if self._speeds.timing == "random":
-            return now + self._random.expovariate(speed)
-        # From the number of turns, as sums of fractions would drift apart at equal speeds.
-        return (self._taken[stage] + 1) / speed
 
 
 class AsyncSimulation(Engine):
@@ -84,7 +66,7 @@ class AsyncSimulation(Engine):
         self,
         stages: Sequence[AsyncStage],
         source: Source,
-        speeds: StageSpeeds,
+        speeds: Sequence[float],
     ) -> None:
         self.stages = [stage.stage for stage in stages]
         self._stages = stages

@@ -502,17 +502,12 @@ def build_async_process(parts: EngineParts, world: World) -> AsyncProcess:
     """Build the stage of this process at its own pace, connected to its neighbours.
 
     Raises:
-        OptionError: The stage is not compatible with the method, or an option needs ticks.
+        OptionError: The stage is not compatible with the method.
     """
     setup, k, count = parts.setup, world.stage, len(parts.modules)
     replay = cast(Replay, setup.method.replay)  # which lets stages run freely
     speeds = setup.stage_speeds
     assert speeds is not None, "stages that run freely have some"
-    if speeds.timing != "regular":
-        raise OptionError(
-            f"in several processes the machines decide when the stages of method "
-            f"{setup.method.name!r} take their turns; leave stage_timing at 'regular'"
-        )
 
     # What packets to and from the neighbours go through.
     _ = parts.signals  # built before processes wait for each other
@@ -560,5 +555,5 @@ def build_async_process(parts: EngineParts, world: World) -> AsyncProcess:
         ),
     )
     async_stage = AsyncStage(stage, draw, setup.method.accumulate, parts.watchers)
-    speed = speeds.speeds[k] / max(speeds.speeds)
+    speed = speeds[k] / max(speeds)
     return AsyncProcess(async_stage, source, buffer, previous, following, speed, world)

@@ -16,7 +16,6 @@ Reduce = Literal["mean", "sum"]
 SchedulerUnit = Literal["epoch", "update"]
 Precision = Literal["fp32", "bf16", "fp16"]
 Compiler = Literal["inductor", "aot_eager"]
-StageTiming = Literal["regular", "random"]
 BatchNorm = Literal["local", "shared"]
 OnNaN = Literal["stop", "skip"]
 
@@ -42,7 +41,7 @@ NEEDED = {
 COMMON_GROUPS = {
     "scheduler_unit": "Optimization",
     "seed": "Computation",
-    "stage_timing": "Delays, packets and speeds",
+    "checksum": "Delays, packets and speeds",
     "replicas": "Replicas and waits",
     "record_timeline": "Records",
     "on_nan": "Checkpoints and NaN",
@@ -83,8 +82,6 @@ class CommonOptions:
     cuda_graphs: bool = False
     """Capture what the stages of one process compute in CUDA graphs, and replay these: faster
     where steps are short. Tried with a recorder on CPUs, and not yet on a GPU."""
-    stage_timing: StageTiming = "regular"
-    """Intervals between the turns of asynchronous stages (dgl-async): regular or random."""
     checksum: bool = True
     """Send tensors to other processes with a checksum."""
     replicas: int = 1

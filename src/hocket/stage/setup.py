@@ -13,7 +13,6 @@ from hocket.codecs.stateless import Exact
 from hocket.distributed.replicas.meet import as_meet
 from hocket.errors import Problems
 from hocket.methods.method import Method
-from hocket.methods.simulated.stage_speeds import StageSpeeds
 from hocket.optim.factory import OptimizerFactory, wrong_factories
 from hocket.options.common_options import Compiler
 from hocket.options.require import require_list, wrong_functions
@@ -57,7 +56,7 @@ class Setup(TrainingOptions):
     evaluation_loss: Loss = cross_entropy
     codec: Codec = field(default_factory=Exact)
     compile: Compiler | None = None
-    stage_speeds: StageSpeeds | None = None  # type: ignore[assignment]
+    stage_speeds: tuple[float, ...] | None = None
     skip_batches: frozenset[int] = frozenset()
 
     def __post_init__(self, found: Sequence[str]) -> None:

@@ -21,7 +21,7 @@ from hocket.engine.gradient_error import GradientErrorListener, build_error_mete
 from hocket.errors import HocketError, OptionError, Problems, unknown_name, warn
 from hocket.methods import FDG, as_method
 from hocket.methods.method import Method
-from hocket.methods.simulated.stage_speeds import build_stage_speeds
+from hocket.methods.simulated.stage_speeds import require_stage_speeds
 from hocket.optim.factory import OptimizerFactory
 from hocket.options.require import require_list
 from hocket.options.texts import describe_options
@@ -126,8 +126,8 @@ class Trainer:
         given["evaluation_loss"] = given["evaluation_loss"] or loss
         every, precision = given["gradient_error_every"], given["precision"]
         meter = problems.attempt(build_error_meter, method, every, on_gradient_error, precision)
-        speeds = given["stage_speeds"], given["stage_timing"], given["seed"]
-        given["stage_speeds"] = problems.attempt(build_stage_speeds, method, count, *speeds)
+        speeds = given["stage_speeds"]
+        given["stage_speeds"] = problems.attempt(require_stage_speeds, method, count, speeds)
         here = problems.attempt(_device_here, network, device) or torch.device("cpu")
         setup = Setup(
             **given,

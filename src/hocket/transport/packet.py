@@ -9,8 +9,6 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from hocket.distributed.wire import header_value
-from hocket.errors import PacketError
 from hocket.tree import Tree
 
 
@@ -58,17 +56,6 @@ class Activation:
         """Return the packet with other values, as a codec encodes or decodes them."""
         return replace(self, values=values, exact=())
 
-    def check(self) -> None:
-        """Refuse what a message may hold, and no sender has sent.
-
-        Raises:
-            PacketError: A value is of another type.
-        """
-        for name, kind in (("epoch", int), ("share", float), ("differentiable", tuple)):
-            header_value(vars(self), name, kind)
-        if any(type(flag) is not bool for flag in self.differentiable):
-            raise PacketError(f"the flags are {self.differentiable!r:.60}, wanted booleans")
-
 
 @dataclass(frozen=True)
 class Gradient:
@@ -96,14 +83,3 @@ class Gradient:
     def with_values(self, values: Tree) -> "Gradient":
         """Return the packet with other values, as a codec encodes or decodes them."""
         return replace(self, values=values)
-
-    def check(self) -> None:
-        """Refuse what a message may hold, and no sender has sent.
-
-        Raises:
-            PacketError: The gradients are no tuple.
-        """
-        if self.values is not None and not isinstance(self.values, tuple):
-            raise PacketError(
-                f"the gradients are a {type(self.values).__name__}, wanted a tuple"
-            )

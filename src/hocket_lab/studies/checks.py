@@ -256,8 +256,4 @@ def _config_problems(config: RunConfig) -> list[str]:
     problems.attempt(ResolvedRun.from_config, config)
     if config.data_dir is not None and not config.data_dir.exists():
         problems.append(f"data_dir is {str(config.data_dir)!r}, which does not exist")
-    if config.replicas > 1:
-        problems.append(
-            f"replicas is {config.replicas}, and each run of a study has one process; use 1"
-        )
     return problems

@@ -11,12 +11,13 @@ from benchmarks.harness.workers import RowProcesses
 from benchmarks.harness.workload import Workload
 from benchmarks.peers import build_baseline
 from benchmarks.peers.decoupled import Decoupled
-from benchmarks.peers.local_updates import LocalReplicas, LocalUpdates
 from benchmarks.peers.pipeline import SCHEDULES
-from benchmarks.peers.rows import BUILDERS, parse_row
+from benchmarks.peers.row import Row
+from benchmarks.peers.rows import BUILDERS, parse_row, replica_options
 from benchmarks.speed import ROWS
 from hocket.errors import CutError, OptionError
-from hocket.methods import METHODS, parse_method
+from hocket.methods import BP, METHODS, parse_method
+from hocket.partition import Plan
 from unit.benchmarks.small_workloads import exact, vectors, weights
 
 pytestmark = pytest.mark.usefixtures("row_server")
@@ -68,20 +69,18 @@ def test_processes_train_what_a_plain_loop_does(row, processes, tolerance):
             torch.testing.assert_close(own[name], wanted, rtol=0, atol=tolerance)
 
 
-@pytest.mark.parametrize("row", ["local-sgd:steps=2", "diloco:steps=2,outer_momentum=0.8"])
-def test_local_updates_are_those_of_replicas_in_one_process(row):
+@pytest.mark.parametrize("row", ["diloco:every=5", "pipe-sgd"])
+def test_replicas_of_processes_train_as_those_of_one_process(row):
+    """To the bit, after three steps to warm up and two more, where replicas meet."""
     work = exact()
-    local = build_baseline(row, work, Balancer(work))
-    assert isinstance(local, LocalUpdates)
-    replicas = LocalReplicas(work.build_network(), local, work.optimizer)
-    for _ in range(4):
-        replicas.step(*work.example_batch())
-    with RowProcesses(row, local, work, timeout_s=30) as world:
-        world.query(TimedSteps(3))  # and one before
-        for own, replica in zip(world.query(weights), replicas.networks, strict=True):
-            for name, weight in replica.named_parameters():
-                found = torch.tensor(own[name], dtype=torch.float64)
-                torch.testing.assert_close(found, weight.detach(), rtol=0, atol=1e-12)
+    found = trained_by(row, work)
+    trainer = work.build_trainer(BP(), Plan(()), replicas=2, **replica_options(Row.parse(row)))
+    step = work.trainer_step(trainer)
+    for _ in range(work.warmup_steps(BP()) + STEPS):
+        step()
+    wanted = trainer.network.state_dict()
+    for own in found:
+        assert {name for name in wanted if not torch.equal(own[name], wanted[name])} == set()
 
 
 @pytest.mark.parametrize(
@@ -138,8 +137,9 @@ LAYERS = Workload(
         ("bp:microbatches=2", exact(), "unknown option 'microbatches'; there are: none"),
         ("zbv:schedule=gpipe", exact(), "unknown option 'schedule'"),
         ("local-sgd:outer_lr=0.5", exact(), "unknown option 'outer_lr'"),
-        ("local-sgd:steps=two", exact(), "steps is 'two'; wanted"),
-        ("local-sgd:steps=0", exact(), "steps is 0; use a number of at least 1"),
+        ("local-sgd:every=two", exact(), "every is 'two'; wanted"),
+        ("local-sgd:every=0", exact(), "every is 0; use a number of at least 1"),
+        ("pipe-sgd:delay=0", exact(), "pipe-sgd:delay=0 has another option than delay"),
         ("diloco:outer_lr=0.0", exact(), "outer_lr is 0.0; use a number above 0"),
         ("diloco:outer_momentum=1.0", exact(), r"outer_momentum is 1.0; .* \[0, 1\)"),
         ("1f1b:microbatches=5", exact(), "a batch of 12 has no 5 equal parts"),
@@ -151,8 +151,8 @@ LAYERS = Workload(
         ("fr:forward_delay=0,backward_delay=0,extra_delay=1", exact(), "no delay that could"),
         ('fdg:cut=["conv1","conv3"]', exact(), "is cut at 2 places for 2 stages"),
         ("ddp", exact(stages=5), "no 5 equal parts for processes"),
-        ("local-sgd", exact(stages=5), "no 5 equal parts for processes"),
-        ("diloco", exact(stages=5), "no 5 equal parts for processes"),
+        ("local-sgd", exact(stages=5), "no 5 equal parts for replicas"),
+        ("diloco", exact(stages=5), "no 5 equal parts for replicas"),
         ("fdg-by-hand", exact(stages=1), "no delay with one stage"),
         ("zbv:microbatches=2", LAYERS, "resnet8 into 6 stages: it has 5 layers"),
     ],

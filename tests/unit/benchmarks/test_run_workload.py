@@ -80,19 +80,13 @@ def test_processes_end_at_the_test_loss_of_the_run(row, method, accumulate, upda
             {name: torch.tensor(values) for name, values in state.items()}
             for state in world.query(weights)
         ]
-    assert work.test_loss(states) == pytest.approx(epoch.evaluation.loss, rel=1e-5)
-
-
-def test_the_test_loss_is_that_of_the_mean_of_weights_and_statistics():
-    work = work_of(CONFIG(network="resnet8", batch_size=100))
-    network = work.build_network().eval()  # whose counts of batches are whole numbers
-    state = {name: own.clone() for name, own in network.state_dict().items()}
-    data = load_data(work.config)
-    whole = sum(cross_entropy(network(x), y).item() * len(y) for x, y in data.test)
-    count = sum(len(y) for _, y in data.test)
-    assert work.test_loss([state]) == pytest.approx(whole / count, rel=1e-5)
-    apart = [{name: own * factor for name, own in state.items()} for factor in (0.5, 1.0, 1.5)]
-    assert work.test_loss(apart) == pytest.approx(whole / count, rel=1e-5)
+    whole = {name: own for state in states for name, own in state.items()}
+    network = work.build_network().eval()
+    network.load_state_dict(whole)
+    test = load_data(config).test
+    total = sum(cross_entropy(network(x), y).item() * len(y) for x, y in test)
+    mean = total / sum(len(y) for _, y in test)
+    assert mean == pytest.approx(epoch.evaluation.loss, rel=1e-5)
 
 
 def test_batches_that_cannot_be_shared_are_left_out():

@@ -1,12 +1,10 @@
 """Times to a loss: one small measurement, its continuation, its table and its refusals."""
 
-import os
 import signal
 from functools import partial
 
 import pytest
 
-from benchmarks.harness import updates_to_target
 from benchmarks.harness.balance import Balancer
 from benchmarks.harness.link_times import TimedRow
 from benchmarks.harness.record import Record
@@ -21,7 +19,7 @@ from unit.lab.studies.in_process import HereProcess
 
 pytestmark = pytest.mark.usefixtures("row_server", "studies_here")
 PACI = "paci:accumulate=2+predict"
-ROWS = ("bp", "1f1b:microbatches=2", "local-sgd:steps=2", "diloco:steps=4", PACI)
+ROWS = ("bp", "1f1b:microbatches=2", "local-sgd:every=2", "diloco:every=4", PACI)
 SETTINGS = partial(
     TargetSettings,
     rows=ROWS,
@@ -72,32 +70,34 @@ def test_a_stopped_measurement_goes_on_and_multiplies_updates_by_seconds(
 ):
     monkeypatch.setattr("benchmarks.target.time_over_link", pretend_times)
     monkeypatch.setattr("benchmarks.target.forecast_updates", pretend_forecasts)
-    trained = updates_to_target.train_replicas
-    calls = []
+    begin, calls = HereProcess.__init__, []
 
-    def stop_at_the_second(*arguments):
-        calls.append(arguments[1])
+    def stop_the_second(self, *arguments, **options):
+        calls.append(arguments)
         if len(calls) == 2:
-            os.kill(os.getpid(), signal.SIGTERM)
-        return trained(*arguments)
+            self.returncode = -signal.SIGTERM
+        else:
+            begin(self, *arguments, **options)
 
-    monkeypatch.setattr(updates_to_target, "train_replicas", stop_at_the_second)
+    monkeypatch.setattr(HereProcess, "__init__", stop_the_second)
     settings = SETTINGS(out=tmp_path)
     assert measure_target(settings) == 130
     assert "the same command goes on" in capsys.readouterr().err
     assert measure_target(SETTINGS(out=tmp_path, only_train=True)) == 0
     assert not (tmp_path / "record.json").exists()
     assert measure_target(settings) == 0
-    assert len(calls) == 5  # four trainings of replicas, one of which was begun twice
+    begun = len(calls)
     record = Record.read(tmp_path)
     timed, forecast = record.rows[: len(ROWS)], record.rows[len(ROWS) :]
     assert [(row["row"], row["machines"], row["decoupled"]) for row in timed] == [
-        ("bp", 1, False), ("1f1b microbatches=2", 2, False), ("local-sgd steps=2", 2, False),
-        ("diloco steps=4", 2, False), ("paci accumulate=2+predict", 2, True),
+        ("bp", 1, False), ("1f1b microbatches=2", 2, False), ("local-sgd every=2", 2, False),
+        ("diloco every=4", 2, False), ("paci accumulate=2+predict", 2, True),
     ]  # fmt: skip
     assert timed[1]["curve"] == timed[0]["curve"] != timed[4]["curve"]
     for row in timed:
-        assert [point["updates"] for point in row["curve"]] == [5, 10, 15, 20]
+        every = {"local-sgd every=2": 6, "diloco every=4": 8}.get(row["row"], 5)
+        wanted = [*range(every, 20, every), 20]
+        assert [point["updates"] for point in row["curve"]] == wanted
         assert row["reached"] == [stays_below(row["curve"], 2.0)] == [row["updates"]]
         assert row["seconds"] == row["updates"] * row["update_s"]
         assert row["final_loss"] == row["curve"][-1]["test_loss"]
@@ -112,14 +112,14 @@ def test_a_stopped_measurement_goes_on_and_multiplies_updates_by_seconds(
     assert curves[1] == timed[4]["curve"] != curves[3]
     render(tmp_path)
     shown = (tmp_path / "README.md").read_text()
-    assert shown.index("**Link: no limit**") < shown.index("| diloco steps=4 |")
+    assert shown.index("**Link: no limit**") < shown.index("| diloco every=4 |")
     assert "| at most 0.58 |" in shown
     assert (tmp_path / "target.svg").is_file()
     # What is there is measured no more, and other settings do not mix with it.
     monkeypatch.setattr("benchmarks.target.time_over_link", None)
     monkeypatch.setattr("benchmarks.target.forecast_updates", None)
     assert measure_target(settings) == 0
-    assert len(calls) == 5
+    assert len(calls) == begun
     with pytest.raises(OptionError, match=r"other settings \(every 5 != 4\); choose another"):
         measure_target(SETTINGS(out=tmp_path, every=4))
 
@@ -164,8 +164,8 @@ def test_goals_are_judged_over_the_best_row_of_each_kind():
         row("bp", 100, 9, 1.5),
         row("1f1b microbatches=4", 70, 5, 1.5),
         row("hocket-1f1b accumulate=4", 60, 5, 1.5),
-        row("diloco steps=64", 55, 10, 1.6),
-        row("diloco steps=16", None, 10, 1.6),
+        row("diloco every=64", 55, 10, 1.6),
+        row("diloco every=16", None, 10, 1.6),
         row("paci", 57, 5, 1.52, decoupled=True),
         row("dgl", 90, 5, 1.5, decoupled=True),
     ]
@@ -180,7 +180,7 @@ def test_goals_are_judged_over_the_best_row_of_each_kind():
 def test_periods_are_those_of_updates_and_outer_steps():
     work = exact()
     ticks = {}
-    for row in ("ddp", "diloco:steps=8", "paci:accumulate=4", "hocket-gpipe:accumulate=2"):
+    for row in ("ddp", "diloco:every=8", "paci:accumulate=4", "hocket-gpipe:accumulate=2"):
         timed = TimedRow(row, build_baseline(row, work, Balancer(work)), work)
         ticks[row] = (timed.ticks, timed.period)
     assert list(ticks.values()) == [(1, 1), (1, 8), (4, 4), (2, 2)]
@@ -197,6 +197,6 @@ def test_trainings_that_somebody_stopped_are_no_results(tmp_path, monkeypatch):
 
 def test_the_rate_of_a_row_rises_and_falls(tmp_path):
     trainings = TargetMeasurement(SETTINGS(out=tmp_path)).trainings(2)
-    config = trainings.config("bp", 0.01, 0)
-    assert (config.warmup_updates, config.scheduler) == (2, "CosineAnnealingLR:T_max=18")
+    base = trainings.base
+    assert (base["warmup_updates"], base["scheduler"]) == (2, "CosineAnnealingLR:T_max=18")
     assert trainings.options("fdg:checksum=false")["method"] == "fdg"

@@ -492,8 +492,7 @@ def open_fit(
     # Foresee the length of the training, for the display.
     passes = request.budget.passes(length, setup.method.accumulate)
     if setup.stage_speeds is not None:  # the slowest stage has to do its budget, too
-        speeds = setup.stage_speeds.speeds
-        passes = ceil(passes * speeds[0] / min(speeds))
+        passes = ceil(passes * setup.stage_speeds[0] / min(setup.stage_speeds))
     total = request.budget.batches(passes, length, setup.method.accumulate)
     completed = state.entered(length, setup.method.accumulate)
     shown = request.progress and world.is_main

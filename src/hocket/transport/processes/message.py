@@ -32,6 +32,8 @@ Part: TypeAlias = tuple[Backend, Tensor, Lane]
 HEADER = ["uint8", [wire.HEADER_PREFIX_BYTES], [1]]
 ASCENDING = (Activation.kind, Gradient.kind)
 """Kinds of packets whose numbers, the batches', must ascend; gaps are allowed."""
+MALFORMED = (PacketError, LookupError, TypeError, ValueError, AttributeError, RecursionError)
+"""Errors of a header that is intact, and is none of a packet."""
 ADVICE = (
     "resume from the last checkpoint; if it happens again, suspect the memory or the network"
 )
@@ -58,8 +60,7 @@ class Message:
             TransitError: There is none.
         """
         with self._named_errors():
-            number: int = wire.header_value(self.header["trees"], name, int)
-            return number
+            return int(self.header["trees"][name])
 
     def trees(self, names: Sequence[str], device: torch.device) -> list[Tree]:
         """Return the nested values of these names, with their tensors on a device.
@@ -81,9 +82,7 @@ class Message:
         values = self.trees(packet_type.sent, device)
         with self._named_errors():
             sent = dict(zip(packet_type.sent, values, strict=True))
-            packet = packet_type(batch=self.header["number"], **sent)
-            packet.check()
-            return packet
+            return packet_type(batch=self.header["number"], **sent)
 
     @contextmanager
     def _named_errors(self) -> Iterator[None]:
@@ -94,17 +93,11 @@ class Message:
         """
         try:
             yield
-        except KeyError as error:
-            raise self._error(f"its header has no {error}") from None
-        except RecursionError:
-            raise self._error("its structure is too deep") from None
-        except PacketError as error:
-            raise self._error(str(error)) from None
-
-    def _error(self, text: str) -> TransitError:
-        return TransitError(
-            f"{self.route}: {self.header['kind']} {self.header['number']}: {text}; {ADVICE}"
-        )
+        except MALFORMED as error:
+            raise TransitError(
+                f"{self.route}: {self.header['kind']} {self.header['number']} is malformed "
+                f"({type(error).__name__}: {error!s:.200}); {ADVICE}"
+            ) from None
 
 
 @dataclass(frozen=True)
@@ -254,12 +247,18 @@ class MessageReader:
             if length:
                 rest = self._backend.headers.post(["uint8", [length], [1]], Lane.LATE)()
             header = wire.decode_header(first, rest)
-            wire.check_header(header)
-        except PacketError as error:
+            place = header["kind"], header["number"], header["sequence"]
+            wire.require_room(header["tensors"])
+        except MALFORMED as error:
+            text = f"{error!s:.200}"
+            if not isinstance(error, PacketError):
+                text = (
+                    f"a packet arrived with a malformed header ({type(error).__name__}: {text})"
+                )
             raise TransitError(
-                f"{self._route}, after {self._previous}: {error}; {ADVICE}"
+                f"{self._route}, after {self._previous}: {text}; {ADVICE}"
             ) from None
-        self._check_order(header["kind"], header["number"], header["sequence"])
+        self._check_order(*place)
 
         # Wait for the tensors; where another layout was expected, zeros come before them.
         self.posted.popleft()

@@ -125,7 +125,6 @@ def test_one_error_lists_all_problems_of_a_file(tmp_path):
         ),
         ({"grid": BP, "base": {"run_dir": "x"}}, "run_dir does not belong there: each run"),
         ({"grid": [BP, BP]}, "row 'bp, stages 1': it has the same runs as row 'bp, stages 1'"),
-        ({"grid": BP | {"replicas": 2}}, "replicas is 2, and each run .* has one process"),
         ({"grid": BP | {"batch_size": 0, "method": "pb"}}, "(?s)batch_size is 0.*method 'pb'"),
         ({"grid": BP | {"data": "text", "data_dir": "no"}}, "data_dir is 'no', which does not"),
         ({"grid": BP | {"plan": "a,b"}}, "makes 3 stages, but stages is 1"),
