@@ -119,15 +119,11 @@ def write_pickles(root, **others):
 
 
 FINE = replace(RELEASE, pickled_label=b"fine_labels", label_columns=CIFAR100.label_columns)
+fine_pickle = partial(original_pickle, key=CIFAR100.pickled_label)
 LAYOUTS = {
     "pickles": (RELEASE, write_pickles),
     "of this NumPy": (RELEASE, lambda root: write_folder(root, pickled(dumped))),
-    "with fine labels": (
-        FINE,
-        lambda root: write_folder(
-            root, pickled(partial(original_pickle, key=CIFAR100.pickled_label))
-        ),
-    ),
+    "with fine labels": (FINE, lambda root: write_folder(root, pickled(fine_pickle))),
     "archive": (RELEASE, lambda root: write_archive(root, pickled())),
     "parquet": (RELEASE, write_parquet),
     "parquet of PNG": (RELEASE, partial(write_parquet, image="image", suffix="PNG")),
