@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn, optim
 
-from contract.small import data, mlp, sgd
+from contract.small import Network, data, mlp, sgd
 from hocket import Trainer
 from hocket.errors import OptionError
 from hocket.methods import DGL
@@ -43,23 +43,19 @@ def test_a_function_gets_the_arguments_that_it_names(optimizer, rates):
     assert [group["lr"] for group in groups] == rates
 
 
-class Named(nn.Module):
+class Named(Network):
     """A network that is no sequence, so that stages are parts of its forward."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.first, self.norm, self.last = nn.Linear(5, 5), nn.LayerNorm(5), nn.Linear(5, 3)
-
     def forward(self, values):
-        hidden = self.norm(torch.tanh(self.first(values)))
-        return self.last(torch.tanh(hidden))
+        hidden = self.norm(torch.tanh(self.a(values)))
+        return self.b(torch.tanh(hidden))
 
 
 @pytest.mark.parametrize(
     ("build", "stages"),
     [
         (lambda: nn.Sequential(nn.Linear(5, 5), nn.Tanh(), nn.Linear(5, 3)).double(), 2),
-        (lambda: Named().double(), 2),
+        (lambda: Named(a=nn.Linear(5, 5), norm=nn.LayerNorm(5), b=nn.Linear(5, 3)).double(), 2),
         (lambda: nn.Sequential(*mlp(3)), 3),
     ],
     ids=["sequence", "parts", "nested"],

@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import nn
 
+from contract.small import Network
 from hocket import Plan, Trainer, cut
 from hocket.errors import CutError, DataError
 from hocket.partition.cut_points import find_cut_points
@@ -227,17 +228,13 @@ class Later(Branching):
 
 @pytest.mark.parametrize("reads", [True, False])
 def test_other_sizes_than_those_of_the_sample_are_refused_if_the_forward_reads_them(reads):
-    class Averaged(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.first = nn.Conv1d(1, 2, 1)
-            self.second = nn.Conv1d(2, 2, 1)
-
+    class Averaged(Network):
         def forward(self, x):
             length = x.shape[-1] if reads else 6
             return self.second(self.first(x)) / length
 
-    network, longer = Averaged(), torch.ones(2, 1, 9)
+    network = Averaged(first=nn.Conv1d(1, 2, 1), second=nn.Conv1d(2, 2, 1))
+    longer = torch.ones(2, 1, 9)
     stages = cut(network, stages=2, sample=torch.ones(2, 1, 6))
     assert torch.equal(run_stages(stages, torch.ones(5, 1, 6)), network(torch.ones(5, 1, 6)))
     if reads:
