@@ -153,18 +153,14 @@ class Output:
     logits: Tensor
 
 
-class Wrapped(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.a, self.b = nn.Linear(5, 6), nn.Linear(6, 3)
-
+class Wrapped(Network):
     def forward(self, inputs: Tensor) -> Output:
         return Output(self.b(self.a(inputs)))
 
 
 def test_an_output_without_tensors_is_refused_with_the_remedy():
     trainer = hocket.Trainer(
-        Wrapped(),
+        Wrapped(a=nn.Linear(5, 6), b=nn.Linear(6, 3)),
         stages=CUT_BEFORE_B,
         method="bp",
         optimizer=sgd,
@@ -301,11 +297,7 @@ class PaddedEncoder(nn.Module):
         return self.head(values.mean(1))
 
 
-class Gated(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.layer, self.gate = nn.Linear(8, 8), nn.Linear(8, 8)
-
+class Gated(Network):
     def forward(self, values: Tensor, side: Tensor) -> Tensor:
         return values + self.layer(values).relu() * self.gate(side)
 
@@ -320,7 +312,8 @@ class SharedSide(nn.Module):
     def __init__(self, side: Callable[[Tensor], Tensor]) -> None:
         super().__init__()
         self.side, self.first = side, nn.Linear(8, 8)
-        self.blocks = nn.ModuleList(Gated() for _ in range(3))
+        gated = (Gated(layer=nn.Linear(8, 8), gate=nn.Linear(8, 8)) for _ in range(3))
+        self.blocks = nn.ModuleList(gated)
         self.head = nn.Linear(8, 3)
 
     def forward(self, inputs: Tensor) -> Tensor:

@@ -99,18 +99,13 @@ def test_a_value_that_is_passed_in_an_attribute_of_a_module_is_refused():
             self.kept = x * 2
             return x.detach()
 
-    class Leaky(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.first = nn.Linear(4, 4)
-            self.inner = Inner()
-            self.second = nn.Linear(4, 4)
-
+    class Leaky(Network):
         def forward(self, x):
             x = self.inner(self.first(x))
             return self.second(x) + self.inner.kept
 
-    text = refused(Leaky(), torch.ones(2, 4))
+    network = Leaky(first=nn.Linear(4, 4), inner=Inner(), second=nn.Linear(4, 4))
+    text = refused(network, torch.ones(2, 4))
     assert "a tensor computed inside 'inner' is used without being returned" in text
 
 
