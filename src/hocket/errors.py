@@ -47,6 +47,10 @@ class SampleError(CutError):
     reason: str = ""
 
 
+class ProgramError(HocketError, ValueError):
+    """A program is invalid: a packet is received before it is sent, never, or twice."""
+
+
 class PacketError(HocketError, RuntimeError):
     """A packet is missing, duplicated or not the expected one."""
 

@@ -7,23 +7,24 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hocket.errors import OptionError
-from hocket.methods import ADL, DDG, FDG, METHODS, OneFOneB, PipeDream
+from hocket.errors import OptionError, ProgramError
+from hocket.methods import ADL, DDG, FDG, METHODS, GPipe, OneFOneB, PipeDream, PipeDream2BW
 from hocket.methods.method import Method
 from hocket.methods.simulated.delays import with_staleness
 from hocket.program import (
     Action,
     Program,
     Tick,
+    check_program,
     drain,
     enter,
     format_program,
+    parse_program,
     unroll,
 )
 from hocket.program.schedule import StageSchedule
 from hocket.remedies import T3
 from hocket.signals import Delayed, Local, Synthetic
-from properties.in_order import assert_in_order
 from reference.pipedream import one_f_one_b
 
 plain = st.builds(
@@ -89,8 +90,16 @@ def flat(ticks: list[Tick]) -> list[Action]:
 
 
 @given(any_methods, stage_counts, epochs)
-def test_every_program_is_in_order(method, stages, batches):
-    assert_in_order(list(unroll(method, stages, batches)), method, stages)
+def test_every_program_passes_its_own_check(method, stages, batches):
+    check_program(list(unroll(method, stages, batches)), method, stages)
+
+
+@given(any_methods, stage_counts, epochs)
+def test_a_printed_program_reads_back(method, stages, batches):
+    ticks = list(unroll(method, stages, batches))
+    again = parse_program("\n".join(" ".join(map(str, tick)) for tick in ticks))
+    assert again == ticks
+    assert [a.version for a in flat(again)] == [a.version for a in flat(ticks)]
 
 
 @given(any_methods, stage_counts, epochs)
@@ -186,6 +195,24 @@ def test_1f1b_is_pipedream_drained_after_every_group(accumulate, stages, sizes):
     assert moves[0] == moves[1]
 
 
+def test_batches_that_enter_too_early_are_named():
+    ticks = "F0.0 B0.0\nF0.1\nB0.1 U0.1"
+    method = GPipe(accumulate=2)
+    told = "tick 1: F0.1 comes after a backward of its group; all forwards come first"
+    with pytest.raises(ProgramError, match=told):
+        check_program(parse_program(ticks), method, 1)
+    check_program(parse_program(ticks), OneFOneB(accumulate=2), 1)
+    early = "F0.0 B0.0\nF0.1\nU0.0\nB0.1 U0.1"
+    told = r"tick 2: U0.0 leaves batches \[1\] in flight; wanted none, as the pipeline is fl"
+    with pytest.raises(ProgramError, match=told):
+        check_program(parse_program(early), OneFOneB(accumulate=2), 1)
+    first = "F0.0 F1.0 B1.0 U1.0\nF0.1 F1.1 B1.1 U1.1 B0.0 U0.0\nB0.1 U0.1"
+    told = r"tick 1: U0.0 leaves batches \[1\] in flight"
+    with pytest.raises(ProgramError, match=told):
+        check_program(parse_program(first), DDG().with_remedies(T3(updates=1)), 2)
+    check_program(parse_program(first), DDG(), 2)
+
+
 @given(any_methods, stage_counts, epochs)
 def test_updates_take_full_groups_except_when_drained(method, stages, batches):
     actions = flat(list(unroll(method, stages, batches)))
@@ -264,6 +291,18 @@ def test_pipedream_is_one_forward_and_one_backward_in_turn(stages, batches):
         assert order == one_f_one_b(stages - 1 - k, batches)
 
 
+# A wrong program is refused, and the message names each problem.
+
+names = st.sampled_from(sorted(METHODS))
+
+
+def check_error(ticks: list[Tick], name: str, stages: int) -> str:
+    """Check a program that is wrong, and return the message of the error."""
+    with pytest.raises(ProgramError) as caught:
+        check_program(ticks, METHODS[name](), stages)
+    return str(caught.value)
+
+
 @given(any_methods, stage_counts, epochs)
 def test_a_forward_names_the_updates_until_its_backward(method, stages, sizes):
     """From the weights that it uses; also after an epoch that was drained."""
@@ -284,36 +323,130 @@ def test_too_few_gradients_per_update_for_two_versions_are_refused(order, stages
     """The least number that is named is enough, and one less is not."""
     least = 2 * (stages - 1) - (order == "backward-first")
     method = ADL(hold="double", order=order, accumulate=least)
-    assert_in_order(list(unroll(method, stages, 30)), method, stages)
+    check_program(list(unroll(method, stages, 30)), method, stages)
     if least > 1:
         few = ADL(hold="double", order=order, accumulate=least - 1)
         with pytest.raises(OptionError, match=f"use accumulate={least} or more, or fewer"):
             Program(few, stages)
 
 
-@given(st.sampled_from(sorted(METHODS)), st.integers(2, 4), st.data())
-def test_an_action_that_is_lost_doubled_or_early_is_noticed(name, stages, data):
+def test_a_forward_with_weights_that_a_stage_does_not_hold_is_named():
+    method = PipeDream2BW(accumulate=1)
+    ticks = [list(tick) for tick in unroll(method, 2, 3)]
+    check_program(ticks, method, 2)
+
+    def told(old: str, new: str, of: Method = method) -> str:
+        changed = " | ".join(" ".join(map(str, tick)) for tick in ticks).replace(old, new)
+        with pytest.raises(ProgramError) as caught:
+            check_program(parse_program(changed.replace(" | ", "\n")), of, 2)
+        return str(caught.value)
+
+    assert "F0.2@2 needs weights that do not exist; stage 0 has done 1 updates" in told(
+        "F0.2@1", "F0.2@2"
+    )
+    assert "F1.2@0 has other weights than batch 2 met before; wanted version 1" in told(
+        "F1.2@1", "F1.2@0"
+    )
+    assert "F0.2 names no version; wanted one" in told("F0.2@1", "F0.2")
+    assert "F0.0@0 names a version; wanted the newest weights" in told("@0", "@0", DDG())
+
+
+@given(names, st.integers(1, 4), st.data())
+def test_a_lost_action_is_named(name, stages, data):
+    ticks = list(unroll(METHODS[name](), stages, 9))
+    lost = data.draw(st.sampled_from(flat(ticks)))
+    text = check_error([tuple(a for a in t if a != lost) for t in ticks], name, stages)
+    if lost.kind == "U":  # the next update takes too many gradients, or none takes them
+        assert f"U{lost.stage}." in text or f"stage {lost.stage} ends with" in text
+    else:
+        assert f"{lost.name} never happens" in text
+
+
+@given(names, st.integers(1, 4), st.data())
+def test_a_doubled_action_is_named(name, stages, data):
+    ticks = list(unroll(METHODS[name](), stages, 9))
+    doubled = data.draw(st.sampled_from(flat(ticks)))
+    place = data.draw(st.integers(0, len(ticks) - 1))
+    ticks[place] += (doubled,)
+    assert f"{doubled} happened already" in check_error(ticks, name, stages)
+
+
+@given(names, st.integers(1, 4), st.data())
+def test_an_action_before_what_it_needs_is_named(name, stages, data):
+    method = METHODS[name]()
+    ticks = list(unroll(method, stages, 9))
+    early = data.draw(st.sampled_from([a for a in flat(ticks) if a.kind != "F" or a.stage > 0]))
+    needs = {
+        "F": Action("F", early.stage - 1, early.batch),
+        "B": Action("F", early.stage, early.batch),
+        "U": Action("B", early.stage, early.batch),
+        "T": Action("B", early.stage + 1, early.batch),
+    }
+    need = needs[early.kind]
+    moved = []
+    for tick in ticks:
+        kept = [a for a in tick if a != early]
+        if need in kept:
+            kept.insert(kept.index(need), early)
+        moved.append(tuple(kept))
+    text = check_error(moved, name, stages)
+    if early.kind == "U":
+        assert f"U{early.stage}." in text or f"stage {early.stage} ends with" in text
+    else:
+        assert f"{early.name} comes too early; {need} is in tick" in text
+
+
+@given(names, st.integers(2, 4), st.data())
+def test_an_action_before_its_packet_can_have_come_is_named(name, stages, data):
     """One tick early is too early where an edge takes a tick."""
     method = METHODS[name]()
     ticks = list(unroll(method, stages, 9))
     inner = [a for a in flat(ticks) if a.kind == "F" and a.stage > 0]
-    chosen = data.draw(st.sampled_from(inner))
-    t = next(t for t, tick in enumerate(ticks) if chosen in tick)
-    lost = [tuple(a for a in tick if a != chosen) for tick in ticks]
-    doubled = [*ticks, (chosen,)]
-    before_all = [(chosen,), *lost]
-    wrong = [lost, doubled, before_all]
-    if method.forward_delay:
-        wrong.append([*lost[: t - 1], (*lost[t - 1], chosen), *lost[t:]])
-    for program in wrong:
-        with pytest.raises(AssertionError):
-            assert_in_order(program, method, stages)
+    early = data.draw(st.sampled_from(inner))
+    if method.forward_delay == 0:
+        return
+    t = next(t for t, tick in enumerate(ticks) if early in tick)
+    ticks[t] = tuple(a for a in ticks[t] if a != early)
+    ticks[t - 1] += (early,)
+    need = f"F{early.stage - 1}.{early.batch}"
+    assert f"{early.name} comes too early; {need} is in tick" in check_error(
+        ticks, name, stages
+    )
+
+
+def test_an_update_before_its_gradient_is_refused_after_a_drain():
+    """Also where groups are not full, so that the counts alone would pass."""
+    method = METHODS["adl"](epoch_end="drain")
+    ticks = list(unroll(method, 1, [2, 2]))
+    assert (
+        " ".join(map(str, flat(ticks))) == "F0.0 B0.0 F0.1 B0.1 U0.1 F0.2 B0.2 F0.3 B0.3 U0.3"
+    )
+    with pytest.raises(ProgramError, match=r"U0\.1"):
+        check_program(
+            parse_program("F0.0 B0.0 U0.1 F0.1 B0.1 F0.2 B0.2 F0.3 B0.3 U0.3"), method, 1
+        )
+
+
+def test_too_many_or_no_gradients_for_an_update_are_told():
+    text = check_error(parse_program("F0.0 B0.0\nF0.1 B0.1 U0.1 U0.0"), "bp", 1)
+    assert "tick 1: U0.1 takes 2 gradients; wanted 1, or fewer where the pipeline" in text
+    assert "tick 1: U0.0 takes 0 gradients; wanted 1, or fewer" in text
+    text = check_error(parse_program("F0.0 B0.0"), "bp", 1)
+    assert "stage 0 ends with 1 gradients that no update takes" in text
+
+
+@given(late, st.integers(2, 8), stage_counts, st.integers(2, 12))
+def test_an_update_with_too_few_gradients_is_told(method, accumulate, stages, batches):
+    wanted = replace(method, accumulate=accumulate, epoch_end="carry")
+    ticks = list(unroll(replace(method, accumulate=1), stages, batches))
+    with pytest.raises(ProgramError, match=r"takes 1 gradients; wanted \d, or fewer where the"):
+        check_program(ticks, wanted, stages)
 
 
 def test_delays_for_other_stages_are_told():
     method = with_staleness(DDG(), [2, 1, 0])
     with pytest.raises(OptionError, match="delays of the edges between 3 stages"):
-        Program(method, 4)
+        check_program(list(unroll(method, 3, 4)), method, 4)
 
 
 @pytest.mark.parametrize("stages", [0, -1])

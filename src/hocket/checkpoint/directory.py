@@ -10,14 +10,15 @@ import json
 import os
 import re
 import shutil
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from hocket.checkpoint.serialize import unpack
 from hocket.errors import CheckpointError
-from hocket.files import create_file, open_regular_file, sync_path
-from hocket.options.hints import wrong_fields
+from hocket.files import create_file, lock_file, open_regular_file, sync_path, unlock_file
 
 FORMAT = 6
 """Version of all that is in a checkpoint; tests/checkpoint_structure.txt rises with it."""
@@ -176,16 +177,11 @@ def read_manifest(folder: Path) -> Manifest:
         intact = hashlib.sha256(content.encode()).hexdigest() == sha256
         values: dict[str, Any] = json.loads(content) if intact else {"format": FORMAT}
         if intact and (found := values.pop("format")) == FORMAT:
-            # Check each value against the type of its field, and that all files are inside.
+            # All files are inside the folder.
             digests = values.pop("parts").items()
             parts = {part: FileDigest(**digest) for part, digest in digests}
             manifest = Manifest(parts=parts, **values)
-            if (
-                any(map(wrong_fields, (manifest, *parts.values())))
-                or type(manifest.versions["torch"]) is not str
-                or not all(map(_PART.fullmatch, parts))
-                or not manifest.stages
-            ):
+            if not all(map(_PART.fullmatch, parts)):
                 raise ValueError
             return manifest
         writer = values.get("versions", {}).get("hocket")
@@ -247,6 +243,43 @@ def keep_newest(folder: Path, keep: int, newest: str) -> list[Path]:
             number += 1
         aside.append(checkpoint.rename(path))
     return aside
+
+
+@contextmanager
+def claim_folder(folder: Path, own: set[Path]) -> Iterator[None]:
+    """Context manager that keeps others from writing checkpoints to a folder.
+
+    Args:
+        folder: Folder of checkpoints; created if it does not exist.
+        own: Folders that this training has written checkpoints to, or was resumed from; the
+            folder is added.
+
+    Raises:
+        CheckpointError: It has checkpoints of another training, or a fit that is under way
+            uses it.
+    """
+    place = folder.resolve()
+    if place not in own and (others := newest_first(folder)):
+        raise CheckpointError(
+            f"{str(folder)!r} has checkpoints of another training, such as "
+            f"{others[0].name!r}; resume from it, or give each training a folder of its own"
+        )
+    with ExitStack() as stack:
+        # Lock it, if it can be; the first checkpoint tells what is wrong with it. The system
+        # unlocks it if this process is killed.
+        with suppress(OSError):
+            folder.mkdir(parents=True, exist_ok=True)
+            number = os.open(folder, os.O_RDONLY)
+            stack.callback(os.close, number)
+            if not lock_file(number):
+                raise CheckpointError(
+                    f"{str(folder)!r} is the folder of a fit that is under way; save "
+                    "checkpoints of your own, or of another training, to another folder"
+                )
+            # Not only closed: workers of loaders, which were forked meanwhile, have a copy.
+            stack.callback(unlock_file, number)
+        own.add(place)
+        yield
 
 
 def remove_unfinished(folder: Path) -> None:

@@ -74,8 +74,8 @@ def wrong_choice(name: str, value: object, choices: Collection[str]) -> list[str
         value: Its value.
         choices: All valid values, for instance ``get_args`` of a `Literal`.
 
-    >>> wrong_choice("timing", "often", ["regular", "random"])
-    ["timing is 'often'; use 'regular' or 'random'"]
+    >>> wrong_choice("reduce", "max", ["mean", "sum"])
+    ["reduce is 'max'; use 'mean' or 'sum'"]
     """
     if value in choices:
         return []

@@ -27,8 +27,10 @@ Batch b enters at tick s. Stage k forwards it at ``s + k*df`` and back-propagate
 from hocket.program.action import Action as Action
 from hocket.program.action import Tick as Tick
 from hocket.program.action import dependency as dependency
+from hocket.program.check import check_program as check_program
 from hocket.program.program import Program as Program
 from hocket.program.program import drain as drain
 from hocket.program.program import enter as enter
 from hocket.program.program import unroll as unroll
 from hocket.program.text import format_program as format_program
+from hocket.program.text import parse_program as parse_program

@@ -1,8 +1,10 @@
 """Actions of stages on batches, and the packets that they wait for."""
 
+import re
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, cast
 
+from hocket.errors import ProgramError
 from hocket.methods.method import Method
 
 Kind = Literal["F", "B", "U", "T"]
@@ -21,8 +23,8 @@ class Action:
         due: Number of updates of the stage from the weights of a forward to the backward of
             its batch, if no batch is skipped. It is no part of the identity either.
 
-    >>> str(Action("F", 2, 5)), str(Action("F", 2, 5, 3))
-    ('F2.5', 'F2.5@3')
+    >>> str(Action("F", 2, 5)), str(Action("F", 2, 5, 3)), Action.parse("B0.7").batch
+    ('F2.5', 'F2.5@3', 7)
     """
 
     kind: Kind
@@ -35,9 +37,29 @@ class Action:
         return f"{self.kind}{self.stage}.{self.label}"
 
     @property
+    def name(self) -> str:
+        """The action without the version of the weights."""
+        return f"{self.kind}{self.stage}.{self.batch}"
+
+    @property
     def label(self) -> str:
         """The batch, and the version of the weights if it is not the newest."""
         return f"{self.batch}" if self.version is None else f"{self.batch}@{self.version}"
+
+    @staticmethod
+    def parse(text: str) -> "Action":
+        """Return the action that is printed as ``text``.
+
+        Raises:
+            ProgramError: The text is not an action.
+        """
+        match = re.fullmatch(r"([FBUT])(\d+)\.(\d+)(?:@(\d+))?", text)
+        if match is None:
+            raise ProgramError(
+                f"cannot read the action {text!r}; write a kind, a stage and a batch: F2.5"
+            )
+        version = None if match[4] is None else int(match[4])
+        return Action(cast(Kind, match[1]), int(match[2]), int(match[3]), version)
 
 
 Tick = tuple[Action, ...]

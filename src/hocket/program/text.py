@@ -1,8 +1,20 @@
-"""Programs as tables for people."""
+"""Programs as text: as a table for people, and read from lines of actions."""
 
 from collections.abc import Iterable
 
-from hocket.program.action import Tick
+from hocket.program.action import Action, Tick
+
+
+def parse_program(text: str) -> list[Tick]:
+    r"""Return the ticks of a program written one per line, actions separated by spaces.
+
+    Raises:
+        ProgramError: A word is not an action.
+
+    >>> parse_program("F0.0\nF0.1 F1.0 B1.0")[1][2].kind
+    'B'
+    """
+    return [tuple(Action.parse(word) for word in line.split()) for line in text.splitlines()]
 
 
 def format_program(ticks: Iterable[Tick], stages: int) -> str:

@@ -10,21 +10,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from hocket.errors import DataError, OptionError, format_problems
+from hocket.errors import DataError, OptionError
 from hocket.files import read_json, write_text_atomically
-from hocket.options.hints import wrong_options
 from hocket.timeline.recorder import Span
 
 FORMAT = "hocket timeline 1"
-MOST_STAGES = 1024
-MOST_SHOWN = 5
-"""Problems that a message shows, as a damaged file may have thousands."""
-LATEST = 1e15
-"""Limit of a time in microseconds, which is 30 years."""
-FIELDS: Mapping[str, type] = {
-    "cat": str, "pid": int, "ts": float, "dur": float, "batch": int, "tick": int,
-}  # fmt: skip
-"""Fields of an event that are read, and their types."""
 # Packets sent by an action: name, kind of the action that uses it, and its stage's offset.
 PACKETS = {
     "F": (("activation", "F", 1),),
@@ -62,8 +52,8 @@ def write_trace(file: Path, spans: Sequence[Span], pieces: Sequence[Span]) -> No
         ) from error
 
 
-def read_trace(file: Path) -> tuple[Span, ...]:
-    """Read the spans of a file that :func:`write_trace` wrote.
+def read_events(file: Path) -> list[Any]:
+    """Read the events of a file that :func:`write_trace` wrote.
 
     Raises:
         DataError: The file is missing, damaged, or of another program.
@@ -82,35 +72,7 @@ def read_trace(file: Path) -> tuple[Span, ...]:
     events = content.get("traceEvents")
     if not isinstance(events, list):
         raise DataError(f"{where}: it has no list of traceEvents; record it again")
-    # Titles and arrows are derived from the spans.
-    span_events = [
-        (index, event)
-        for index, event in enumerate(events)
-        if not (isinstance(event, dict) and event.get("ph") in ("M", "s", "f"))
-    ]
-    problems = [
-        f"event {index}: {problem}"
-        for index, event in span_events
-        for problem in _event_problems(event)
-    ]
-    if problems:
-        raise DataError(format_problems(f"{where}; record it again", problems[:MOST_SHOWN]))
-    if (stages := len({event["pid"] for _, event in span_events})) > MOST_STAGES:
-        raise DataError(f"{where}: it has {stages} stages; at most {MOST_STAGES} are shown")
-    return tuple(_parse_span(event) for _, event in span_events)
-
-
-def _event_problems(event: Any) -> Iterator[str]:
-    """List the fields of an event that are missing or of a wrong type."""
-    args = event.get("args") if isinstance(event, dict) else None
-    if not isinstance(args, dict) or event.get("ph") != "X":
-        yield f"found {str(event)[:60]!r}; wanted an object with ph 'X' and args"
-        return
-    fields = {name: (args if name in ("batch", "tick") else event).get(name) for name in FIELDS}
-    yield from wrong_options(fields, FIELDS, FIELDS)
-    for name, value in fields.items():
-        if isinstance(value, int | float) and abs(value) >= LATEST:
-            yield f"{name} is {value!r}; wanted a number below {LATEST:g}"
+    return events
 
 
 def _ns(seconds: float) -> int:
@@ -129,7 +91,8 @@ def _build_event(span: Span) -> dict[str, Any]:
     }
 
 
-def _parse_span(event: Mapping[str, Any]) -> Span:
+def parse_span(event: Mapping[str, Any]) -> Span:
+    """Return the span of an event whose phase is X."""
     start_ns, length_ns = round(event["ts"] * 1e3), round(event["dur"] * 1e3)
     return Span(
         stage=event["pid"],

@@ -41,7 +41,9 @@ def study_problems(values: Mapping[str, Any], hints: Mapping[str, Any]) -> list[
     problems += _metric_problems(given)
     if given.get("jobs", 0) < 0:
         problems.append(f"jobs is {given['jobs']}; give at least 1, or 0 for one for each core")
-    problems += _name_problems(given.get("name", "study"))
+    name = given.get("name", "study")
+    if name in ("", ".", "..") or "/" in name or "\0" in name:
+        problems.append(f"name is {name!r}; give one that can be the name of a folder")
     base, tables = given["base"], grid_tables(given["grid"])
     if not isinstance(base, Mapping):
         problems.append(f"base is {base!r}; wanted a table of options")
@@ -110,13 +112,6 @@ def _hold_out_problems(
 def grid_tables(grid: Any) -> list[Any]:
     """Return the tables of a grid, which may be a single one."""
     return [grid] if isinstance(grid, Mapping) else as_list(grid)
-
-
-def _name_problems(name: str) -> list[str]:
-    """Return the problem of a name that is none of a folder."""
-    if name in ("", ".", "..") or "/" in name or "\0" in name:
-        return [f"name is {name!r}; give one that can be the name of a folder"]
-    return []
 
 
 def _list_problems(given: Mapping[str, Any]) -> list[str]:

@@ -1,5 +1,7 @@
-"""Process of one run of a study; it ends with a checkpoint if the sweep itself is killed."""
+"""Process of a run of a study, or of several; they stop with checkpoints if the sweep ends."""
 
+import gc
+import itertools
 import json
 import os
 import signal
@@ -9,6 +11,9 @@ import time
 import traceback
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TextIO
+
+import torch
 
 from hocket.distributed.launching.deferred_compiler import defer_compiler
 from hocket.errors import HocketError, NonFiniteError, RunFolderError
@@ -17,8 +22,9 @@ from hocket.runs.read_folder import METRICS_FILE, metric_rows
 from hocket.runs.run_dir import lock_run_dir
 from hocket.runs.start import train_in_process
 from hocket.runs.summary import Summary
+from hocket.training.fit.interrupt import Interrupt, before_batch, stop_signals
 from hocket_lab.studies.rows import file_digests
-from hocket_lab.studies.run_folder import RunResult, write_result
+from hocket_lab.studies.run_folder import OUTPUT, RunResult, write_result
 
 LOCK_TIMEOUT_S = 60.0
 """Seconds that the process of a killed sweep may take to leave its run folder."""
@@ -29,13 +35,27 @@ def main(words: Sequence[str]) -> int:
     """Train in the folder of a run, from its last checkpoint if there is any.
 
     Args:
-        words: The configuration, and the digests of the files that it was named for, as JSON.
+        words: The configuration, and the digests of the files that it was named for, as JSON;
+            nothing to train all runs in turns whose words are lines of standard input.
 
     Returns:
         The exit code.
     """
+    defer_compiler()
+    interrupt = Interrupt(stop_signals())
+    threads: list[threading.Thread] = []
+    threading.Thread(target=_listen, args=(Turns(interrupt), threads), daemon=True).start()
+    if words:
+        return _train(words)
+    with interrupt:
+        while not interrupt.asked or any(thread.is_alive() for thread in threads):
+            time.sleep(RETRY_S)
+    return 128 + interrupt.asked
+
+
+def _train(words: Sequence[str]) -> int:
+    """Train a run, leave its result in its folder, and return the exit code."""
     config = parse_config(json.loads(words[0]), "the configuration of a run")
-    threading.Thread(target=_end_with_parent, daemon=True).start()
     assert config.run_dir is not None, "the pool names the folder of each run"
     _wait_for_lock(config.run_dir)
     if json.loads(words[1]) != file_digests(vars(config)):
@@ -44,13 +64,72 @@ def main(words: Sequence[str]) -> int:
             "the sweep again"
         )
         return report(config, RunFolderError(reason))
-    defer_compiler()
     try:
         return train_in_process(config, True, report)
-    except Exception as error:  # such as one of the user's network
+    except (Exception, SystemExit) as error:  # such as one of the user's network
         traceback.print_exc()
         write_result(config.run_dir, RunResult("failed", f"{type(error).__name__}: {error}"))
         return 1
+
+
+class Turns:
+    """Turns of threads, one of which runs at a time, while a GPU works on a stream of each.
+
+    Args:
+        interrupt: Knows whether a signal has asked all to stop.
+    """
+
+    def __init__(self, interrupt: Interrupt) -> None:
+        self._interrupt = interrupt
+        self._tickets = itertools.count()
+        self._turn = 0
+        self._changed = threading.Condition()
+        self._output = sys.stdout, sys.stderr
+
+    def train(self, words: Sequence[str]) -> None:
+        """Train a run; the others have their turns before each of its batches is read."""
+        values = json.loads(words[0])
+        device, log = values["device"], Path(values["run_dir"], OUTPUT)
+
+        def next_turn() -> int:
+            with self._changed:  # so that all take turns in the same order
+                self._give()
+                self._take(output, states)
+            return self._interrupt.asked
+
+        before_batch.set(next_turn)
+        try:
+            on_gpu = device.startswith("cuda") and torch.cuda.is_available()
+            stream = torch.cuda.Stream(device) if on_gpu else None
+            # A replayed graph reads seeds where the generator kept them at its capture.
+            states = [generator.clone_state() for generator in torch.cuda.default_generators]
+            with open(log, "a", buffering=1) as output, torch.cuda.stream(stream):
+                self._take(output, states)
+                try:
+                    _train(words)
+                    gc.collect()  # CUDA graphs, which must not go while another run captures
+                finally:
+                    self._give()
+            if stream is not None:
+                stream.synchronize()  # raises if the GPU serves this process no more
+        except BaseException:  # for all runs: the sweep waits for a result, or for our end
+            os.kill(os.getpid(), signal.SIGTERM)
+            raise
+
+    def _take(self, output: TextIO, states: Sequence[torch.Generator]) -> None:
+        """Wait for a turn, and take over what exists once in a process."""
+        with self._changed:
+            ticket = next(self._tickets)
+            self._changed.wait_for(lambda: self._turn == ticket)
+        sys.stdout = sys.stderr = output
+        for generator, state in zip(torch.cuda.default_generators, states, strict=True):
+            generator.graphsafe_set_state(state)
+
+    def _give(self) -> None:
+        sys.stdout, sys.stderr = self._output
+        with self._changed:
+            self._turn += 1
+            self._changed.notify_all()
 
 
 def report(config: RunConfig, result: Summary | HocketError) -> int:
@@ -87,10 +166,13 @@ def _finished(run_dir: Path, epochs: int) -> RunResult:
     )
 
 
-def _end_with_parent() -> None:
-    """Wait for the end of standard input, which the sweep holds open, and end this process."""
-    while os.read(0, 1024):
-        pass
+def _listen(turns: Turns, threads: list[threading.Thread]) -> None:
+    """Train what the sweep writes to standard input, and end this process when that ends."""
+    with open(0, closefd=False) as lines:
+        for line in lines:
+            words = json.loads(line)
+            threads.append(threading.Thread(target=turns.train, args=(words,), daemon=True))
+            threads[-1].start()
     os.kill(os.getpid(), signal.SIGTERM)
 
 

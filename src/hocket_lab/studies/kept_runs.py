@@ -54,14 +54,10 @@ class KeptRuns:
             result = RunResult(values["state"], values["message"])
             if result.message in map(NOT_FINITE.format, METRICS):  # perhaps not by this metric
                 result = RunResult("finished")
-            return judge_run(
-                run,
-                result,
-                tuple(map(_point, values["curve"])),
-                tuple(StageError(**each) for each in values["gradient_error"]),
-                RunSource(**values["source"]),
-                self._metric,
-            )
+            curve = tuple(map(_point, values["curve"]))
+            errors = tuple(StageError(**each) for each in values["gradient_error"])
+            source = RunSource(**values["source"])
+            return judge_run(RunOutcome(run, result, curve, errors, source), self._metric)
         except (TypeError, KeyError) as error:
             raise self._unreadable(error) from error
 

@@ -6,16 +6,15 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Hashable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from io import FileIO
 from pathlib import Path
-from typing import Self
+from typing import Self, TypeAlias
 
 from hocket.errors import RunFolderError, warn
 from hocket.files import open_to_append
-from hocket.runs.config import RunConfig
 from hocket_lab.studies.rows import Run
 from hocket_lab.studies.run_folder import (
     OUTPUT,
@@ -33,6 +32,7 @@ _PROGRAM = (
     "import sys; sys.path[:] = {path!r}; from hocket_lab.studies.child import main; "
     "sys.exit(main(sys.argv[1:]))"
 )
+Process: TypeAlias = "subprocess.Popen[bytes]"
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class RunningRun:
 
     run: Run
     folder: Path
-    process: "subprocess.Popen[bytes]"
+    process: Process
     output_start: int
 
 
@@ -60,10 +60,13 @@ class Pool:
 
     Args:
         folder: Folder of the run folders.
+        shares: Let runs on a GPU share a process, in which they take turns.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, shares: bool = False) -> None:
         self._folder = folder
+        self._shares = shares
+        self._shared: dict[Hashable, Process] = {}
         self.running: list[RunningRun] = []
 
     def __enter__(self) -> Self:
@@ -72,8 +75,8 @@ class Pool:
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is not KeyboardInterrupt:  # a second Ctrl-C does not wait
             self.stop()
-        for each in self.running:
-            _kill_group(each.process)
+        for process in {each.process for each in self.running} | {*self._shared.values()}:
+            _kill_group(process)
 
     def start(self, run: Run) -> None:
         """Start a run, or continue it from its last checkpoint.
@@ -93,8 +96,22 @@ class Pool:
             ) from error
         with log as output:
             start = os.fstat(output.fileno()).st_size
-            process = start_process(config, run.files, output)
+            words = [json.dumps(config.as_dict()), json.dumps(dict(run.files))]
+            process = self._process_for(run, words, output)
         self.running.append(RunningRun(run, folder, process, start))
+
+    def _process_for(self, run: Run, words: Sequence[str], output: FileIO) -> Process:
+        """Return a new process for a run, or the one that it shares with others."""
+        kind = in_common(run) if self._shares else None
+        if kind is None:
+            return start_process(words, output)
+        if kind not in self._shared or self._shared[kind].poll() is not None:
+            self._shared[kind] = start_process((), output)
+        stdin = self._shared[kind].stdin
+        assert stdin is not None, "it is a pipe"
+        with suppress(OSError):  # it has just died, as `ended` will find
+            os.write(stdin.fileno(), json.dumps(words).encode() + b"\n")
+        return self._shared[kind]
 
     def ended(self) -> Iterator[tuple[Run, RunResult | None]]:
         """Yield the runs that have ended since the last call, with their results.
@@ -105,16 +122,17 @@ class Pool:
             if (code := each.process.poll()) is not None:
                 self.running.remove(each)
                 _kill_group(each.process)  # programs that the run has started
-                if each.process.stdin is not None:
-                    each.process.stdin.close()
                 yield each.run, _result(each, code)
+            elif each.process in self._shared.values() and (found := read_result(each.folder)):
+                self.running.remove(each)
+                yield each.run, found
 
     def stop(self) -> None:
         """Stop all runs with a checkpoint, and kill those that hang."""
-        for each in self.running:
+        for process in {each.process for each in self.running}:
             with suppress(ProcessLookupError):
-                each.process.send_signal(signal.SIGTERM)
-                each.process.send_signal(signal.SIGCONT)  # it may be suspended
+                process.send_signal(signal.SIGTERM)
+                process.send_signal(signal.SIGCONT)  # it may be suspended
         deadline_s = time.monotonic() + STOP_TIMEOUT_S
         for each in self.running:
             try:
@@ -124,26 +142,38 @@ class Pool:
                 _kill_group(each.process)
 
 
-def _kill_group(process: "subprocess.Popen[bytes]") -> None:
+def _kill_group(process: Process) -> None:
     """Kill the process of a run, if it has not ended, and what it has started."""
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()
+    if process.stdin is not None:
+        process.stdin.close()
 
 
-def start_process(
-    config: RunConfig, files: Mapping[str, str], output: FileIO
-) -> "subprocess.Popen[bytes]":
-    """Start the process of a run.
+def in_common(run: Run) -> Hashable:
+    """Return what runs that share a process have in common; None for one that shares none.
+
+    Without CUDA graphs the host has too much to do in a turn. Workers would use another stream,
+    and services for metrics have one run in a process.
+    """
+    config = run.config
+    on_gpu = config.cuda_graphs and config.device.startswith("cuda")
+    if not on_gpu or config.workers or config.log_to != "none":
+        return None
+    return config.device, config.threads, *sorted(run.files.items())
+
+
+def start_process(words: Sequence[str], output: FileIO) -> Process:
+    """Start the process of a run, or of several.
 
     Args:
-        config: Configuration of the run, with its folder.
-        files: Digests of the files that it was named for.
+        words: Words of the run, for `child.main`; nothing for several.
         output: File for what it prints.
     """
     program = _PROGRAM.format(path=sys.path)
     return subprocess.Popen(
-        [sys.executable, "-c", program, json.dumps(config.as_dict()), json.dumps(dict(files))],
+        [sys.executable, "-c", program, *words],
         stdin=subprocess.PIPE,
         stdout=output,
         stderr=output,

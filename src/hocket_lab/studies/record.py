@@ -19,7 +19,7 @@ from hocket_lab.studies.curve import first_reaching
 from hocket_lab.studies.report import markdown
 from hocket_lab.studies.results import RowResults, RunOutcome
 from hocket_lab.studies.rows import choices
-from hocket_lab.studies.selection import is_at_edge, sweep_means
+from hocket_lab.studies.selection import is_at_edge
 from hocket_lab.studies.study import Study, own_choices
 from hocket_lab.studies.target import METRICS, Target
 
@@ -164,13 +164,12 @@ def study_command(study: Study) -> str:
 
 
 def _settings(study: Study) -> dict[str, Any]:
-    """Return the study as plain values; the folder of the data means nothing elsewhere."""
+    """Return the values of the study; the folder of the data means nothing elsewhere."""
     settings = study.as_dict() | {"select": study.metric, "base": dict(study.base)}
     settings["base"] |= _without_data_dir(study.base)
     tables = [{**table, **_without_data_dir(table)} for table in grid_tables(study.grid)]
     settings["grid"] = tables[0] if isinstance(study.grid, Mapping) else tables
-    plain: dict[str, Any] = plain_values(settings)
-    return plain
+    return settings
 
 
 def _row(study: Study, results: RowResults) -> dict[str, Any]:
@@ -266,12 +265,11 @@ def _gradient_error(outcomes: Sequence[RunOutcome]) -> list[dict[str, float]]:
 def _sweep(results: RowResults) -> list[dict[str, Any]]:
     """Return the mean of each learning rate over the seeds of the sweep."""
     known = {rate: each for rate, each in results.sweep_values.items() if rate is not None}
-    whole = {r: v for r, v in known.items() if len(v) == len(results.sweep[r])}
-    means = sweep_means(whole)
+    whole = {r: fmean(v) for r, v in known.items() if len(v) == len(results.sweep[r])}
     return [
         {
             "learning_rate": rate,
-            "mean": means.get(rate),
+            "mean": whole.get(rate),
             "diverged": sum(map(math.isinf, known[rate])),
             "missing": len(results.sweep[rate]) - len(known[rate]),
         }

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from hocket.files import read_json
@@ -51,10 +51,10 @@ class RunOutcome:
 
     run: Run
     result: RunResult | None
-    curve: tuple[Point, ...]
-    gradient_error: tuple[StageError, ...]
-    source: RunSource
-    last: float | None
+    curve: tuple[Point, ...] = ()
+    gradient_error: tuple[StageError, ...] = ()
+    source: RunSource = RunSource()
+    last: float | None = None
 
 
 def read_outcome(runs: Path, run: Run, metric: str) -> RunOutcome:
@@ -68,31 +68,21 @@ def read_outcome(runs: Path, run: Run, metric: str) -> RunOutcome:
     folder = runs / run.name
     result = read_result(folder)
     if result is None:
-        return RunOutcome(run, None, (), (), RunSource(), None)
-    curve = tuple(read_curve(folder, run.config))
-    errors = tuple(read_gradient_error(folder))
-    return judge_run(run, result, curve, errors, read_source(folder, run.config.device), metric)
+        return RunOutcome(run, None)
+    curve, errors = tuple(read_curve(folder, run.config)), tuple(read_gradient_error(folder))
+    source = read_source(folder, run.config.device)
+    return judge_run(RunOutcome(run, result, curve, errors, source), metric)
 
 
-def judge_run(
-    run: Run,
-    result: RunResult,
-    curve: tuple[Point, ...],
-    errors: tuple[StageError, ...],
-    source: RunSource,
-    metric: str,
-) -> RunOutcome:
+def judge_run(outcome: RunOutcome, metric: str) -> RunOutcome:
     """Return the outcome of a run that has ended, judged by its last value of a metric.
 
     Args:
-        run: The run.
-        result: Its result.
-        curve: Its metrics at each evaluation.
-        errors: Error of the gradients of each stage.
-        source: Code and machine that made it.
+        outcome: What the run has left.
         metric: Metric that the study compares.
     """
-    last = None
+    result, curve, last = outcome.result, outcome.curve, None
+    assert result is not None, "it has ended"
     if result.state == "diverged":
         last = math.inf
     elif result.state == "finished":
@@ -103,7 +93,7 @@ def judge_run(
             result = RunResult("diverged", NOT_FINITE.format(metric))
         elif math.isinf(curve[-1].test_loss or 0.0):  # such as one of an error all the same
             last, result = math.inf, RunResult("diverged", NOT_FINITE.format("test_loss"))
-    return RunOutcome(run, result, curve, errors, source, last)
+    return replace(outcome, result=result, last=last)
 
 
 def read_source(folder: Path, device: str) -> RunSource:

@@ -35,10 +35,6 @@ WITHOUT_EFFECT_ON_RESULTS = frozenset(
     ]
 )
 """Options in which a run may differ and still be the same run."""
-_PEAK_RATES = {"OneCycleLR": "max_lr"}
-"""Options of schedulers that replace the learning rate of the optimizer by their own."""
-_OWN_RATES = ("CyclicLR",)
-"""Schedulers that have several learning rates."""
 
 
 @dataclass(frozen=True)
@@ -59,10 +55,6 @@ class Row:
     def rates(self) -> tuple[float | None, ...]:
         """Learning rates to try; None for the optimizer's."""
         return self.learning_rates or (None,)
-
-    def file_digests(self) -> dict[str, str]:
-        """Return the digests of the files that its options name, as they are now."""
-        return file_digests(self.options)
 
     def run(self, rate: float | None, seed: int, *, hold_out: float = 0.0) -> "Run":
         """Return the run of a learning rate and a seed.
@@ -173,13 +165,13 @@ def with_learning_rate(options: Mapping[str, Any], rate: float) -> dict[str, Any
     optimizer = Named.parse(options.get("optimizer", RunConfig.optimizer))
     changed["optimizer"] = str(optimizer.with_option("lr", rate))
     scheduler = Named.parse(options.get("scheduler", RunConfig.scheduler))
-    if scheduler.name in _OWN_RATES:
+    if scheduler.name == "CyclicLR":
         raise OptionError(
             f"learning_rates have no effect with the scheduler {scheduler.name!r}, which sets "
             "rates of its own; list schedulers in the grid instead"
         )
-    if (peak := _PEAK_RATES.get(scheduler.name)) is not None:
-        changed["scheduler"] = str(scheduler.with_option(peak, rate))
+    if scheduler.name == "OneCycleLR":
+        changed["scheduler"] = str(scheduler.with_option("max_lr", rate))
     return changed
 
 
@@ -204,7 +196,7 @@ def expand(
         rates = tuple(as_list(table.get(RATES, learning_rates)))
         for values in itertools.product(*axes.values()):
             cells.append((dict(zip(axes, values, strict=True)), rates))
-    every = [{**_shown_defaults(), **base, **cell} for cell, _ in cells]
+    every = [{**vars(RunConfig()), **DEFAULTS, **base, **cell} for cell, _ in cells]
     names = list(dict.fromkeys(name for cell, _ in cells for name in cell))
     labels = _labels(every, names)
     return [
@@ -216,10 +208,6 @@ def expand(
 def as_list(value: Any) -> list[Any]:
     """Return the values of a key of a table."""
     return list(value) if isinstance(value, list | tuple) else [value]
-
-
-def _shown_defaults() -> dict[str, Any]:
-    return {**vars(RunConfig()), **DEFAULTS}
 
 
 def _labels(rows: Sequence[Mapping[str, Any]], names: Sequence[str]) -> list[str]:

@@ -3,9 +3,7 @@
 import math
 from collections.abc import Mapping, Sequence
 from statistics import fmean
-from typing import Any, TypeVar
-
-Rate = TypeVar("Rate", bound=float | None)
+from typing import Any
 
 RULE = (
     "Of the learning rates of a row the best is the one with the least mean, over the seeds of "
@@ -21,15 +19,6 @@ HELD_OUT = (
 """The addition for examples that were held out, with a place for their share."""
 
 
-def sweep_means(values: Mapping[Rate, Sequence[float]]) -> dict[Rate, float]:
-    """Return the mean of each learning rate's values; a run that diverged has infinity.
-
-    >>> sweep_means({0.1: [1.0, 2.0], 0.2: [1.0, math.inf]})
-    {0.1: 1.5, 0.2: inf}
-    """
-    return {rate: fmean(each) for rate, each in values.items()}
-
-
 def best_rate(values: Mapping[float | None, Sequence[float]]) -> tuple[float | None] | None:
     """Return the best learning rate, in a tuple; None if the mean of none is finite.
 
@@ -40,7 +29,7 @@ def best_rate(values: Mapping[float | None, Sequence[float]]) -> tuple[float | N
     >>> best_rate({0.2: [1.5], 0.1: [1.5], 0.4: [math.inf]})
     (0.1,)
     """
-    means = {rate: mean for rate, mean in sweep_means(values).items() if math.isfinite(mean)}
+    means = {r: mean for r, each in values.items() if math.isfinite(mean := fmean(each))}
     if not means:
         return None
     return (min(means, key=lambda rate: (means[rate], rate or 0.0)),)

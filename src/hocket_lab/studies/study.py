@@ -106,7 +106,9 @@ class Study:
             for text in texts
             if not own_functions(text) or not set(own_functions(text)) <= set(found)
         ]
-        if "data_dir" in changes.get("base", {}) and _has_data_dir(values):
+        tables = grid_tables(values.get("grid", ()))
+        in_grid = any(isinstance(table, Mapping) and "data_dir" in table for table in tables)
+        if "data_dir" in changes.get("base", {}) and in_grid:
             problems.append(
                 "data_dir is given, but the grid has its own; drop --data-dir, or take it out "
                 "of the grid"
@@ -257,9 +259,3 @@ def _require_allowed(
         raise OptionError(
             format_problems(f"{str(file)!r} does not choose that alone", problems)
         )
-
-
-def _has_data_dir(values: Mapping[str, Any]) -> bool:
-    """Return True if a table of the grid names the place of its data itself."""
-    tables = grid_tables(values.get("grid", ()))
-    return any(isinstance(table, Mapping) and "data_dir" in table for table in tables)

@@ -129,7 +129,7 @@ class _Runs:
         with (
             SweepProgress(self._total(), self._study.metric, shown=shown) as bar,
             Interrupt(stop_signals()) as interrupt,
-            Pool(self._runs) as pool,
+            Pool(self._runs, shares=at_once > 1) as pool,
         ):
             bar.begin(self._ended())
             waiting = self._missing()

@@ -16,8 +16,12 @@ from torch.utils.data import DataLoader, TensorDataset
 from contract.small import data, different, mlp, sgd, stepped, values_of
 from hocket import Checkpoints, Trainer
 from hocket.checkpoint import writer
-from hocket.checkpoint.claimed_folders import claim_folder
-from hocket.checkpoint.directory import Manifest, checkpoint_name, newest_first
+from hocket.checkpoint.directory import (
+    Manifest,
+    checkpoint_name,
+    claim_folder,
+    newest_first,
+)
 from hocket.distributed.failures import phases
 from hocket.distributed.world.flags import StoreFlags
 from hocket.errors import CheckpointError, HocketError, OptionError

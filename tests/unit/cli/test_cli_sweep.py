@@ -76,8 +76,8 @@ def test_runs_that_belong_to_no_row_any_more_are_told(call, tmp_path, kept, said
 def test_how_runs_ended_is_told(call, monkeypatch, output, ended, sent, code, said):
     started = []
 
-    def end(self, config, files, log):
-        started.append(config)
+    def end(self, words, log):
+        started.append(words)
         log.write(output)
         if sent:
             signal.raise_signal(signal.SIGTERM)

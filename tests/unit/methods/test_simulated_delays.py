@@ -9,10 +9,9 @@ from hocket import Trainer
 from hocket.errors import OptionError
 from hocket.methods import ADL, BP, DDG, DGL, FDG, METHODS, OneFOneB, PipeDream, PipeDream2BW
 from hocket.methods.simulated.delays import parse_extra_delay, with_extra_delay, with_staleness
-from hocket.program import unroll
+from hocket.program import check_program, unroll
 from hocket.runs.build import build_run_method
 from hocket.runs.config import RunConfig
-from properties.in_order import assert_in_order
 
 
 def test_one_number_lengthens_every_delay_there_is():
@@ -35,7 +34,7 @@ def test_a_number_for_each_edge_lengthens_that_edge():
     method = with_extra_delay(ADL(accumulate=2), [1, 0])
     assert [method.delay(k, 3) for k in range(3)] == [6, 2, 0]
     assert [method.entry(k) for k in range(3)] == [0, 2, 3]
-    assert_in_order(list(unroll(method, 3, 9)), method, 3)
+    check_program(list(unroll(method, 3, 9)), method, 3)
     assert list(map(parse_extra_delay, (2, "2", "1,0"))) == [2, 2, [1, 0]]
     assert build_run_method(RunConfig(stages=3, extra_delay="0,1")) == with_extra_delay(
         FDG(), [0, 1]
@@ -84,7 +83,7 @@ PROFILES = [(0, 0, 0), (2, 1, 0), (1, 1, 0), (5, 0, 0), (7, 2, 0)]
 @pytest.mark.parametrize("profile", PROFILES)
 def test_measured_it_is_what_was_told(profile, linearize):
     method = with_staleness(FDG(linearize=linearize), profile)
-    assert_in_order(list(unroll(method, 3, 9)), method, 3)
+    check_program(list(unroll(method, 3, 9)), method, 3)
     done = train(method, mlp(3), data(mlp, 12))
     for stage, wanted in enumerate(profile):
         seen = [event.report.staleness for event in done.of("B", stage)]

@@ -11,7 +11,7 @@ from torch.distributed import HashStore
 from contract.small import data, different, mlp, sgd, stepped
 from hocket import Checkpoints, Trainer
 from hocket.methods import METHODS
-from hocket.training.fit.interrupt import AHEAD, Interrupt, stop_signals
+from hocket.training.fit.interrupt import AHEAD, Interrupt, before_batch, stop_signals
 from hocket.training.fit.interrupt import heard as heard_signals
 
 
@@ -54,6 +54,18 @@ def test_outside_the_main_thread_it_changes_nothing(heard):
     with ThreadPoolExecutor(1) as pool:
         assert pool.submit(inside).result() == 0
     assert heard == [signal.SIGINT]
+
+
+def test_a_thread_hears_of_a_signal_before_its_next_batch():
+    told = iter([0, 0, signal.SIGTERM])
+
+    def inside():
+        before_batch.set(lambda: next(told))
+        with Interrupt() as interrupt:
+            return list(interrupt.until_asked(range(9))), interrupt.asked
+
+    with ThreadPoolExecutor(1) as pool:
+        assert pool.submit(inside).result() == ([0, 1], signal.SIGTERM)
 
 
 def test_a_handler_that_was_not_set_from_python_becomes_the_default(monkeypatch):

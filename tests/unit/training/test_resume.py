@@ -17,14 +17,7 @@ from contract.small import conv, data, different, mlp, sgd, stepped, values_of
 from hocket import Checkpoints, Trainer, zoo
 from hocket.checkpoint.directory import (
     checkpoint_name,
-    finish_checkpoint,
-    newest_first,
-    read_manifest,
-    read_part,
-    unfinished_path,
-    write_file,
 )
-from hocket.checkpoint.serialize import pack
 from hocket.errors import CheckpointError, DataError, HocketError, NonFiniteError
 from hocket.methods import ADL, BP, DDG, DGL, FDG, METHODS
 from hocket.remedies import Predict, StalenessRate
@@ -363,36 +356,6 @@ def test_comparisons_go_on(method, tmp_path):
         trainer.finish()
         found.append(seen)
     assert found[0] == found[1] != []
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        lambda part: part.pop("fit"),
-        lambda part: part.pop("note"),
-        lambda part: part.update(layers=[]),
-        lambda part: part.update(layers={"0.weight": 1}),
-        lambda part: part.update(updater=None),
-        lambda part: part["fit"].update(rows=3),
-        lambda part: part["fit"].update(meter=None),
-    ],
-    ids=range(7),
-)
-def test_a_part_of_a_forger_is_passed_over_for_an_older_checkpoint(change, tmp_path):
-    trainer = trainer_of(mlp(3))
-    stepped(trainer, BATCHES[:2]).save(tmp_path)
-    stepped(trainer, BATCHES[2:3]).save(tmp_path)
-    newest = newest_first(tmp_path)[0]
-    manifest = read_manifest(newest)
-    part = read_part(newest, "stage0.pt", manifest)
-    change(part)
-    data = pack(part, "stage0.pt")
-    manifest.parts["stage0.pt"] = write_file(newest, "stage0.pt", data)
-    newest.rename(unfinished_path(tmp_path, newest.name))
-    finish_checkpoint(tmp_path, newest.name, manifest)
-    with pytest.warns(UserWarning, match=r"stage0.pt' is not the state of a stage"):
-        at = trainer_of(mlp(3)).resume(tmp_path)
-    assert at.batch == 2
 
 
 class Center(nn.Module):

@@ -18,7 +18,6 @@ from hocket.engine.engine import LockstepEngine
 from hocket.errors import CheckpointError, format_problems, warn
 from hocket.stage.stage import Stage
 from hocket.stage.weight_copies.forward_state import named_tensors, set_tensors
-from hocket.training.fit_state import FitState
 from hocket.training.results.metrics import EpochResult
 from hocket.training.session.cut_network import parameter_names
 from hocket.tree import Tree
@@ -62,18 +61,6 @@ class Snapshot:
     parts: dict[str, Tree]
 
 
-PART_FORM = {
-    "layers": dict,
-    "signal": dict,
-    "updater": dict,
-    "signal_updater": dict,
-    "names": dict,
-    "trained": list,
-    "fit": dict,
-    "callbacks": dict,
-    "settings": dict,
-}
-"""Types of the entries of a part that are read before a stage is."""
 WantedFiles: TypeAlias = Callable[[Manifest], Iterable[str]]
 """Chooses the files to read of a checkpoint."""
 
@@ -156,29 +143,10 @@ def open_checkpoint(folder: Path, wanted: WantedFiles) -> Snapshot:
     """Read the wanted parts of one checkpoint.
 
     Raises:
-        CheckpointError: It is damaged, or a part is not the state of a stage.
+        CheckpointError: It is damaged.
     """
     manifest = read_manifest(folder)
     parts = {name: read_part(folder, name, manifest) for name in wanted(manifest)}
-
-    # Look at all that is read before a stage is built: a forger may have sealed other types.
-    for file, part in parts.items():
-        try:
-            wrong = [name for name, kind in PART_FORM.items() if type(part[name]) is not kind]
-            kept = {f"callbacks: {name}": values for name, values in part["callbacks"].items()}
-            kept |= {name: part[name] for name in ("layers", "signal")}
-            for name, values in kept.items():
-                if not all(isinstance(value, Tensor) for value in values.values()):
-                    wrong.append(name)
-            FitState().load_state_dict(manifest.fit, part["fit"], [part["fit"]["meter"]])
-            wrong += [name for name in ("note", "sample") if name not in part]
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            wrong = [f"{type(error).__name__}: {error}"]
-        if wrong:
-            raise CheckpointError(
-                f"{str(folder / file)!r} is not the state of a stage ({', '.join(wrong)}); it "
-                "was not written by this version of Hocket"
-            )
     return Snapshot(folder, manifest, parts)
 
 

@@ -10,8 +10,7 @@ from typing import Any, TypeAlias
 import torch
 
 from hocket.checkpoint import Checkpoints, CheckpointWriter, Manifest
-from hocket.checkpoint.claimed_folders import claim_folder
-from hocket.checkpoint.directory import checkpoint_name
+from hocket.checkpoint.directory import checkpoint_name, claim_folder
 from hocket.distributed.failures.phases import Phase
 from hocket.distributed.world.solo_world import SoloWorld
 from hocket.errors import CheckpointError, HocketError, OptionError

@@ -13,8 +13,9 @@ import itertools
 import signal
 import threading
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from types import FrameType, TracebackType
 from typing import Any, Self, TypeVar
 
@@ -33,6 +34,9 @@ Replicas wait for each other's gradients, and are never that far apart.
 
 SIGNAL_FOLLOWS_S = 1.0
 """Seconds after the end of a loader's worker within which the process gets the same signal."""
+
+before_batch: ContextVar[Callable[[], int]] = ContextVar("before_batch", default=lambda: 0)
+"""Called before a batch is read; returns the number of a signal that came in another thread."""
 
 
 def stop_signals() -> tuple[signal.Signals, ...]:
@@ -53,7 +57,7 @@ class Interrupt:
     """Context manager in which a first signal only sets ``asked``.
 
     A second one raises KeyboardInterrupt; among several processes it is ignored, afterwards as
-    well. Outside of the main thread, which is the only one that signals reach, nothing changes.
+    well. Signals reach the main thread only; `before_batch` can tell others of them.
 
     Args:
         signals: Signals that ask for the end.
@@ -124,6 +128,10 @@ class Interrupt:
             time.sleep(0.01)
         return bool(self.asked)
 
+    def _hear_from_main_thread(self) -> None:
+        if asked := before_batch.get()():  # and no 0, as this thread may get a signal here
+            self.asked = asked
+
     def until_asked(self, batches: Iterable[T], shared: Store | None = None) -> Iterator[T]:
         """Return the batches until a first signal.
 
@@ -140,6 +148,7 @@ class Interrupt:
         self._hold_back_lost_workers()
         # Read a batch, and give it up if a signal comes meanwhile.
         for number in itertools.count():
+            self._hear_from_main_thread()
             try:
                 try:
                     self._reading = shared is None

@@ -4,6 +4,7 @@ import json
 import math
 
 import hocket
+from hocket.runs.config import parse_config
 from hocket.runs.start import train_in_process
 from hocket_lab.studies import pool
 from hocket_lab.studies.child import report
@@ -16,9 +17,9 @@ class HereProcess:
     started = 0
     pid = 2**30  # no process has such a number
 
-    def __init__(self, config, files, output):
+    def __init__(self, words, output):
         type(self).started += 1
-        self.returncode = train_in_process(config, True, report)
+        self.returncode = train_in_process(config_of(words), True, report)
 
     def poll(self):
         return self.returncode
@@ -28,6 +29,11 @@ class HereProcess:
 
     def wait(self, timeout_s=None):
         return self.returncode
+
+
+def config_of(words):
+    """The configuration among the words for a process."""
+    return parse_config(json.loads(words[0]), "a run")
 
 
 def run_here(monkeypatch):

@@ -46,7 +46,7 @@ def test_an_error_of_the_users_code_is_the_reason(tmp_path, monkeypatch, capsys)
         raise error
 
     monkeypatch.setattr(child, "train_in_process", fail)
-    monkeypatch.setattr(child, "_end_with_parent", lambda: None)
+    monkeypatch.setattr(child, "_listen", lambda turns, threads: None)
     config = RunConfig(run_dir=tmp_path)
     assert child.main([json.dumps(plain_values(asdict(config))), "{}"]) == 1
     assert read_result(tmp_path) == RunResult("failed", "ValueError: my own check")
@@ -150,7 +150,7 @@ def test_a_file_that_changes_during_a_sweep_breaks_nothing(file, monkeypatch, tm
 
 
 def test_a_run_whose_file_has_changed_since_it_was_named_is_not_run(file, monkeypatch):
-    monkeypatch.setattr(child, "_end_with_parent", lambda: None)
+    monkeypatch.setattr(child, "_listen", lambda turns, threads: None)
     config = RunConfig(network="watched_nets.py:build", run_dir=Path("run"), **DEFAULTS)
     named = Run("own", config, None, 0).files
     Path("run").mkdir()

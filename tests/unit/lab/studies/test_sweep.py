@@ -26,7 +26,7 @@ from hocket_lab.studies.report import results_table
 from hocket_lab.studies.results import read_source
 from hocket_lab.studies.rows import Row
 from hocket_lab.studies.run_folder import RunResult, write_result
-from unit.lab.studies.in_process import HereProcess, pretend_runs, run_here
+from unit.lab.studies.in_process import HereProcess, config_of, pretend_runs, run_here
 
 TINY = {
     "network": "mlp:hidden=[4]",
@@ -200,10 +200,10 @@ def test_a_run_whose_last_loss_is_not_finite_has_diverged_by_any_metric(
     pretend_runs(monkeypatch, lambda config: 1.0 if rate_of(config) < 0.2 else 2.0)
     start = HereProcess.__init__
 
-    def overflow(self, config, files, output):
+    def overflow(self, words, output):
         """End with an evaluation that JSON has no number for."""
-        start(self, config, files, output)
-        metrics = config.run_dir / "metrics.jsonl"
+        start(self, words, output)
+        metrics = config_of(words).run_dir / "metrics.jsonl"
         rows = metrics.read_text().replace('"loss": 2.0, "error"', '"loss": null, "error"')
         metrics.write_text(rows)
 
@@ -277,7 +277,7 @@ def test_a_run_without_the_metric_has_failed(tmp_path, monkeypatch):
     monkeypatch.setattr(
         HereProcess,
         "__init__",
-        lambda self, config, files, output: write_result(config.run_dir, RunResult("finished")),
+        lambda self, words, _: write_result(config_of(words).run_dir, RunResult("finished")),
     )
     monkeypatch.setattr(HereProcess, "returncode", 0, raising=False)
     assert record.failures == []
@@ -287,9 +287,9 @@ def test_a_run_without_the_metric_has_failed(tmp_path, monkeypatch):
 
 
 def test_a_process_that_dies_in_silence_says_nothing_of_an_earlier_one(tmp_path, monkeypatch):
-    def die(self, config, files, output):
+    def die(self, words, output):
         self.returncode = -9
-        if not (config.run_dir / "output.log").read_bytes():
+        if not (config_of(words).run_dir / "output.log").read_bytes():
             output.write(b"MemoryError: none left\n")
 
     monkeypatch.setattr(HereProcess, "__init__", die)
