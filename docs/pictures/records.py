@@ -48,6 +48,7 @@ REACHED = {
     },
     "last loss alone": ("bp", "fdg", "fdg"),
 }
+DELAYS = (("no delay", BLUE), ("delays of fdg", ORANGE), ("one tick more", "#c0392b"))
 # Rows of speed.svg.
 FAST = {
     "two trainings": "independent",
@@ -162,21 +163,40 @@ def remedies_picture() -> str:
 
 def reach_picture() -> str:
     """Return the test loss of a GPT over the number of losses that a stage learns from."""
+    title = "Test loss of a GPT after 500 updates, 4 stages"
+    rows = _reached("gpt-characters-reach", "test_loss", ("0", "0", "1"))
+    return dots_picture(title, DELAYS, rows, (2.2, 2.95), "{:.2f}".format, room=120)
+
+
+def image_reach_picture() -> str:
+    """Return the test error of ResNet-8 over the number of losses that a stage learns from."""
+    title = "Test error of ResNet-8 after 2 epochs, 4 stages, %"
+    rows = _reached("resnet8-cifar10-reach", "test_error", ("0", "0"), factor=100)
+    return dots_picture(title, DELAYS[:2], rows, (28.0, 40.0), "{:.1f}".format, room=120)
+
+
+def _reached(
+    record: str, what: str, delays: Sequence[str], factor: float = 1
+) -> dict[str, list[float]]:
+    """Return means over seeds by row, for each extra delay.
+
+    Args:
+        record: Name of the record.
+        what: Name of the result.
+        delays: Extra delays; the first one of methods without delay.
+        factor: Factor on the results.
+    """
     found = {
         (row["options"]["method"], str(row["options"].get("extra_delay", "0"))): row["final"]
-        for row in read("gpt-characters-reach")
+        for row in read(record)
     }
-    delays = ("0", "0", "1")
-    rows = {
+    return {
         name: [
-            found[method, "0" if method == "dgl" else delay]["test_loss"]["mean"]
-            for method, delay in zip(methods, delays, strict=True)
+            factor * found[method, "0" if method == "dgl" else delay][what]["mean"]
+            for method, delay in zip(methods, delays, strict=False)
         ]
         for name, methods in REACHED.items()
     }
-    series = (("no delay", BLUE), ("delays of fdg", ORANGE), ("one tick more", "#c0392b"))
-    title = "Test loss of a GPT after 500 updates, 4 stages"
-    return dots_picture(title, series, rows, (2.2, 2.95), "{:.2f}".format, room=120)
 
 
 def speed_picture() -> str:
@@ -230,6 +250,7 @@ PICTURES = {
     "expect.svg": expect_picture,
     "images.svg": images_picture,
     "reach.svg": reach_picture,
+    "reach-resnet8.svg": image_reach_picture,
     "remedies.svg": remedies_picture,
     "speed.svg": speed_picture,
     "trace.svg": trace_picture,

@@ -49,10 +49,6 @@ ELSEWHERE = {
     "hocket train --processes": "tests/end_to_end/test_failures.py",
     "hocket train --network nets.py:small --plan layer2.0.conv2 ...":
     "tests/unit/cli/test_cli.py",
-    "hocket train --stages 2 --replicas 2 --processes 4 --replica-delay 1":
-    "tests/contract/test_replicas_apart.py",
-    "hocket train --stages 2 --replicas 2 --processes 4 --meet diloco:every=64":
-    "tests/contract/test_replicas_apart.py",
     "hocket networks": "tests/unit/cli/test_cli.py",
     "hocket sweep": "tests/unit/cli/test_cli_sweep.py",
     **{
