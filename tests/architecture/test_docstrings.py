@@ -37,17 +37,13 @@ def is_public(node: Definition) -> bool:
     return not getattr(node, "name", "_").startswith("_")
 
 
-def is_headless(text: str) -> bool:
-    return text.split()[0].lower().strip(",.:;`*") in HEADLESS
-
-
 def headless(*places: Path) -> list[str]:
     """First lines that name no subject, and say nothing to do."""
     return [
         f"{file}:{line}: {text.splitlines()[0]}"
         for file in files(*places)
         for _, text, line in definitions(file)
-        if is_headless(text)
+        if text.split()[0].lower().strip(",.:;`*") in HEADLESS
     ]
 
 

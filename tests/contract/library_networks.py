@@ -105,10 +105,6 @@ def image() -> Tree:
     return {"pixel_values": torch.randn(2, 3, IMAGE, IMAGE)}
 
 
-def noisy_image() -> Tree:
-    return image() | {"noise": torch.rand(2, 16)}
-
-
 def padded_pair() -> Tree:
     return padded() | {"decoder_input_ids": ids()}
 
@@ -271,7 +267,7 @@ CASES = (
     Case("ViTForImageClassification", VIT, image),
     Case("BeitForImageClassification", VIT | {"drop_path_rate": 0.0}, image),
     Case("Dinov2ForImageClassification", VIT, image),
-    Case("ViTMAEForPreTraining", VIT_MAE, noisy_image),
+    Case("ViTMAEForPreTraining", VIT_MAE, lambda: image() | {"noise": torch.rand(2, 16)}),
     Case("SwinForImageClassification", SWIN, image),
     Case("SegformerForSemanticSegmentation", SEGFORMER, image),
     Case("ResNetForImageClassification", STAGED | {"layer_type": "basic"}, image),

@@ -159,6 +159,15 @@ def everything(
     return [stage.double() for stage in built]
 
 
+class Network(nn.Module):
+    """Layers by name, for a forward that a test gives them."""
+
+    def __init__(self, **layers: nn.Module) -> None:
+        super().__init__()
+        for name, layer in layers.items():
+            self.add_module(name, layer)
+
+
 class Centred(nn.Module):
     """A layer whose forward reads what those before it have left, in a new buffer each time."""
 

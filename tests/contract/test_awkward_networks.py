@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import hocket
-from contract.small import LOCKSTEP, data, different, mlp, sgd
+from contract.small import LOCKSTEP, Network, data, different, mlp, sgd
 from hocket.errors import CutError, OptionError
 
 INPUTS = torch.randn(4, 5, generator=torch.Generator().manual_seed(1))
@@ -51,12 +51,8 @@ def train_beside_plain(
     return ours, theirs, plain
 
 
-class Cooled(nn.Module):
+class Cooled(Network):
     """Layers `p`, `b` and `c`, with a temperature that `p` returns beside its output."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.p, self.b, self.c = Warm(), nn.Linear(6, 6), nn.Linear(6, 3)
 
     def forward(self, inputs: Tensor) -> Tensor:
         hidden, temperature = self.p(inputs)
@@ -85,7 +81,8 @@ def freeze(network: nn.Module, step: int) -> None:
 @BOTH
 @pytest.mark.parametrize("change", [cool, freeze])
 def test_numbers_that_a_module_returns_are_those_of_now(stages, change):
-    ours, theirs, _ = train_beside_plain(Cooled(), stages, change=change)
+    network = Cooled(p=Warm(), b=nn.Linear(6, 6), c=nn.Linear(6, 3))
+    ours, theirs, _ = train_beside_plain(network, stages, change=change)
     assert ours == pytest.approx(theirs, rel=1e-6)
 
 
@@ -156,18 +153,14 @@ class Output:
     logits: Tensor
 
 
-class Wrapped(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.a, self.b = nn.Linear(5, 6), nn.Linear(6, 3)
-
+class Wrapped(Network):
     def forward(self, inputs: Tensor) -> Output:
         return Output(self.b(self.a(inputs)))
 
 
 def test_an_output_without_tensors_is_refused_with_the_remedy():
     trainer = hocket.Trainer(
-        Wrapped(),
+        Wrapped(a=nn.Linear(5, 6), b=nn.Linear(6, 3)),
         stages=CUT_BEFORE_B,
         method="bp",
         optimizer=sgd,
@@ -177,17 +170,14 @@ def test_an_output_without_tensors_is_refused_with_the_remedy():
         trainer.step(INPUTS, TARGETS)
 
 
-class SparseWords(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.a, self.b = nn.Embedding(9, 6, sparse=True), nn.Linear(6, 3)
-
+class SparseWords(Network):
     def forward(self, words: Tensor) -> Tensor:
         return self.b(self.a(words).mean(1))
 
 
 def test_sparse_embeddings_can_be_cut():
-    stages = hocket.cut(SparseWords(), stages=2, sample=torch.randint(0, 9, (4, 3)))
+    network = SparseWords(a=nn.Embedding(9, 6, sparse=True), b=nn.Linear(6, 3))
+    stages = hocket.cut(network, stages=2, sample=torch.randint(0, 9, (4, 3)))
     assert len(stages) == 2
 
 
@@ -212,12 +202,8 @@ def test_a_module_with_two_names_is_one():
     assert network.b.weight is weight
 
 
-class Force(nn.Module):
+class Force(Network):
     """Negative gradient of an energy, as networks of atoms return it."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.a, self.b, self.c = nn.Linear(5, 4), nn.Linear(4, 4), nn.Linear(4, 1)
 
     def forward(self, x: Tensor) -> Tensor:
         x = x.detach().requires_grad_()
@@ -225,33 +211,27 @@ class Force(nn.Module):
         return -torch.autograd.grad(energy.sum(), x, create_graph=True)[0]
 
 
-class AroundForce(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.a, self.force, self.b = nn.Linear(5, 5), Force(), nn.Linear(5, 3)
-
+class AroundForce(Network):
     def forward(self, x: Tensor) -> Tensor:
         return self.b(self.force(self.a(x)))
 
 
 @BOTH
 def test_a_network_may_differentiate_in_its_forward(stages):
-    losses, plain_losses, _ = train_beside_plain(AroundForce(), stages)
+    force = Force(a=nn.Linear(5, 4), b=nn.Linear(4, 4), c=nn.Linear(4, 1))
+    network = AroundForce(a=nn.Linear(5, 5), force=force, b=nn.Linear(5, 3))
+    losses, plain_losses, _ = train_beside_plain(network, stages)
     assert losses == plain_losses
 
 
 def test_a_loss_that_reads_a_tensor_of_another_stage_is_refused():
-    class Keeping(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.a, self.b = nn.Linear(5, 5), nn.Linear(5, 3)
-
+    class Keeping(Network):
         def forward(self, x: Tensor) -> Tensor:
             hidden = self.a(x)
             self.kept = hidden.square().mean()
             return self.b(hidden)
 
-    network = Keeping()
+    network = Keeping(a=nn.Linear(5, 5), b=nn.Linear(5, 3))
     loss = lambda output, y: F.cross_entropy(output, y) + network.kept  # noqa: E731
     trainer = hocket.Trainer(
         network, stages=CUT_BEFORE_B, method="bp", optimizer=sgd, loss=loss
@@ -317,11 +297,7 @@ class PaddedEncoder(nn.Module):
         return self.head(values.mean(1))
 
 
-class Gated(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.layer, self.gate = nn.Linear(8, 8), nn.Linear(8, 8)
-
+class Gated(Network):
     def forward(self, values: Tensor, side: Tensor) -> Tensor:
         return values + self.layer(values).relu() * self.gate(side)
 
@@ -336,7 +312,8 @@ class SharedSide(nn.Module):
     def __init__(self, side: Callable[[Tensor], Tensor]) -> None:
         super().__init__()
         self.side, self.first = side, nn.Linear(8, 8)
-        self.blocks = nn.ModuleList(Gated() for _ in range(3))
+        gated = (Gated(layer=nn.Linear(8, 8), gate=nn.Linear(8, 8)) for _ in range(3))
+        self.blocks = nn.ModuleList(gated)
         self.head = nn.Linear(8, 3)
 
     def forward(self, inputs: Tensor) -> Tensor:

@@ -25,6 +25,8 @@ from hocket.remedies import (
 )
 
 CODECS = [Cast(torch.bfloat16), Cast(torch.float16), Integers()]
+SKIPPING = (("on_nan", "skip"),)
+BROKEN = {"trainer": SKIPPING, "spoiled": ((2, nan), (5, 1 + BACKWARD))}
 CASES = [
     *(Case(name, net) for name in LOCKSTEP for net in NETS),
     *(
@@ -84,37 +86,14 @@ CASES = [
     Case("fr", trainer=(("codec", Cast(torch.bfloat16)),), direct=True),
     # Batches that are skipped, from the first stage on, or where they break in a later one.
     *(
-        Case(name, "brittle", trainer=(("on_nan", "skip"),), spoiled=((2, nan), (5, mark)))
-        for name, mark in (
-            *(
-                (name, 1 + FORWARD)
-                for name in ("bp", "fdg", "adl", "fr", "gpipe", "dni", "dgl")
-            ),
-            *((name, 1 + BACKWARD) for name in ("fdg", "dni", "dgl")),
-        )
+        Case(name, "brittle", trainer=SKIPPING, spoiled=((2, nan), (5, 1 + FORWARD)))
+        for name in ("bp", "fdg", "adl", "fr", "gpipe", "dni", "dgl")
     ),
-    *(
-        Case(
-            "fdg",
-            "brittle",
-            trainer=(("on_nan", "skip"),),
-            spoiled=((2, nan), (5, 1 + BACKWARD)),
-            remedies=remedies,
-        )
-        for remedies in (
-            (Compensate(), StalenessRate()),
-            (Predict(direction="last"), SpikeCompensation()),
-        )
-    ),
-    *(
-        Case(
-            name,
-            "conv",
-            trainer=(("on_nan", "skip"), ("codec", codec)),
-            spoiled=((2, nan),),
-        )
-        for name, codec in (("fdg", Integers()), ("dgl", VQ(codes=3)))
-    ),
+    *(Case(name, "brittle", **BROKEN) for name in ("fdg", "dni", "dgl")),
+    Case("fdg", "brittle", **BROKEN, remedies=(Compensate(), StalenessRate())),
+    Case("fdg", "brittle", **BROKEN, remedies=(Predict(direction="last"), SpikeCompensation())),
+    Case("fdg", "conv", trainer=(*SKIPPING, ("codec", Integers())), spoiled=((2, nan),)),
+    Case("dgl", "conv", trainer=(*SKIPPING, ("codec", VQ(codes=3))), spoiled=((2, nan),)),
     # Faults that are looked for in every third tick only.
     *(
         Case(name, "conv", trainer=(("check_every", 3),))
@@ -145,13 +124,7 @@ IN_REACH = [
     Case("dgl", "conv", options=(("reach", 1),)),
     Case("dgl", "conv", options=(("infopro", (3, 0, 0, 1)), ("reach", 2))),
     Case("dgl", options=(("reach", 2),), trainer=(("codec", Integers()),)),
-    Case(
-        "dgl",
-        "brittle",
-        options=(("reach", 2),),
-        trainer=(("on_nan", "skip"),),
-        spoiled=((2, nan), (5, 1 + BACKWARD)),
-    ),
+    Case("dgl", "brittle", options=(("reach", 2),), **BROKEN),
 ]
 DISTINCT = distinct(CASES)
 WORLDS = {

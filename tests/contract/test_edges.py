@@ -35,16 +35,13 @@ from hocket.transport.packet import Activation, Gradient
 ALL = TENSORS | TREES
 
 
-def crossed_by_processes(connection: str) -> dict[str, dict[str, object]]:
-    """Return what arrived in each of two processes, by direction and name."""
-    first, second = in_two_processes(connection)
-    return {"activation": second["crossed"], "gradient": first["crossed"]}
-
-
 @pytest.fixture(params=["memory", *CONNECTIONS])
 def crossed(request):
-    transport = request.param
-    return crossed_in_memory() if transport == "memory" else crossed_by_processes(transport)
+    """Return what arrived at each of two ends, by direction and name."""
+    if request.param == "memory":
+        return crossed_in_memory()
+    first, second = in_two_processes(request.param)
+    return {"activation": second["crossed"], "gradient": first["crossed"]}
 
 
 @pytest.mark.xdist_group("ports")

@@ -143,16 +143,11 @@ def test_every_stage_learns_for_as_many_epochs_of_its_own(name):
 
 
 @every_training
-def test_every_batch_is_used_or_counted_as_dropped(name):
+def test_every_batch_is_counted_and_all_end_with_the_same_network_and_history(name):
     stages = found()[name]
     assert_all_counted(stages)
     assert [one["counts"]["F"] for one in stages] == [one["ticks"] for one in stages]
     assert not any(one["receive"]["lost"] for one in stages[1:])
-
-
-@every_training
-def test_all_processes_end_with_the_same_network_and_history(name):
-    stages = found()[name]
     assert_equal_ends(stages, EPOCHS)
     assert stages[0]["history"][0]["evaluation"] is None
 

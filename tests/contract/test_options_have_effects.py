@@ -389,18 +389,15 @@ def tracked(tmp_path: Path, **choices: Any) -> object:
     return notes
 
 
-def best_epoch(tmp_path: Path, **choices: Any) -> object:
+def other_weights(tmp_path: Path, told: str, name: str, **choices: Any) -> object:
     folder = ran(tmp_path, **choices)
-    number = json.loads((folder / "summary.json").read_text())["best_epoch"]
-    assert (folder / "network-best.pt").exists() == (number is not None)
-    return number
+    found = json.loads((folder / "summary.json").read_text())[told]
+    assert (folder / f"network-{name}.pt").exists() == (found is not None)
+    return found
 
 
-def averaged_weights(tmp_path: Path, **choices: Any) -> object:
-    folder = ran(tmp_path, **choices)
-    evaluation = json.loads((folder / "summary.json").read_text())["averaged"]
-    assert (folder / "network-averaged.pt").exists() == (evaluation is not None)
-    return evaluation
+best_epoch = partial(other_weights, told="best_epoch", name="best")
+averaged_weights = partial(other_weights, told="averaged", name="averaged")
 
 
 def threads(tmp_path: Path, **choices: Any) -> object:

@@ -233,13 +233,9 @@ REFERENCES = {
     "steady": ([Predict(direction="steady")], lambda *_: {"ahead": predict.spectrain}),
     "decaying": ([Predict(direction="decaying")], lambda *_: {"ahead": predict.msnag}),
     "last": ([Predict(direction="last")], lambda *_: {"ahead": predict.LastChange()}),
-    **{
-        f"t2 {decay}": (
-            [T2(decay=decay)],
-            lambda *of, decay=decay: {"behind": predict.MeanChange(decay, *of)},
-        )
-        for decay in (0.0, 0.135, 0.5)
-    },
+    "t2 0": ([T2(decay=0.0)], lambda *of: {"behind": predict.MeanChange(0.0, *of)}),
+    "t2 0.135": ([T2(decay=0.135)], lambda *of: {"behind": predict.MeanChange(0.135, *of)}),
+    "t2 0.5": ([T2(decay=0.5)], lambda *of: {"behind": predict.MeanChange(0.5, *of)}),
     "compensate": (
         [Compensate(strength=0.7)],
         lambda *_: {"correct": compensate.constant(0.7)},
@@ -248,13 +244,8 @@ REFERENCES = {
         [CompensateAdaptively(strength=0.9, decay=0.8)],
         lambda *_: {"correct": compensate.Adaptive(0.9, 0.8)},
     ),
-    **{
-        f"gap-aware {decay}": (
-            [GapAware(decay=decay)],
-            lambda *_, decay=decay: {"correct": gap_aware.GapAware(decay)},
-        )
-        for decay in (0.999, 0.5)
-    },
+    "gap-aware": ([GapAware(decay=0.999)], lambda *_: {"correct": gap_aware.GapAware(0.999)}),
+    "gap-aware 0.5": ([GapAware(decay=0.5)], lambda *_: {"correct": gap_aware.GapAware(0.5)}),
     "spike": ([SpikeCompensation()], lambda *_: {"spikes": True}),
     # As the paper recommends.
     "spike and last": (

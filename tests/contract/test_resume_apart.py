@@ -113,16 +113,13 @@ def test_processes_go_on_as_if_they_had_never_stopped(case, stages, done):
 
 
 @every_case
-def test_every_process_is_told_of_every_checkpoint_that_is_complete(case, stages, done):
+def test_several_processes_leave_the_checkpoints_of_one_and_are_told_of_each(
+    case, stages, done
+):
+    """Equal bytes, so that each goes on with those of the other; times differ."""
     found = done(stages)[case]
     complete = sorted(path.name for path in found.apart.iterdir())
     assert [left.checkpoints for left, _ in found.processes] == [complete] * stages
-
-
-@every_case
-def test_several_processes_leave_the_checkpoints_of_one(case, stages, done):
-    """Equal bytes, so that each goes on with those of the other; times differ."""
-    found = done(stages)[case]
     apart, alone = newest_first(found.apart), newest_first(found.alone)
     assert [place.name for place in apart] == [place.name for place in alone]
     for pair in zip(apart, alone, strict=True):

@@ -67,11 +67,6 @@ def test_the_others_train_while_it_is_gone_and_it_trains_the_rest(victim, traine
     assert 0 < repeated <= 2 * EVERY
 
 
-@every_victim
-def test_every_packet_is_used_or_counted_as_dropped_or_lost(victim, trained):
-    assert_all_counted(trained(victim)[0])
-
-
 def test_packets_are_counted_though_none_follows(tmp_path):
     assert returning.launch_stages(returning.train_apart, tmp_path, 0) == 0
     stages = read_results(tmp_path)
@@ -91,8 +86,10 @@ def test_every_stage_has_learned(victim, trained):
 
 
 @every_victim
-def test_all_end_with_the_same_network(victim, trained):
-    assert_equal_ends(trained(victim)[0], EPOCHS)
+def test_every_packet_is_used_or_counted_and_all_end_with_the_same_network(victim, trained):
+    stages, _ = trained(victim)
+    assert_all_counted(stages)
+    assert_equal_ends(stages, EPOCHS)
 
 
 @every_victim

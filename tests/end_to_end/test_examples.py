@@ -129,10 +129,8 @@ def test_two_processes_print_what_one_does(name, package, run_example, tmp_path)
 
 def test_gpt_muon(run_example):
     rows = run_example("07_gpt_muon.py").splitlines()
-    assert [row.split()[0] for row in rows][1:] == [
-        "adl:accumulate=4",
-        "adl:accumulate=4+predict",
-    ]
+    methods = [row.split()[0] for row in rows[1:]]
+    assert methods == ["adl:accumulate=4", "adl:accumulate=4+predict"]
     losses = [float(re.search(r"loss ([\d.]+)", row)[1]) for row in rows]
     assert all(loss < 4 for loss in losses), "guessing is 4.6"
 

@@ -29,16 +29,8 @@ mkdir -p .venv/bin; cp "$PYTHON" .venv/bin/python; cp "$PYTHON" .venv/bin/hocket
 """
 
 
-COMMANDS = (
-    "cp",
-    "dirname",
-    "grep",
-    "mkdir",
-    "sh",
-    "timeout",
-    "touch",
-    "uname",
-)  # and no others
+# It may call no others.
+COMMANDS = ("cp", "dirname", "grep", "mkdir", "sh", "timeout", "touch", "uname")
 
 
 def set_up(folder, words="train", tools=(), **environment):

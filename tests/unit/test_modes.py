@@ -4,6 +4,7 @@ from contextlib import suppress
 
 from torch import nn
 
+from contract.small import Network
 from hocket.modes import TrainingMode, evaluation_mode, training_mode
 
 
@@ -46,17 +47,14 @@ def test_frozen_layers_stay_frozen_after_the_user_has_evaluated_the_network():
 
 
 def test_a_train_of_its_own_is_asked_again_and_layers_that_were_frozen_stay_so():
-    class Backbone(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.norm, self.head = nn.BatchNorm1d(2), nn.Linear(2, 2)
-
+    class Backbone(Network):
         def train(self, mode=True):
             super().train(mode)
             self.norm.eval()
             return self
 
-    built = nn.Sequential(Backbone(), nn.Dropout())
+    backbone = Backbone(norm=nn.BatchNorm1d(2), head=nn.Linear(2, 2))
+    built = nn.Sequential(backbone, nn.Dropout())
     built[0].head.eval()
     TrainingMode(built).enter()
     assert flags(built) == [True, True, False, False, True]

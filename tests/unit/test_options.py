@@ -37,10 +37,8 @@ def test_printed_text_is_parsed_back_with_its_types(name, chosen):
         ("fdg:shrink=0.5", {"shrink": 0.5}),
         ("fdg:forward-delay=2", {"forward_delay": 2}),
         ("fdg: shrink = 0.5", {"shrink": 0.5}),
-        (
-            "fdg:a=True,b=False,c=None,d=true,e=null",
-            dict(a=True, b=False, c=None, d=True, e=None),
-        ),
+        ("fdg:a=True,b=False,c=None", {"a": True, "b": False, "c": None}),
+        ("fdg:d=true,e=null", {"d": True, "e": None}),
         ("fdg:a=[1,2],b=[],c=x", {"a": [1, 2], "b": [], "c": "x"}),
         ("fdg:a=b=c", {"a": "b=c"}),
         ("fdg:a=.5,b=+1.,c=-.5e1", {"a": 0.5, "b": 1.0, "c": -5.0}),

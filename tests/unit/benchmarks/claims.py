@@ -294,10 +294,7 @@ MEASURED = {
     ],
     "opposite case": [
         "10",
-        MAPS["dgl"],
-        MAPS["dgl codec=bf16"],
-        MAPS["dgl codec=vq"],
-        MAPS["bp"],
+        *(MAPS[x] for x in ("dgl", "dgl codec=bf16", "dgl codec=vq", "bp")),
     ],
     "at every rate": [*span(VQ), "100"],
     "| Wide ResNet-28-10 |": [WIDE[label] for label in ("bp", *STAGED)],

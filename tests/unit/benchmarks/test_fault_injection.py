@@ -18,23 +18,18 @@ CHOSEN = {"methods": ("fdg",), "stages": 2, "count": 3, "seed": 4}
 FILES = {"flips": 40, "truncations": 10, "packets": 200}
 
 
-@pytest.fixture
-def tries(monkeypatch):
-    """Replace trials; return the jobs that were tried, the first of which has a violation."""
-    asked = []
+def test_a_measurement_that_was_interrupted_goes_on(monkeypatch, tmp_path):
+    """The first of its trials has a violation."""
+    tries = []
 
     def tried(job, folder):
-        if len(asked) == 2 and asked.append(None) is None:
+        if len(tries) == 2 and tries.append(None) is None:
             raise KeyboardInterrupt
-        asked.append(job)
+        tries.append(job)
         told = "process 0 was ended by SIGKILL, process 1 was ended by SIGKILL"
-        return TrialOutcome(job, (137, 0), (told, ""), 1, 1, len(asked) != 1, (), 0.5, 1.5, 3)
+        return TrialOutcome(job, (137, 0), (told, ""), 1, 1, len(tries) != 1, (), 0.5, 1.5, 3)
 
     monkeypatch.setattr(module, "run_trial", tried)
-    return asked
-
-
-def test_a_measurement_that_was_interrupted_goes_on(tries, tmp_path):
     out = tmp_path / "record"
     with pytest.raises(KeyboardInterrupt):
         measure_fault_injection(FaultInjectionSettings(out=out, **CHOSEN, **FILES))

@@ -176,18 +176,9 @@ BAD = {
     "unknown recipe": ("--recipe fdg-cifer", "unknown recipe 'fdg-cifer'"),
     "recipe without its data": ("--recipe fdg-cifar", "pass their folder with --data-dir"),
     "recipe and run file": ("--recipe gpt-characters --config run.json", "are both settings"),
-    "network that does not take the data": (
-        "--network gpt",
-        "'gpt' does not take the data 'digits', whose inputs have the shape (1, 8, 8)",
-    ),
-    "a mistake before data are read": (
-        "--network mlpp --data cifar10 --data-dir none",
-        "unknown network 'mlpp'",
-    ),
-    "a file before data are read": (
-        "--network own.py:net --data cifar10 --data-dir none",
-        "cannot import 'own.py'",
-    ),
+    "network for other data": ("--network gpt", "'gpt' does not take the data 'digits', whose"),
+    "network before data": ("--network mlpp --data cifar10 --data-dir none", "network 'mlpp'"),
+    "file before data": ("--network own.py:net --data cifar10 --data-dir none", "'own.py'"),
     "missing folder": ("--data cifar10 --data-dir none", "no cifar10 in none: found nothing"),
     "more stages than layers": ("--stages 99", "cannot cut this network into 99 stages"),
     "missing run file": ("--config none.json", "cannot read the run file 'none.json'"),

@@ -207,20 +207,9 @@ def test_a_group_has_eight_channels_by_default():
     assert VQ().group_count(4) == 1
 
 
-@pytest.mark.parametrize(
-    ("act", "told"),
-    [
-        (
-            lambda: VQ(groups=0, codes=40_000, decay=0.0, every=0),
-            "groups is 0.*codes is 40000; use a number in .2, 32768.*decay is 0.*every is 0",
-        ),
-        (lambda: VQ(groups=5).group_count(12), "cannot divide 12 channels into 5 groups; give"),
-    ],
-    ids=["options", "groups"],
-)
-def test_what_cannot_be_quantized_is_refused(act, told):
-    with pytest.raises(OptionError, match=f"(?s){told}"):
-        act()
+def test_what_cannot_be_quantized_is_refused():
+    with pytest.raises(OptionError, match=r"(?s)groups is 0.*40000;.*decay is 0.*every is 0"):
+        VQ(groups=0, codes=40_000, decay=0.0, every=0)
 
 
 def test_a_version_that_has_not_arrived_is_an_error():

@@ -156,7 +156,7 @@ def test_the_global_generator_neither_matters_nor_moves():
         (lambda: Batches(numbered(), 11, drop_last=True), "none of 10 examples"),
         (
             lambda: Batches(numbered(), 0, seed=-1, workers=-2),
-            "(?s)batch_size is 0.*seed is -1.*workers is -2",
+            "(?s)size is 0.*-1.*workers is -2",
         ),
         (lambda: make_generator(-1, "order"), "a number is negative"),
         (lambda: make_generator(0, "order", -2), "a number is negative"),

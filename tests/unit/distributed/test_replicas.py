@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from contract.small import sgd
+from contract.small import Network, sgd
 from hocket import cut
 from hocket.distributed.replicas import buckets, sync_batchnorm
 from hocket.distributed.replicas.buckets import build_buckets
@@ -56,12 +56,8 @@ def test_an_input_of_few_bits_has_statistics_of_many(has, dtype, monkeypatch):
         torch.testing.assert_close(getattr(found, name), getattr(wanted, name))
 
 
-class Normed(nn.Module):
+class Normed(Network):
     """A network whose own forward calls BatchNorm, and is cut."""
-
-    def __init__(self):
-        super().__init__()
-        self.first, self.norm, self.last = nn.Linear(2, 2), nn.BatchNorm1d(2), nn.Linear(2, 2)
 
     def forward(self, x):
         return self.last(self.norm(self.first(x)) + x)
@@ -70,7 +66,8 @@ class Normed(nn.Module):
 def test_a_part_of_a_forward_normalizes_by_all_replicas(monkeypatch):
     """Each has the same samples here, so that only running variances are others."""
     monkeypatch.setattr(sync_batchnorm, "_all_reduce", lambda tensor, world: 2 * tensor)
-    network, sample = Normed(), torch.tensor([[1.0, 2.0], [3.0, 5.0]])
+    network = Normed(first=nn.Linear(2, 2), norm=nn.BatchNorm1d(2), last=nn.Linear(2, 2))
+    sample = torch.tensor([[1.0, 2.0], [3.0, 5.0]])
     stages = cut(network, stages=2, sample=sample)
     share_statistics(nn.ModuleList(stages), SimpleNamespace(left=False))
     stages[1](stages[0](sample))

@@ -59,10 +59,6 @@ def store():
     return HashStore()
 
 
-def next_failure(store):
-    return joined_worlds._next_store(SimpleNamespace(store=store)).get(FAILURE_KEY).decode()
-
-
 # The first one has told its own world, and not the next one yet; a failure that was caught
 # decides nothing before the next world.
 @pytest.mark.parametrize(
@@ -80,7 +76,8 @@ def test_of_two_that_fail_one_tells_the_next_world(
     """Also if the second comes to the store of the next world before the first one does."""
     processes = [Process(monkeypatch, rank, store, world, caught=caught) for rank in (1, 0)]
     assert [process.fails() for process in processes] == tell
-    assert f"ValueError: of rank {first}" in next_failure(store)
+    following = joined_worlds._next_store(SimpleNamespace(store=store))
+    assert f"ValueError: of rank {first}" in following.get(FAILURE_KEY).decode()
 
 
 def test_what_follows_from_the_failure_of_another_process_is_no_first_one(monkeypatch, store):

@@ -228,14 +228,9 @@ def detector():
     detector.close()
 
 
-@pytest.fixture
-def flags(detector):
+def test_a_flag_is_set_once_all_have_set_it_and_until_one_clears_it(detector):
     store = HashStore()
-    return [StoreFlags(store, rank, 2, detector) for rank in range(2)]
-
-
-def test_a_flag_is_set_once_all_have_set_it_and_until_one_clears_it(flags):
-    first, second = flags
+    first, second = (StoreFlags(store, rank, 2, detector) for rank in range(2))
     first.set("over", "one")
     assert not first.all_set("over")
     assert first.values("over") is None

@@ -152,7 +152,7 @@ SIMILARITY = r"similarity is .*; use a number in \(0, 1\), or 0 to leave it off"
         (lambda: replace(DGL(reach=2), linearize="invert"), "linearize='invert' with reach=2"),
         (
             lambda: replace(OneFOneB(), linearize="invert"),
-            "flush='alternate' with linearize='invert'",
+            "'alternate' with linearize='invert'",
         ),
         (lambda: replace(METHODS["dgl-async"](), signal=Reach(1)), "replay draws batches from"),
         *(

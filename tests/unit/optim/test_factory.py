@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn, optim
 
-from contract.small import data, mlp, sgd
+from contract.small import Network, data, mlp, sgd
 from hocket import Trainer
 from hocket.errors import OptionError
 from hocket.methods import DGL
@@ -43,23 +43,19 @@ def test_a_function_gets_the_arguments_that_it_names(optimizer, rates):
     assert [group["lr"] for group in groups] == rates
 
 
-class Named(nn.Module):
+class Named(Network):
     """A network that is no sequence, so that stages are parts of its forward."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.first, self.norm, self.last = nn.Linear(5, 5), nn.LayerNorm(5), nn.Linear(5, 3)
-
     def forward(self, values):
-        hidden = self.norm(torch.tanh(self.first(values)))
-        return self.last(torch.tanh(hidden))
+        hidden = self.norm(torch.tanh(self.a(values)))
+        return self.b(torch.tanh(hidden))
 
 
 @pytest.mark.parametrize(
     ("build", "stages"),
     [
         (lambda: nn.Sequential(nn.Linear(5, 5), nn.Tanh(), nn.Linear(5, 3)).double(), 2),
-        (lambda: Named().double(), 2),
+        (lambda: Named(a=nn.Linear(5, 5), norm=nn.LayerNorm(5), b=nn.Linear(5, 3)).double(), 2),
         (lambda: nn.Sequential(*mlp(3)), 3),
     ],
     ids=["sequence", "parts", "nested"],
@@ -92,7 +88,8 @@ class NeedsRate(optim.SGD):
         super().__init__(params, rate)
 
 
-BUILT = sgd([nn.Parameter(torch.ones(1))])
+WEIGHT = nn.Parameter(torch.ones(1))
+BUILT = sgd([WEIGHT])
 
 
 @pytest.mark.parametrize(
@@ -136,16 +133,8 @@ class Unscheduled(optim.Optimizer):
         (lambda params: None, {}, "the optimizer of stage 0 is a NoneType"),
         (lambda params: sgd([]), {}, "of stage 0 cannot be built: optimizer got an empty"),
         (optim.LBFGS, {}, "the optimizer of stage 0, LBFGS, calls the network again"),
-        (
-            lambda params: sgd([*params, nn.Parameter(torch.ones(1))]),
-            {},
-            "has 1 weights that are not in this stage",
-        ),
-        (
-            sgd,
-            {"scheduler": optim.lr_scheduler.StepLR(BUILT, 1)},
-            "scheduler is an object of StepLR",
-        ),
+        (lambda weights: sgd([*weights, WEIGHT]), {}, "has 1 weights that are not in this"),
+        (sgd, {"scheduler": optim.lr_scheduler.StepLR(BUILT, 1)}, "is an object of StepLR"),
         (sgd, {"scheduler": lambda optimizer: optimizer}, "the scheduler of stage 0 is a SGD"),
         (
             optim.Adagrad,

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
-from contract.small import sgd
+from contract.small import Network, sgd
 from hocket import BP, FDG, FR, Plan, Trainer, cut
 from hocket.errors import CutError
 from hocket.partition.cut_points import find_cut_points
@@ -154,16 +154,12 @@ class Gated(nn.Module):
 @pytest.mark.parametrize("layer", ["b", "c"])
 @pytest.mark.parametrize("grad", [True, False])
 def test_values_in_objects_cross_a_cut_with_and_without_gradients(grad, layer):
-    class Contexts(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.a, self.b, self.c = nn.Linear(4, 4), Gated(), Gated()
-
+    class Contexts(Network):
         def forward(self, x):
             context = Context(torch.sigmoid(self.a(x)))
             return self.c(self.b(x, context), context)
 
-    network = Contexts()
+    network = Contexts(a=nn.Linear(4, 4), b=Gated(), c=Gated())
     stages = cut(network, stages=Plan((layer,)), sample=INPUTS)
     with torch.set_grad_enabled(grad):
         assert torch.equal(run_stages(stages, INPUTS), network(INPUTS))

@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import nn
 
+from contract.small import Network
 from hocket import Plan, cut
 from hocket.errors import CutError
 from unit.partition.networks import Layers, run_stages
@@ -164,18 +165,15 @@ def test_a_module_without_weights_is_in_each_stage_that_calls_it():
 
 @pytest.mark.parametrize("layers", [("c",), ("b", "c")])
 def test_a_text_of_another_length_may_not_take_another_number_of_steps(layers):
-    class Steps(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.a, self.b, self.c = nn.Embedding(9, 4), nn.Linear(4, 4), nn.Linear(4, 4)
-
+    class Steps(Network):
         def forward(self, ids):
             x = self.b(self.a(ids))
             for t in range(ids.shape[1]):
                 x = x + ids[:, t].view(-1, 1, 1)
             return self.c(x)
 
-    network, ids = Steps(), torch.arange(6).view(2, 3)
+    network = Steps(a=nn.Embedding(9, 4), b=nn.Linear(4, 4), c=nn.Linear(4, 4))
+    ids = torch.arange(6).view(2, 3)
     stages = cut(network, stages=Plan(layers), sample=ids)
     assert torch.equal(run_stages(stages, ids + 1), network(ids + 1))
     with pytest.raises(CutError, match=r"another path than on the sample"):
@@ -200,12 +198,8 @@ def test_a_size_is_that_of_the_batch_where_stages_repeat_decisions():
         assert torch.equal(run_stages(stages, batch), network(*batch))
 
 
-class Recurrent(nn.Module):
+class Recurrent(Network):
     """A network that takes both states of its LSTM."""
-
-    def __init__(self):
-        super().__init__()
-        self.embed, self.lstm, self.read = nn.Linear(4, 4), nn.LSTM(4, 4), nn.Linear(4, 3)
 
     def forward(self, inputs, hidden, cell):
         return self.read(self.lstm(self.embed(inputs), (hidden, cell))[0])
@@ -214,6 +208,7 @@ class Recurrent(nn.Module):
 def test_one_tensor_may_be_given_for_two_inputs():
     zeros = torch.zeros(1, 2, 4)
     sample = torch.randn(5, 2, 4), zeros, zeros
-    stages = cut(network := Recurrent(), stages=Plan(("lstm",)), sample=sample)
+    network = Recurrent(embed=nn.Linear(4, 4), lstm=nn.LSTM(4, 4), read=nn.Linear(4, 3))
+    stages = cut(network, stages=Plan(("lstm",)), sample=sample)
     batch = torch.randn(5, 2, 4), torch.randn(1, 2, 4), torch.randn(1, 2, 4)
     assert torch.equal(stages[1](stages[0](batch)), network(*batch))

@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import nn
 
+from contract.small import Network
 from hocket import cut, zoo
 from hocket.partition import layers_in_order
 from hocket.partition.costs.profile import profile
@@ -63,16 +64,12 @@ def test_steps_before_a_part_of_a_forward_are_not_counted(monkeypatch):
     clock, slept = time.perf_counter, []
     monkeypatch.setattr(time, "perf_counter", lambda: clock() + sum(slept))
 
-    class Slow(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.first, self.second = nn.Linear(3, 3), nn.Linear(3, 3)
-
+    class Slow(Network):
         def forward(self, x):
             slept.append(0.1)
             return self.second(self.first(x))
 
-    network, sample = Slow(), torch.ones(2, 3)
+    network, sample = Slow(first=nn.Linear(3, 3), second=nn.Linear(3, 3)), torch.ones(2, 3)
     graph = find_cut_points(network, sample)
     costs = measure_layers(graph)
     assert list(costs) == ["(start)", "second"]

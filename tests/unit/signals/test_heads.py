@@ -105,10 +105,8 @@ def test_a_token_is_predicted_from_itself_alone():
 @pytest.mark.parametrize(
     ("kind", "shape", "outputs", "said"),
     [
-        *(
-            ("cnn", shape, 10, "'cnn' needs maps .*; use 'mlp-sr'")
-            for shape in [(12,), (5, 12)]
-        ),
+        ("cnn", (12,), 10, "'cnn' needs maps .*; use 'mlp-sr'"),
+        ("cnn", (5, 12), 10, "'cnn' needs maps .*; use 'mlp-sr'"),
         *(
             ("mlp", shape, 10, "wanted is a map .*, tokens .* or a vector .*cut")
             for shape in [(), (2, 3, 4, 5), (3, 0, 4)]

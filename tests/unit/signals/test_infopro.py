@@ -76,15 +76,11 @@ def test_vectors_are_refused():
 
 
 def test_inputs_that_are_no_single_tensor_are_refused():
-    class Sum(nn.Module):
+    class Sum(nn.Conv2d):
         def forward(self, pair):
-            return self.conv(pair[0] + pair[1])
+            return super().forward(pair[0] + pair[1])
 
-        def __init__(self):
-            super().__init__()
-            self.conv = nn.Conv2d(2, 2, 1)
-
-    first, last = Sum(), nn.Sequential(nn.Flatten(), nn.Linear(18, 3))
+    first, last = Sum(2, 2, 1), nn.Sequential(nn.Flatten(), nn.Linear(18, 3))
     trainer = Trainer([first, last], method=DGL(infopro=[1, 1, 1, 1]), optimizer=sgd)
     with pytest.raises(OptionError, match=r"infopro reconstructs .* they are \(\) and"):
         trainer.prepare((torch.randn(2, 2, 3, 3), torch.randn(2, 2, 3, 3)))

@@ -14,6 +14,7 @@ from contract.small import (
     CLASSES,
     LINEARIZE,
     SGD,
+    Network,
     conv,
     data,
     far,
@@ -54,12 +55,8 @@ class Views(nn.Module):
         return torch.tanh(hidden[:, 1:] @ self.weight[1:] + self.weight[0] ** 2)
 
 
-class Tied(nn.Module):
+class Tied(Network):
     """One layer, used twice."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.layer = nn.Linear(5, 5)
 
     def forward(self, values: Tensor) -> Tensor:
         return self.layer(torch.tanh(self.layer(values)))
@@ -81,7 +78,7 @@ class Buffered(nn.Module):
 
 LAYERS = {
     "views": Views,
-    "tied": Tied,
+    "tied": lambda: Tied(layer=nn.Linear(5, 5)),
     "buffered": Buffered,
     "layer norm": lambda: nn.Sequential(nn.Linear(5, 5), nn.LayerNorm(5), nn.GELU()),
     "frozen": lambda: nn.Sequential(nn.Linear(5, 5).requires_grad_(False), nn.Linear(5, 5)),

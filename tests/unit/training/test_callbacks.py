@@ -332,10 +332,7 @@ REFUSALS = {
         lambda: trainer_of().fit(BATCHES, epochs=1, callbacks=[EarlyStopping()]),
         "follows test_error, and epoch 0 was not evaluated",
     ),
-    "no class numbers": (
-        lambda: epochs_until_stop(EarlyStopping(), [None]),
-        "epoch 0 has no error",
-    ),
+    "no classes": (lambda: epochs_until_stop(EarlyStopping(), [None]), "epoch 0 has no error"),
     "another metric than before": (
         lambda: EarlyStopping("test_loss").on_start(Mock(), EarlyStopping().state_dict()),
         "is to watch test_loss, and watched test_error before",

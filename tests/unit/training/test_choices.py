@@ -79,10 +79,7 @@ CHANGED = {
         "  - T_max was 40, and is 10",
     ),
     "a layer": ({"built": network(p=0.5)}, "layer 'drop' was Dropout(p=0.1, inplace=False)"),
-    "a number of a layer": (
-        {"built": network(eps=0.1)},
-        "layer 'norm' was LayerNorm((4,), eps",
-    ),
+    "eps of a layer": ({"built": network(eps=0.1)}, "layer 'norm' was LayerNorm((4,), eps"),
     "the loss": ({"loss": nn.CrossEntropyLoss(label_smoothing=0.3)}, "loss was cross_entropy"),
 }
 

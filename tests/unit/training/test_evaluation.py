@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from torchmetrics import MetricCollection
 from torchmetrics.classification import MulticlassAccuracy
 
-from contract.small import data, different, mlp, sgd
+from contract.small import Network, data, different, mlp, sgd
 from hocket import Trainer
 from hocket.distributed.launching.launch import launch
 from hocket.errors import DataError, OptionError
@@ -163,12 +163,8 @@ def test_images_count_the_same_however_many_boxes_they_have():
     assert trainer.evaluate(BOXES).loss == pytest.approx(sum(each) / 2)
 
 
-class Denoising(nn.Module):
+class Denoising(Network):
     """A network whose forward returns its loss, as diffusion models do."""
-
-    def __init__(self):
-        super().__init__()
-        self.first, self.last = nn.Linear(4, 4), nn.Linear(4, 4)
 
     def forward(self, inputs):
         return (self.last(self.first(inputs).tanh()) - inputs).square().mean()
@@ -178,7 +174,8 @@ class Denoising(nn.Module):
 def test_a_network_that_returns_its_loss_is_evaluated_without_targets(stages):
     """Batches weigh as much as they have inputs."""
     torch.manual_seed(0)
-    network, inputs = Denoising(), torch.randn(5, 4)
+    network = Denoising(first=nn.Linear(4, 4), last=nn.Linear(4, 4))
+    inputs = torch.randn(5, 4)
     trainer = Trainer(network, stages=stages, loss=lambda output, _: output, optimizer=sgd)
     result = trainer.evaluate([(inputs[:2], None), (inputs[2:], None)])
     assert result.samples == 5

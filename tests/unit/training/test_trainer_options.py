@@ -295,10 +295,7 @@ def prepared(network=None, **options):
 
 
 REFUSALS = {
-    "no rate": (
-        lambda: prepared(optimizer=Nothing),
-        "Nothing, has weights without a rate 'lr'",
-    ),
+    "no rate": (lambda: prepared(optimizer=Nothing), "Nothing, has weights without a rate"),
     "meta": (lambda: prepared(nn.Linear(2, 2, device="meta")), "device is 'meta'"),
     "inference": (lambda: prepared(of_inference()), "built in inference_mode"),
     "callback": (

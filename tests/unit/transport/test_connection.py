@@ -131,6 +131,7 @@ def without_tree(name):
     return change
 
 
+LIMIT = wire.MAX_HEADER_BYTES
 MEMORY = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 MALFORMED = "stage 1, from stage 0, after nothing: a packet arrived with a malformed header ("
 CONTENTS = "stage 1, from stage 0: activation 0 is malformed ("
@@ -145,10 +146,7 @@ UNREADABLE = {
     "a type that is a module": (with_tensor("nn", [2], [1]), "of the unknown type 'nn'"),
     "a type that is a number": (with_tensor(7, [2], [1]), f"{MALFORMED}TypeError: "),
     "a size beyond memory": (with_tensor("uint8", [MEMORY], [1]), f"have {MEMORY + 24} bytes"),
-    "a long header": (
-        replacing(more="x" * wire.MAX_HEADER_BYTES),
-        f"and may have {wire.MAX_HEADER_BYTES}; let the stage return fewer values",
-    ),
+    "a long header": (replacing(more="x" * LIMIT), f"and may have {LIMIT}; let the stage"),
     "a deep header": (lambda _: "[" * 100_000, f"{MALFORMED}RecursionError: "),
     "a header that is a list": (lambda _: "[1]", f"{MALFORMED}TypeError: "),
     "many digits": (lambda _: '{"kind": ' + "1" * 9999 + "}", f"{MALFORMED}ValueError: "),
@@ -193,7 +191,7 @@ def test_a_structure_that_is_deep_is_refused_in_words(request):
 
 
 def test_a_header_that_is_too_large_is_not_sent():
-    values = ["x" * wire.MAX_HEADER_BYTES]
+    values = ["x" * LIMIT]
     with pytest.raises(PacketError, match=r"the header of a packet has .* let the stage"):
         exchange(Activation(0, 0, values, (), None))
 
@@ -203,11 +201,7 @@ def test_a_header_that_is_too_large_is_not_sent():
     [
         (RuntimeError("reset"), AssertionError, "the connection is gone: reset"),
         (torch.OutOfMemoryError("CUDA out of memory"), torch.OutOfMemoryError, "CUDA out of"),
-        (
-            RuntimeError("DataLoader worker (pid 7) is killed by signal: Killed."),
-            RuntimeError,
-            r"^DataLoader worker .* is killed",
-        ),
+        (RuntimeError("DataLoader worker is killed"), RuntimeError, "^DataLoader worker"),
     ],
     ids=["connection", "GPU", "loader"],
 )

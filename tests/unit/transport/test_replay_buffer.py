@@ -48,13 +48,7 @@ def test_a_draw_gives_the_least_used_packet_and_of_several_the_freshest(room, li
         assert drawn(buffer) == expected
         if expected is not None:
             uses[expected] += 1
-
-
-@given(rings, limits, histories)
-def test_every_packet_is_used_or_dropped_or_waits(room, limit, history):
-    buffer = ReplayBuffer(Replay(buffer=room, reuse=limit))
-    for step in history:
-        buffer.put(packet(0)) if step == "put" else buffer.draw()
+    # Every packet is used or dropped, or waits.
     stats = buffer.stats
     assert stats.arrived == history.count("put")
     assert stats.drawn + stats.refused == history.count("draw")

@@ -56,10 +56,6 @@ class Page(HTMLParser):
         return " ".join(self.texts)
 
 
-def sections(text):
-    return re.findall(r"<h2>(.*?)</h2>", text)
-
-
 def page_of(*paths):
     return build_page(find_runs(paths))
 
@@ -81,7 +77,7 @@ def test_a_page_has_a_section_for_everything_that_runs_have_left(tmp_path):
     ]
     text = page_of(*runs)
     page = Page(text)
-    assert sections(text) == [
+    assert re.findall(r"<h2>(.*?)</h2>", text) == [
         "Results", "Settings that differ", "Loss and error", "Stages and batches",
         "Gradient error", "Time and memory of stages", "Plan and outcome", "Programs",
         "Timelines", "Runs", "Settings that are equal",
