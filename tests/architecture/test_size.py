@@ -10,7 +10,7 @@ MOST_LINES = {
     "src/hocket": 43_489,
     "src/hocket_lab": 7_198,
     "benchmarks": 8_805,
-    "tests": 44_216,
+    "tests": 43_875,
 }
 # Words, as `wc -w` counts them.
 MOST_WORDS = {
