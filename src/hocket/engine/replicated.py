@@ -1,6 +1,6 @@
 """The engine that executes a program for several replicas of each stage in one process.
 
-Its results are those of a process for each replica of each stage.
+It gives the bits of a process for each replica of each stage.
 """
 
 from collections.abc import Sequence
@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from hocket.engine.engine import Batch, LockstepEngine
+from hocket.engine.engine import LockstepEngine
 from hocket.engine.event import Event, Watcher, add_place
 from hocket.engine.share import Share
 from hocket.methods.method import Method
@@ -71,9 +71,8 @@ class ReplicatedEngine(LockstepEngine):
         self._follow_changes()
         count = len(self._replicas)
         for number, source in enumerate(self._sources):
-            batch: Batch = inputs, targets
-            fraction, (own, own_targets) = Share(number, count).of(batch, self.stages[0])
-            source.send(self.program.batch_count, epoch, own, own_targets, fraction)
+            fraction, own = Share(number, count).of((inputs, targets), self.stages[0])
+            source.send(self.program.batch_count, epoch, *own, fraction)
 
     def _execute(self, number: int, tick: Tick) -> list[Event]:
         events = []

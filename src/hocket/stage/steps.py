@@ -1,4 +1,4 @@
-"""Steps of the actions of a stage, which wait for those of its other replicas."""
+"""Steps of the actions of a stage, which wait for its other replicas."""
 
 from collections.abc import Generator, Iterable
 from typing import TypeAlias, TypeVar

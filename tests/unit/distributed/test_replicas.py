@@ -3,6 +3,7 @@
 import copy
 import io
 import threading
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
@@ -22,8 +23,9 @@ from hocket.distributed.replicas.sync_batchnorm import (
     share_statistics,
     unshare_statistics,
 )
-from hocket.engine.build import EngineParts, build_distributed
-from hocket.errors import OptionError
+from hocket.distributed.world.solo_world import SoloWorld
+from hocket.engine.build import EngineParts, build_distributed, build_replicated
+from hocket.errors import HocketError, OptionError
 from hocket.methods import FDG
 from hocket.stage.layers.module_tensors import NetworkNames
 from hocket.stage.setup import Setup
@@ -192,8 +194,24 @@ def test_all_processes_refuse_more_fragments_than_weights_of_any_stage():
     for stage in range(2):
         world = SimpleNamespace(stage=stage, replicas=2)
         parts = EngineParts(setup, modules, torch.randn(4, 2), [], world)
-        with pytest.raises(OptionError, match="3 fragments, and stage 1 has only 2 weight"):
-            build_distributed(parts, world)
+        for build in (partial(build_distributed, world=world), build_replicated):
+            with pytest.raises(OptionError, match="3 fragments, and stage 1 has only 2 weight"):
+                build(parts)
+
+
+def test_replicas_in_one_process_have_no_streams():
+    given = {"optimizer": sgd, "replicas": 2, "streams": True, "check_every": 2}
+    setup = Setup(method=FDG(), loss=cross_entropy, **given)
+    parts = EngineParts(setup, [nn.Linear(2, 2)] * 2, torch.randn(4, 2), [], SoloWorld(2))
+    with pytest.raises(OptionError, match=r"2 replicas in one process have no streams.*start"):
+        build_replicated(parts)
+
+
+def test_a_sum_that_lacks_a_replica_is_an_error():
+    exchange = SimulatedExchange(2, {})
+    work = exchange.add_up(torch.ones(2))
+    with pytest.raises(HocketError, match="adding: 1 sums lack a replica"):
+        exchange.complete([work], "adding")
 
 
 # Gradients: parameters are gathered in buckets of one dtype each, the last ones first.
