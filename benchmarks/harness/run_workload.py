@@ -16,10 +16,10 @@ from hocket.errors import OptionError
 from hocket.methods.method import Method
 from hocket.options import Named
 from hocket.runs.build import (
-    build_network,
     build_optimizer_factory,
     build_scheduler_factory,
     load_data,
+    network_builder,
 )
 from hocket.runs.config import RunConfig
 from hocket.stage.update.clipping import as_clipping
@@ -76,7 +76,7 @@ class RunWorkload(Workload):
 
     def initial_network(self) -> nn.Module:
         """Return the network at the weights that the seed of the run decides."""
-        return build_network(self.config, load_data(self.config))
+        return network_builder(self.config)(load_data(self.config))
 
     def optimizer(self, parameters: list[nn.Parameter]) -> Optimizer:
         """Build the optimizer of a plain loop; warm-up, clipping and scheduler are part of it.

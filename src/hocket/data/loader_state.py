@@ -1,6 +1,6 @@
 """Position and random state of a data loader, so that an epoch can be resumed.
 
-An `EpochLoader` serves batches by number. Any other loader starts the epoch again with the same
+`Batches` are served by number. Any other loader starts the epoch again with the same
 random state, and batches that the network was already trained on are skipped.
 """
 
@@ -8,28 +8,15 @@ import random
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from itertools import islice
-from typing import Any, Protocol, TypeVar, runtime_checkable
+from typing import Any, TypeVar, cast
 
 import numpy as np
 import torch
 
+from hocket.data.batches import Batches
 from hocket.errors import DataError
 
-T = TypeVar("T", covariant=True)
-
-
-@runtime_checkable
-class EpochLoader(Protocol[T]):
-    """Loader whose batches depend only on the numbers of epoch and batch.
-
-    Attributes:
-        epoch: Number of the next epoch; it increases when an epoch starts.
-    """
-
-    epoch: int
-
-    def serve(self, epoch: int, first: int = 0) -> Iterator[T]:
-        """Yield the batches of an epoch, starting with number `first`."""
+T = TypeVar("T")
 
 
 def loader_state(loader: object) -> dict[str, Any]:
@@ -80,7 +67,7 @@ def _own_state(loader: object) -> dict[str, Any]:
     """Return the states of a loader's generators, and the number of its next epoch, if any."""
     return {
         "generators": [generator.get_state() for generator in _generators(loader)],
-        "epoch": loader.epoch if isinstance(loader, EpochLoader) else None,
+        "epoch": loader.epoch if isinstance(loader, Batches) else None,
     }
 
 
@@ -102,7 +89,7 @@ def _restore_own(loader: object, state: dict[str, Any]) -> None:
         )
     for generator, before in zip(generators, kept, strict=True):
         generator.set_state(before)
-    if isinstance(loader, EpochLoader) and epoch is not None:
+    if isinstance(loader, Batches) and epoch is not None:
         loader.epoch = epoch
 
 
@@ -114,7 +101,7 @@ def remaining_batches(
     Args:
         loader: The loader.
         first: Number of the first batch; those before it are read and dropped, unless the
-            loader is an `EpochLoader`.
+            loader is `Batches`.
         count: Returns the number of samples of a batch.
         samples: Samples of the batches before.
 
@@ -122,9 +109,9 @@ def remaining_batches(
         DataError: The epoch has fewer than `first` batches, or they have other numbers of
             samples.
     """
-    if first and isinstance(loader, EpochLoader):
+    if first and isinstance(loader, Batches):
         loader.epoch += 1
-        return loader.serve(loader.epoch - 1, first)
+        return cast(Iterator[T], loader.serve(loader.epoch - 1, first))
     return _skip(iter(loader), first, count, samples)
 
 

@@ -27,7 +27,7 @@ from hocket.methods.simulated.delays import (
 from hocket.optim.factory import OptimizerFactory, SchedulerFactory
 from hocket.optim.muon import MuonAdamW, muon
 from hocket.optim.rotated_adam import RotatedAdam, rotated_adam
-from hocket.options.hints import wrong_options
+from hocket.options.hints import argument_hints, wrong_options
 from hocket.options.named import Named, parse_numbers
 from hocket.options.own_function import load_own
 from hocket.partition import Plan
@@ -68,27 +68,23 @@ def load_data(config: RunConfig) -> Data:
     )
 
 
-def build_network(config: RunConfig, data: Data) -> nn.Module:
-    """Build the network of a configuration for its data; the seed decides its weights.
-
-    Raises:
-        OptionError: The network or one of its options does not exist.
-    """
-    return network_builder(config)(data)
-
-
 def network_builder(config: RunConfig) -> Callable[[Data], nn.Module]:
     """Find the network of a configuration, before data are read, and return what builds it.
+
+    The seed of the configuration decides the weights.
 
     Raises:
         OptionError: The network or one of its options does not exist.
     """
     named = Named.parse(config.network)
-    if named.name in zoo.NETWORKS:
-        zoo.check_network(named.name, **named.options)
     function = zoo.NETWORKS.get(named.name) or load_own(
         "network", named.name, list(zoo.NETWORKS), nn.Module
     )
+    if named.name in zoo.NETWORKS:
+        known = list(inspect.signature(function).parameters)
+        if problems := wrong_options(named.options, known, argument_hints(function)):
+            problem = f"cannot build network {named.name!r}"
+            raise OptionError(format_problems(problem, problems))
 
     def build(data: Data) -> nn.Module:
         with torch.random.fork_rng(devices=[]):

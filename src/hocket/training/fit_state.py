@@ -6,8 +6,8 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from typing import Any
 
+from hocket.data.batches import Batches
 from hocket.data.loader_state import (
-    EpochLoader,
     loader_state,
     remaining_batches,
     restore_loader,
@@ -123,7 +123,7 @@ class FitState:
         else:
             self._loader_state = loader_state(train)
         self._start = time.perf_counter()
-        if not reads and not isinstance(train, EpochLoader):  # which counts its epochs
+        if not reads and not isinstance(train, Batches):  # which counts its epochs
             return iter(())
         return remaining_batches(train, self.batches, count, self.samples)
 

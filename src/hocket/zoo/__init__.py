@@ -8,8 +8,6 @@ from typing import Any
 
 from torch import nn
 
-from hocket.errors import OptionError, format_problems, unknown_name
-from hocket.options.hints import argument_hints, wrong_options
 from hocket.zoo.cifar_resnet import (
     resnet8,
     resnet18,
@@ -52,24 +50,6 @@ NETWORKS: Mapping[str, Callable[..., nn.Sequential]] = MappingProxyType(
 )
 
 
-def check_network(name: str, /, **options: object) -> None:
-    """Check that there is a network of this name with these options, without building it.
-
-    Args:
-        name: One of `NETWORKS`.
-        options: Keyword arguments of its builder.
-
-    Raises:
-        OptionError: There is no such network, or its builder has no such option.
-    """
-    if name not in NETWORKS:
-        raise OptionError(unknown_name("network", name, list(NETWORKS)))
-    build = NETWORKS[name]
-    known = list(inspect.signature(build).parameters)
-    if problems := wrong_options(options, known, argument_hints(build)):
-        raise OptionError(format_problems(f"cannot build network {name!r}", problems))
-
-
 def fitting(build: Callable[..., Any], shape: Sequence[int], classes: int) -> dict[str, object]:
     """Return those arguments of a builder that a data set decides.
 
@@ -96,7 +76,6 @@ def fitting(build: Callable[..., Any], shape: Sequence[int], classes: int) -> di
 __all__ = [
     "NETWORKS",
     "PLANS",
-    "check_network",
     "dgl6",
     "dni3",
     "fitting",

@@ -15,7 +15,7 @@ from hocket.methods import parse_method
 from hocket.methods.registry import forwards_first, normalize_method
 from hocket.options import Named
 from hocket.remedies import parse_remedies
-from hocket.runs.build import build_network, load_data
+from hocket.runs.build import load_data, network_builder
 from hocket.runs.config import RunConfig
 from hocket.runs.own_code import named_code
 from hocket_lab.studies.rows import Run
@@ -102,19 +102,23 @@ def test_a_function_builds_a_method_or_loads_data_and_a_class_is_a_remedy():
 @pytest.mark.parametrize("module", ["mine.py", "./mine.py", "mine"])
 def test_a_file_and_a_module_give_the_network_fitted_to_the_data(module):
     run = RunConfig(network=f"{module}:small:width=6")
-    network = build_network(run, DIGITS)
+    network = network_builder(run)(DIGITS)
     assert network[1].weight.shape == (6, 64)
     assert network(torch.zeros(2, 1, 8, 8)).shape == (2, 10)
     assert Named.parse(run.network).title == "small"
-    again = build_network(run, DIGITS)
+    again = network_builder(run)(DIGITS)
     assert torch.equal(network[1].weight, again[1].weight)
 
 
 def test_a_file_that_fails_leaves_no_module():
     Path("mine.py").write_text("1 / 0")
     with pytest.raises(OptionError, match="ZeroDivisionError"):
-        build_network(RunConfig(network="mine.py:small"), DIGITS)
+        network_builder(RunConfig(network="mine.py:small"))(DIGITS)
     assert "mine" not in sys.modules
+
+
+def _build(network):
+    return network_builder(RunConfig(network=network))(DIGITS)
 
 
 NETWORKS = {
@@ -133,10 +137,7 @@ NETWORKS = {
 @pytest.mark.parametrize(
     ("build", "message"),
     [
-        *(
-            (partial(build_network, RunConfig(network=name), DIGITS), f"(?s){said}")
-            for name, said in NETWORKS.items()
-        ),
+        *((partial(_build, name), f"(?s){said}") for name, said in NETWORKS.items()),
         (lambda: parse_method("mine.py:late:power=2"), "'power' .*; there are: extra, order"),
         (lambda: parse_method("mine.py:late:extra=many"), "extra is 'many'"),
         (lambda: parse_method("mine.py:number"), "mine.py:number returns a int; .*Method"),

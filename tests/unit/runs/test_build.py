@@ -14,10 +14,10 @@ from hocket.methods import parse_method
 from hocket.options import Named
 from hocket.runs.build import (
     KEPT_PLAN,
-    build_network,
     build_optimizer_factory,
     build_plan,
     build_scheduler_factory,
+    network_builder,
     parse_stage_speeds,
 )
 from hocket.runs.config import RunConfig, parse_config
@@ -57,18 +57,18 @@ def test_a_network_takes_its_data_and_tells_its_classes(
     (tmp_path / "a.txt").write_text("abcd" * 50)
     folder = {"data_dir": tmp_path} if name == "text" else {}
     loaded = data.load(name, batch_size=2, **options, **folder)
-    built = build_network(RunConfig(network=network), loaded)
+    built = network_builder(RunConfig(network=network))(loaded)
     assert built(next(iter(loaded.test))[0]).shape == shape
 
 
 def test_the_seed_decides_the_weights_and_the_global_generator_stays():
     torch.manual_seed(5)
     before = torch.get_rng_state()
-    first = build_network(RunConfig(seed=1), DIGITS).state_dict()
+    first = network_builder(RunConfig(seed=1))(DIGITS).state_dict()
     assert torch.equal(torch.get_rng_state(), before)
     torch.manual_seed(6)
-    again = build_network(RunConfig(seed=1), DIGITS).state_dict()
-    other = build_network(RunConfig(seed=2), DIGITS).state_dict()
+    again = network_builder(RunConfig(seed=1))(DIGITS).state_dict()
+    other = network_builder(RunConfig(seed=2))(DIGITS).state_dict()
     assert all(torch.equal(first[name], again[name]) for name in first)
     assert not any(torch.equal(first[name], other[name]) for name in first)
 
@@ -159,7 +159,7 @@ def test_labels_are_smoothed_in_training_and_not_in_evaluations(tmp_path):
     choices = {"optimizer": "SGD:lr=1e-30", "epochs": 1, "run_dir": tmp_path / "run"}
     run = RunConfig(method="bp", stages=1, label_smoothing=0.3, **choices)
     (epoch,) = train(run).epochs
-    network = build_network(run, DIGITS)
+    network = network_builder(run)(DIGITS)
     for batches, loss, smoothing in (
         (DIGITS.train, epoch.loss, 0.3),
         (DIGITS.test, epoch.evaluation.loss, 0.0),
