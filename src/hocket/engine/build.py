@@ -38,7 +38,7 @@ from hocket.partition.parts.partial_module import PartialModule
 from hocket.partition.sequential import is_sequential, layers_in_order
 from hocket.restore import dry_run
 from hocket.signals import Objective
-from hocket.signals.signal import LaterLayers, Signal
+from hocket.signals.signal import Signal, StageShapes, place_of_stage
 from hocket.stage.contexts import seeded_rng
 from hocket.stage.layers.compatibility import check_compatible
 from hocket.stage.layers.module_tensors import NetworkNames
@@ -169,12 +169,16 @@ def build_signals(
     output_shape = shapes[-1] if real else None
     networks = []
     for k, signal in enumerate(signals):
-        shapes_behind = tuple(chain.from_iterable(hidden[k + 1 :]))[:-1]
-        before = max(sum(map(len, hidden[: k + 1])) - 1, 0)
-        place = k / max(len(modules) - 2, 1)
-        later = LaterLayers(shapes_behind, place, before, input_shape)
+        known = StageShapes(
+            shapes[k],
+            output_shape,
+            later=tuple(chain.from_iterable(hidden[k + 1 :]))[:-1],
+            before=max(sum(map(len, hidden[: k + 1])) - 1, 0),
+            place=place_of_stage(k, len(modules)),
+            network_input=input_shape,
+        )
         with seeded_rng(setup.seed, k, 0, "signal", setup.device):
-            network = signal.build_network(shapes[k], output_shape, later)
+            network = signal.build_network(known)
         networks.append(network.to(dtypes[k]))
     return signals, networks
 

@@ -16,11 +16,11 @@ from hocket.errors import OptionError, format_problems
 from hocket.options.hints import wrong_fields
 from hocket.signals.local import Local
 from hocket.signals.signal import (
-    UNKNOWN_LAYERS,
     BackwardRoots,
-    LaterLayers,
     Signal,
     SignalInput,
+    StageShapes,
+    place_of_stage,
 )
 from hocket.tree import Tree
 
@@ -97,19 +97,14 @@ class InfoPro(Signal):
         """True: the input is what is reconstructed."""
         return True
 
-    def build_network(
-        self,
-        shape: tuple[int, ...],
-        output_shape: tuple[int, ...] | None,
-        later: LaterLayers = UNKNOWN_LAYERS,
-    ) -> nn.Module:
+    def build_network(self, shapes: StageShapes) -> nn.Module:
         """Build the head and the decoder; both train with the stage.
 
         See the base.
         """
         # The head draws random numbers first, so that it starts as it would alone.
-        head = self.prediction.build_network(shape, output_shape, later)
-        decoder = build_decoder(shape, later.input_shape)
+        head = self.prediction.build_network(shapes)
+        decoder = build_decoder(shapes.output, shapes.network_input)
         return nn.ModuleDict({"head": head, "decoder": decoder})
 
     def backward_roots(self, network: nn.Module, inputs: SignalInput) -> BackwardRoots:
@@ -117,7 +112,7 @@ class InfoPro(Signal):
         head, decoder = map(network.get_submodule, ("head", "decoder"))
         (head_loss,) = self.prediction.backward_roots(head, inputs).roots
         reconstruction = F.mse_loss(decoder(inputs.output), inputs.network_input)
-        place = inputs.stage / max(inputs.stages - 2, 1)
+        place = place_of_stage(inputs.stage, inputs.stages)
         first, last = self.weights[:2], self.weights[-2:]
         of_input, of_targets = (
             a * (1 - place) + b * place for a, b in zip(first, last, strict=True)

@@ -16,13 +16,7 @@ from hocket.signals.heads import (
     spread_evenly,
 )
 from hocket.signals.losses import Loss, compute_loss
-from hocket.signals.signal import (
-    UNKNOWN_LAYERS,
-    BackwardRoots,
-    LaterLayers,
-    Signal,
-    SignalInput,
-)
+from hocket.signals.signal import BackwardRoots, Signal, SignalInput, StageShapes
 from hocket.tree import Tree
 
 
@@ -77,12 +71,7 @@ class Local(Signal):
         if problems:
             raise OptionError(format_problems("a local loss cannot be built", problems))
 
-    def build_network(
-        self,
-        shape: tuple[int, ...],
-        output_shape: tuple[int, ...] | None,
-        later: LaterLayers = UNKNOWN_LAYERS,
-    ) -> nn.Module:
+    def build_network(self, shapes: StageShapes) -> nn.Module:
         """Build the head; it trains with the stage and is dropped afterwards.
 
         Its predictions have the shape of the network's output, so that the loss takes both.
@@ -92,17 +81,18 @@ class Local(Signal):
         Raises:
             OptionError: A head cannot predict an output of this shape.
         """
+        shape, output_shape = shapes.output, shapes.prediction
         if output_shape is None:
             raise OptionError(
                 "heads call the loss with one tensor of predictions as the network's output, "
                 "and that is not one tensor of floating point numbers; let the network return "
                 "such a tensor, or choose a method that waits for gradients"
             )
-        depth, shapes = self.depth, [each for each in later.shapes if len(each) == len(shape)]
+        depth, later = self.depth, [each for each in shapes.later if len(each) == len(shape)]
         if self.head == "aug":
-            depth = pyramid_depth(depth, later.place)
-            shapes = [shapes[n] for n in spread_evenly(len(shapes), depth, later.before)]
-        build = partial(build_head, self.head, width=self.width, depth=depth, later=shapes)
+            depth = pyramid_depth(depth, shapes.place)
+            later = [later[n] for n in spread_evenly(len(later), depth, shapes.before)]
+        build = partial(build_head, self.head, width=self.width, depth=depth, later=later)
         if len(shape) == len(output_shape) == 2 and shape[0] == output_shape[0]:
             return build(shape, output_shape[1])
         if len(output_shape) > 1:
@@ -112,7 +102,7 @@ class Local(Signal):
                 "choose a method that waits for gradients"
             )
         if len(shape) == 2:
-            mean = [each[1:] for each in shapes]
+            mean = [each[1:] for each in later]
             head = build(shape[1:], *(output_shape or (1,)), later=mean)
             head = nn.Sequential(MeanOverTokens(), head)
         else:

@@ -13,13 +13,7 @@ from hocket.errors import OptionError, format_problems
 from hocket.options.hints import wrong_fields
 from hocket.options.ranges import Range, out_of_range
 from hocket.signals.local import Local
-from hocket.signals.signal import (
-    UNKNOWN_LAYERS,
-    BackwardRoots,
-    LaterLayers,
-    Signal,
-    SignalInput,
-)
+from hocket.signals.signal import BackwardRoots, Signal, SignalInput, StageShapes
 from hocket.tree import Tree, tensors
 
 
@@ -56,14 +50,9 @@ class Reach(Signal):
         """True if the stage's own loss depends on the input of the network."""
         return self.own.needs_input
 
-    def build_network(
-        self,
-        shape: tuple[int, ...],
-        output_shape: tuple[int, ...] | None,
-        later: LaterLayers = UNKNOWN_LAYERS,
-    ) -> nn.Module:
+    def build_network(self, shapes: StageShapes) -> nn.Module:
         """Build the network of the stage's own loss; see the base."""
-        return self.own.build_network(shape, output_shape, later)
+        return self.own.build_network(shapes)
 
     def backward_roots(self, network: nn.Module, inputs: SignalInput) -> BackwardRoots:
         """Return the stage's own loss, and the outputs with the gradients that came back."""

@@ -41,25 +41,36 @@ DeferredLoss = Callable[[tuple[Tensor | None, ...]], Tensor]
 
 
 @dataclass(frozen=True)
-class LaterLayers:
-    """Layers behind a stage, for signals whose network is to be like them, and the input.
+class StageShapes:
+    """Shapes, without the batch, that the network of a stage's signal is built for.
 
     Attributes:
-        shapes: Shape of the output of each later layer that has weights, without the batch; but
-            for the last layer of the network, which predicts.
-        place: Place of the stage among all but the last one, from 0 to 1.
+        output: Shape of the stage's output.
+        prediction: Shape of the network's output; None if that is not one tensor of floating
+            point numbers.
+        later: Shape of the output of each later layer that has weights, except the last layer
+            of the network, which predicts.
         before: Number of layers with weights in front of the last one of the stage.
-        input_shape: Shape of the input of the network without the batch; empty if that is not
-            one tensor of floating point numbers.
+        place: Place of the stage among all but the last one, from 0 to 1.
+        network_input: Shape of the network's input; empty if that is not one tensor of floating
+            point numbers.
     """
 
-    shapes: tuple[tuple[int, ...], ...] = ()
-    place: float = 0.0
+    output: tuple[int, ...]
+    prediction: tuple[int, ...] | None
+    later: tuple[tuple[int, ...], ...] = ()
     before: int = 0
-    input_shape: tuple[int, ...] = ()
+    place: float = 0.0
+    network_input: tuple[int, ...] = ()
 
 
-UNKNOWN_LAYERS = LaterLayers()
+def place_of_stage(stage: int, stages: int) -> float:
+    """Return the place of a stage among all but the last one, from 0 to 1.
+
+    >>> [place_of_stage(stage, stages=4) for stage in range(3)]
+    [0.0, 0.5, 1.0]
+    """
+    return stage / max(stages - 2, 1)
 
 
 @dataclass(frozen=True)
@@ -144,20 +155,8 @@ class Signal(ABC):
         """True if the error depends on the input of the network."""
         return False
 
-    def build_network(
-        self,
-        shape: tuple[int, ...],
-        output_shape: tuple[int, ...] | None,
-        later: LaterLayers = UNKNOWN_LAYERS,
-    ) -> nn.Module:
-        """Build the signal's network; an identity if there is nothing to train.
-
-        Args:
-            shape: Shape of the stage's output without the batch.
-            output_shape: Shape of the network's output without the batch; None if that is
-                not one tensor of floating point numbers.
-            later: Layers behind the stage.
-        """
+    def build_network(self, shapes: StageShapes) -> nn.Module:
+        """Build the signal's network; an identity if there is nothing to train."""
         return nn.Identity()
 
     def may_draw(self, loss: Loss) -> bool:

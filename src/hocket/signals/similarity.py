@@ -18,11 +18,10 @@ from hocket.errors import DataError, OptionError
 from hocket.options.hints import wrong_fields
 from hocket.signals.local import Local
 from hocket.signals.signal import (
-    UNKNOWN_LAYERS,
     BackwardRoots,
-    LaterLayers,
     Signal,
     SignalInput,
+    StageShapes,
     detect_layout,
 )
 from hocket.tree import Tree
@@ -191,19 +190,15 @@ class Similarity(Signal):
                 f"similarity is {self.weight!r}; use a number in (0, 1), or 0 to leave it off"
             )
 
-    def build_network(
-        self,
-        shape: tuple[int, ...],
-        output_shape: tuple[int, ...] | None,
-        later: LaterLayers = UNKNOWN_LAYERS,
-    ) -> nn.Module:
+    def build_network(self, shapes: StageShapes) -> nn.Module:
         """Build the head and the layer that compares samples; both train with the stage.
 
         See the base.
         """
         # The head draws random numbers first, so that it starts as it would alone.
-        head = self.prediction.build_network(shape, output_shape, later)
-        matching = build_matching(shape, output_shape[-1] if output_shape else 1)
+        head = self.prediction.build_network(shapes)
+        classes = shapes.prediction[-1] if shapes.prediction else 1
+        matching = build_matching(shapes.output, classes)
         return nn.ModuleDict({"head": head, "matching": matching})
 
     def backward_roots(self, network: nn.Module, inputs: SignalInput) -> BackwardRoots:

@@ -20,12 +20,11 @@ from hocket.errors import DataError, OptionError, format_problems
 from hocket.options.hints import wrong_fields
 from hocket.signals.losses import IGNORED, Loss, label_error
 from hocket.signals.signal import (
-    UNKNOWN_LAYERS,
     BackwardRoots,
-    LaterLayers,
     Layout,
     Signal,
     SignalInput,
+    StageShapes,
     detect_layout,
 )
 from hocket.tree import tensors
@@ -146,12 +145,7 @@ class Synthetic(Signal):
 
     learns_from_gradient = True
 
-    def build_network(
-        self,
-        shape: tuple[int, ...],
-        output_shape: tuple[int, ...] | None,
-        later: LaterLayers = UNKNOWN_LAYERS,
-    ) -> nn.Module:
+    def build_network(self, shapes: StageShapes) -> nn.Module:
         """Build the synthesizer; its last layer starts at zero, so the stage starts frozen.
 
         See the base.
@@ -159,13 +153,13 @@ class Synthetic(Signal):
         Raises:
             OptionError: It is to see labels, and the network does not predict classes.
         """
-        if self.labels and not output_shape:
+        if self.labels and not shapes.prediction:
             raise OptionError(
                 "labels=True shows class indices to the synthesizer, and the network's output "
                 "is not one tensor of class scores; leave labels at False"
             )
-        classes = output_shape[-1] if self.labels and output_shape else None
-        return build_synthesizer(shape, classes)
+        classes = shapes.prediction[-1] if self.labels and shapes.prediction else None
+        return build_synthesizer(shapes.output, classes)
 
     def may_draw(self, loss: Loss) -> bool:
         """Return False: nothing is computed but by the network."""

@@ -10,7 +10,7 @@ from hocket.errors import OptionError
 from hocket.methods import parse_method
 from hocket.signals import Local
 from hocket.signals.heads import build_head, spread_evenly
-from hocket.signals.signal import LaterLayers
+from hocket.signals.signal import StageShapes
 from reference import auglocal, dgl
 
 CHANNELS, SIDES = [4, 4, 6, 6, 8, 8], [8, 8, 4, 4, 2, 2]
@@ -112,7 +112,7 @@ def test_heads_train_on_vectors(text):
 def test_a_head_predicts_in_the_shape_of_the_networks_output(shape, output_shape, later, width):
     """From layers with an output of as many dimensions as the stage's."""
     signal = Local("aug", width)
-    head = signal.build_network(shape, output_shape, LaterLayers(later, place=0.0))
+    head = signal.build_network(StageShapes(shape, output_shape, later))
     assert signal.predict(head, torch.randn(5, *shape)).shape == (5, *output_shape)
     alike = [each for each in later if len(each) == len(shape)]
     layers = [m for m in head.modules() if isinstance(m, nn.Conv2d | nn.Linear)]

@@ -9,6 +9,7 @@ from hocket import Trainer
 from hocket.errors import OptionError
 from hocket.methods import DGL, DNI, FDG
 from hocket.signals import Local, Similarity, Synthetic
+from hocket.signals.signal import StageShapes
 
 
 class Pair(nn.Module):
@@ -44,7 +45,7 @@ def test_signals_with_a_network_need_an_output_of_one_tensor(method):
     ],
 )
 def test_a_head_predicts_in_the_shape_of_the_networks_output(signal, shape, output_shape):
-    head = signal.build_network(shape, output_shape)
+    head = signal.build_network(StageShapes(shape, output_shape))
     assert signal.predict(head, torch.randn(5, *shape)).shape == (5, *output_shape)
 
 
@@ -74,11 +75,11 @@ def test_a_network_with_one_number_a_sample_trains_its_heads_towards_each_target
 def test_heads_that_cannot_predict_the_networks_output_are_refused(shape, output_shape, said):
     for signal in (Local(), Similarity()):
         with pytest.raises(OptionError, match=said):
-            signal.build_network(shape, output_shape)
+            signal.build_network(StageShapes(shape, output_shape))
 
 
 @pytest.mark.parametrize("output_shape", [None, ()])
 def test_labels_for_a_synthesizer_need_a_network_that_predicts_classes(output_shape):
     with pytest.raises(OptionError, match="output is not one tensor of class scores; leave"):
-        Synthetic(labels=True).build_network((6,), output_shape)
-    Synthetic().build_network((6,), output_shape)
+        Synthetic(labels=True).build_network(StageShapes((6,), output_shape))
+    Synthetic().build_network(StageShapes((6,), output_shape))
