@@ -10,8 +10,6 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 from torch import nn
 
 from contract.small import Centred, conv, data, mlp, sgd, skips
@@ -22,7 +20,6 @@ from hocket.engine.build import build_engine
 from hocket.errors import OptionError
 from hocket.methods import METHODS, parse_method
 from hocket.stage import core
-from hocket.stage.graphs.runner import ReplayRunner
 from hocket.stage.setup import Setup
 
 BATCHES = 12
@@ -230,24 +227,3 @@ def test_a_stage_has_as_many_slots_as_batches_in_flight():
     losses_of(trainer, data(mlp, 2 * BATCHES))
     runners = [stage.core.runner for stage in trainer._session.engine.stages]
     assert [len(runner._free) + len(runner._taken) for runner in runners] == [4, 2, 1]
-
-
-@given(st.lists(st.booleans(), max_size=60))
-def test_two_batches_in_flight_never_share_a_slot(begins):
-    layer = nn.Linear(2, 2)
-    stage = build("fdg", mlp, 1)
-    stage.step(*data(mlp, 1)[0])
-    late = stage._session.engine.stages[0].core.checks.late
-    runner = ReplayRunner(
-        TapeRecorder(), 0, (layer,), (), late, lambda: None, accumulates=False
-    )
-    inputs, results, open_batches = torch.zeros(1, 2), {}, []
-    for batch, begin in enumerate(begins):
-        if begin or not open_batches:
-            runner.begin(batch, inputs)
-            results[batch] = runner.run(batch, "forward", inputs + batch, layer)
-            open_batches.append(batch)
-        else:
-            runner.end(open_batches.pop(0))
-        for each in open_batches:
-            assert torch.equal(results[each], layer(inputs + each))

@@ -129,19 +129,6 @@ def test_heads_on_tokens_predict_one_class_of_a_text_if_the_network_does():
     assert len(trainer.evaluate(batches).exits) == 3
 
 
-@pytest.mark.parametrize("method", WITH_HEADS.values(), ids=WITH_HEADS.keys())
-def test_an_evaluation_leaves_heads_unchanged(method):
-    trainer = train(method, conv(3), data(conv, 3)).trainer
-    networks = [stage.signal_network for stage in trainer.stages]
-    frozen = get_head(trainer.stages[0]).readout.eval()
-    before = [v.clone() for network in networks for v in network.state_dict().values()]
-    trainer.evaluate(data(conv, 2))
-    after = [v for network in networks for v in network.state_dict().values()]
-    assert all(map(torch.equal, before, after))
-    off = [layer for network in networks for layer in network.modules() if not layer.training]
-    assert off == list(frozen.modules())
-
-
 def test_the_ensemble_has_more_digits_than_autocast():
     modules = [stage.float() for stage in mlp(3)]
     trainer = Trainer(modules, method=DGL(), optimizer=sgd, precision="bf16")

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 import pytest
 import torch
 
-from contract.small import conv, copied, data, different, mlp, sgd, train
+from contract.small import conv, data, different, mlp, sgd, train
 from hocket import Trainer, cross_entropy
 from hocket.errors import OptionError
 from hocket.methods import DGL, FDG
@@ -35,16 +35,6 @@ def test_without_local_losses_the_whole_reach_is_fdg(net, stages, order):
         for method in (silent(stages - 1, order=order), FDG(order=order))
     )
     assert not different(ours, fdg)
-
-
-def test_without_local_losses_a_short_reach_trains_the_last_stages_only():
-    modules, batches = mlp(4), data(mlp, 12)
-    before = copied(modules)
-    train(silent(1), modules, batches)
-    assert [
-        bool(different([*a.parameters()], [*b.parameters()]))
-        for a, b in zip(before, modules, strict=True)
-    ] == [False, False, True, True]
 
 
 @pytest.mark.parametrize("reach", [1, 2, 3])

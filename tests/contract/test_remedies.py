@@ -15,7 +15,6 @@ from contract.small import (
     different,
     far,
     mlp,
-    stepped,
     train,
     weights_of,
 )
@@ -49,8 +48,6 @@ from hocket.remedies import (
     Weights,
     remedy_options,
 )
-from hocket.runs.build import build_optimizer_factory
-from hocket.runs.config import RunConfig
 from hocket.tree import tensors
 from reference import compensate, gap_aware, pipedream, predict
 
@@ -417,24 +414,6 @@ def test_moments_that_an_optimizer_does_not_have_are_refused(optimizer):
     with pytest.raises(OptionError, match=r"stage 0: direction='steady' predicts weights from"):
         trained(FDG().with_remedies(Predict()))
     assert different(trained(FDG()), trained(FDG().with_remedies(Predict(direction="last"))))
-
-
-@pytest.mark.parametrize("direction", ["steady", "decaying"])
-@pytest.mark.parametrize("optimizer", ["NAdam:lr=0.01", "Muon:lr=0.01"])
-def test_weights_are_predicted_under_optimizers_by_name(optimizer, direction):
-    """Also those of Muon, which leaves biases and the last layer to AdamW."""
-
-    def trained(method):
-        network = torch.nn.Sequential(*mlp(3))
-        build = build_optimizer_factory(RunConfig(optimizer=optimizer), network)
-        trainer = stepped(
-            Trainer(network, stages=3, method=method, optimizer=build), data(mlp, 7)
-        )
-        trainer.finish()
-        return list(network.state_dict().values())
-
-    remedied = FDG().with_remedies(Predict(direction=direction))
-    assert different(trained(FDG()), trained(remedied))
 
 
 @pytest.mark.parametrize("remedy", [Compensate(), CompensateAdaptively()], ids=label)

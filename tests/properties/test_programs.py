@@ -176,18 +176,6 @@ def test_after_updates_before_which_the_pipeline_is_flushed_a_program_begins(
     assert held == [None if version is None else version + updates for version in begun]
 
 
-@given(st.integers(1, 6), stage_counts, epochs)
-def test_1f1b_is_pipedream_drained_after_every_group(accumulate, stages, sizes):
-    """Apart from the number of updates."""
-    groups = []
-    for size in sizes:
-        groups += [accumulate] * (size // accumulate) + [size % accumulate]
-    parts = unroll(PipeDream(), stages, groups)
-    whole = unroll(OneFOneB(accumulate=accumulate, epoch_end="drain"), stages, sizes)
-    moves = [[a for a in flat(list(ticks)) if a.kind != "U"] for ticks in (parts, whole)]
-    assert moves[0] == moves[1]
-
-
 def test_batches_that_enter_too_early_are_named():
     ticks = "F0.0 B0.0\nF0.1\nB0.1 U0.1"
     method = GPipe(accumulate=2)

@@ -186,15 +186,6 @@ def test_periods_are_those_of_updates_and_outer_steps():
     assert list(ticks.values()) == [(1, 1), (1, 8), (4, 4), (2, 2)]
 
 
-def test_trainings_that_somebody_stopped_are_no_results(tmp_path, monkeypatch):
-    def stop(self, *_):
-        self.returncode = -signal.SIGTERM
-
-    monkeypatch.setattr(HereProcess, "__init__", stop)
-    assert measure_target(SETTINGS(out=tmp_path, rows=("bp",))) == 130
-    assert not (tmp_path / "record.json").exists()
-
-
 def test_the_rate_of_a_row_rises_and_falls(tmp_path):
     trainings = TargetMeasurement(SETTINGS(out=tmp_path)).trainings(2)
     base = trainings.base

@@ -31,24 +31,6 @@ def test_signals_with_a_network_need_an_output_of_one_tensor(method):
     Trainer(modules, method=FDG(), optimizer=sgd).prepare(data(mlp, 1)[0][0])
 
 
-@pytest.mark.parametrize("signal", [Local(), Local("mlp", depth=0)])
-@pytest.mark.parametrize(
-    ("shape", "output_shape"),
-    [
-        ((6,), ()),
-        ((6,), (3,)),
-        ((4, 6, 6), ()),
-        ((4, 6, 6), (3,)),
-        ((7, 6), ()),
-        ((7, 6), (3,)),
-        ((7, 6), (7, 3)),
-    ],
-)
-def test_a_head_predicts_in_the_shape_of_the_networks_output(signal, shape, output_shape):
-    head = signal.build_network(StageShapes(shape, output_shape))
-    assert signal.predict(head, torch.randn(5, *shape)).shape == (5, *output_shape)
-
-
 def test_a_network_with_one_number_a_sample_trains_its_heads_towards_each_target():
     """A head of shape (B, 1) would broadcast against (B,), and learn the mean of the batch."""
     modules = [mlp(2)[0], nn.Sequential(nn.Linear(5, 1).double(), nn.Flatten(0))]

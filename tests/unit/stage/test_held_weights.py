@@ -5,9 +5,9 @@ import torch
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from contract.small import LINEARIZE, data, mlp, train
-from hocket.errors import LinearizeError, OptionError
 from hocket.methods import ADL, FDG, PipeDream, PipeDream2BW
 from hocket.remedies import Compensate, Predict
+from hocket.stage.weight_copies.copies import VersionCopies
 
 HOLDING = {
     "vertical": PipeDream(hold="vertical"),
@@ -67,28 +67,39 @@ def test_an_error_of_a_forward_with_other_weights_leaves_the_newest_in_place(met
     assert not torch.equal(seen[-1], newest[-1])
 
 
-def test_weights_of_several_stages_in_one_memory_are_refused():
-    modules = mlp(2)
+def put_into_one_memory(modules):
     parameters = [p for module in modules for p in module.parameters()]
     vector_to_parameters(parameters_to_vector(parameters).detach(), parameters)
-    with pytest.raises(OptionError, match=r"stage 0: a weight .* part of a larger memory"):
-        train(PipeDream2BW(accumulate=1), modules, data(mlp, 4))
-    for module in modules:
-        own = list(module.parameters())
-        vector_to_parameters(parameters_to_vector(own).detach(), own)
-    train(PipeDream2BW(accumulate=1), modules, data(mlp, 4))
 
 
-def test_a_weight_that_is_replaced_by_one_with_other_strides_is_refused():
-    modules = mlp(2)
+@pytest.mark.parametrize("method", HOLDING.values(), ids=HOLDING.keys())
+def test_weights_of_several_stages_may_be_in_one_memory(method):
+    apart, together = mlp(3), mlp(3)
+    put_into_one_memory(together)
+    for modules in (apart, together):
+        train(method, modules, data(mlp, 13))
+    for one, other in zip(apart, together, strict=True):
+        torch.testing.assert_close(one.state_dict(), other.state_dict())
+
+
+def test_weights_in_one_memory_have_copies_of_their_own():
+    modules, copies = mlp(2), VersionCopies()
+    put_into_one_memory(modules)
+    for weight in modules[0].parameters():
+        assert torch.equal(copies.whole(weight), weight)
+
+
+def test_a_weight_may_be_replaced_by_one_with_other_strides():
+    plain, replaced = mlp(2), mlp(2)
 
     def watch(event, stage):
         if event.action.kind == "U":
-            weight = modules[1][0].weight
+            weight = replaced[1][0].weight
             weight.data = weight.data.t().contiguous().t()
 
-    with pytest.raises(LinearizeError, match=r"other strides .*; update weights in place"):
-        train(PipeDream2BW(accumulate=1), modules, data(mlp, 9), watch=watch)
+    train(PipeDream2BW(accumulate=1), plain, data(mlp, 9))
+    train(PipeDream2BW(accumulate=1), replaced, data(mlp, 9), watch=watch)
+    torch.testing.assert_close(replaced[1][0].weight, plain[1][0].weight)
 
 
 @pytest.mark.parametrize("linearize", LINEARIZE)

@@ -13,10 +13,10 @@ import torch
 from lion_pytorch import Lion
 from torch import nn, optim
 
-from contract.small import data, different, mlp, sgd, stepped, train
+from contract.small import data, different, mlp, sgd, stepped
 from hocket import Plan, Trainer
 from hocket.errors import DataError, HocketError, OptionError
-from hocket.methods import FDG, build_method, parse_method
+from hocket.methods import FDG, parse_method
 from hocket.stage.training_options import TrainingOptions
 from hocket.training import trainer as trainer_module
 from hocket.training.callback import Callback
@@ -162,19 +162,6 @@ def test_low_precision_computes_low_and_keeps_weights_high(linearize):
     assert 0 < score.loss < 10
 
 
-def test_a_history_tells_losses_samples_and_staleness():
-    trainer = Trainer(mlp(3), method=FDG(epoch_end="drain"), optimizer=sgd)
-    history = trainer.fit(data(mlp, 9, last=2), data(mlp, 2), epochs=2, progress=False)
-    assert [epoch.number for epoch in history] == [0, 1]
-    assert [epoch.samples for epoch in history] == [34, 34]
-    first = train(build_method("fdg"), mlp(3), data(mlp, 9, last=2)).losses
-    mean = (sum(first[:8]) * 4 + first[8] * 2) / 34  # of samples: the last batch is short
-    assert history[0].loss == pytest.approx(mean, rel=1e-12)
-    exact = [sum(FDG().staleness(k, 3, b) for b in range(9)) / 9 for k in range(3)]
-    assert history[0].staleness == pytest.approx(exact, rel=1e-12)
-    assert history[1].evaluation == trainer.evaluate(data(mlp, 2))
-
-
 @pytest.mark.parametrize(
     "duplicate", [copy.copy, copy.deepcopy, pickle.dumps, lambda t: torch.save(t, io.BytesIO())]
 )
@@ -209,15 +196,6 @@ def test_a_loop_without_ends_of_epochs_hears_that_its_scheduler_stands_still(end
     assert ["call end_epoch" in str(each.message) for each in caught] == [True] * (
         not ends_epochs
     )
-
-
-def test_alone_a_process_sends_nothing_and_gathers_from_itself():
-    trainer = Trainer(mlp(2), optimizer=sgd)
-    assert trainer.gather({"a": 1}) == [{"a": 1}]
-    trainer.fit(data(mlp, 2), epochs=1, progress=False)
-    assert trainer.sent_bytes == 0
-    assert trainer.timeline().spans == ()  # only totals are kept without a trace
-    assert all(stage.recorder.totals.busy_s > 0 for stage in trainer.stages)
 
 
 def test_a_second_fit_counts_all_epochs(capsys):

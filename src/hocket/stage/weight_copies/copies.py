@@ -1,11 +1,10 @@
-"""Copies of the memory of weights: for each version that graphs need, and to put in place.
+"""Copies of weights, one for each version that graphs need.
 
-Graphs share one copy of each version of each weight. Views show a copy as the weights see it.
+Graphs share the copy of a version of a weight. Views show it as the weights see their memory.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
-from typing import TypeAlias
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor
@@ -55,7 +54,7 @@ class VersionCopies:
 
     def __init__(self) -> None:
         self._copies: dict[tuple[int, int], torch.UntypedStorage] = {}
-        self._whole: dict[tuple[int, int], Tensor] = {}  # views of them as the weights are
+        self._whole: dict[tuple[int, int, int], Tensor] = {}  # views of them as the weights are
 
     def forget(self) -> None:
         """Make new copies from now on; graphs in flight hold on to the old ones."""
@@ -67,11 +66,9 @@ class VersionCopies:
         Args:
             weight: The weight (...).
         """
-        key = version_key(weight)
+        key = id(weight), *version_key(weight)  # others may be in the same memory
         if key not in self._whole:
-            memory = self._memory(weight, key)
-            if key not in self._whole:
-                self._whole[key] = view_like(weight)(memory)
+            self._whole[key] = self._copy(weight)
         return self._whole[key].detach()
 
     def view(self, tensor: Tensor, weight: Tensor) -> Tensor:
@@ -81,55 +78,48 @@ class VersionCopies:
             tensor: The tensor (...), which shares memory with the weight.
             weight: The weight.
         """
+        whole = self.whole(weight)
         if _layout(tensor) == _layout(weight):
-            return self.whole(weight)
-        return view_like(tensor)(self._memory(weight, version_key(weight)))
+            return whole
+        return view_like(tensor)(self._copies[version_key(weight)])
 
-    def _memory(self, weight: Tensor, key: tuple[int, int]) -> torch.UntypedStorage:
-        """Return the copy of the memory of a weight, which is made if there is none.
-
-        Args:
-            weight: The weight (...).
-            key: Its place and version.
-        """
+    def _copy(self, weight: Tensor) -> Tensor:
+        """Return a weight (...) in the copy of its memory, which is made if there is none."""
+        key = version_key(weight)
         if key not in self._copies:
             # A clone is the shortest way, if all of the memory is copied as it is.
             copy = weight.detach().clone()
-            whole = copy.nbytes == weight.untyped_storage().nbytes()
-            if whole and copy.stride() == weight.stride():
+            if copy.stride() == weight.stride() and _same_size(copy, weight):
                 self._copies[key] = copy.untyped_storage()
-                self._whole[key] = copy
-            else:
-                self._copies[key] = weight.untyped_storage().clone()
-        return self._copies[key]
-
-    def copy_weights(self, weights: Sequence[Tensor]) -> list[torch.UntypedStorage]:
-        """Return copies of the memory of the weights as they are, which graphs share.
-
-        Args:
-            weights: Weights of the stage.
-        """
-        for weight in weights:
-            self.whole(weight)
-        return [self._copies[version_key(weight)] for weight in weights]
+                return copy
+            self._copies[key] = weight.untyped_storage().clone()
+        return view_like(weight)(self._copies[key])
 
     @contextmanager
-    def sharing(
-        self, weights: Sequence[Tensor], copies: Sequence[torch.UntypedStorage]
-    ) -> Iterator[None]:
-        """Context manager in which graphs keep these copies instead of the weights.
+    def sharing(self, weights: Sequence[Tensor], copies: Sequence[Tensor]) -> Iterator[None]:
+        """Context manager in which graphs keep these copies instead of the newest weights.
 
         Args:
-            weights: Weights of the stage, which have the values of the copies.
-            copies: A copy of the memory of each weight.
+            weights: Weights of the stage, which get the values of the copies.
+            copies: A copy of each weight; a graph copies for itself what is laid out in another
+                way. Empty if there are none.
         """
         own = self._copies, self._whole
-        self._copies = dict(zip(map(version_key, weights), copies, strict=True))
-        self._whole = {}
+        self._copies, self._whole = {}, {}
+        for weight, copy in zip(weights, copies, strict=bool(copies)):
+            if _layout(copy) == _layout(weight) and _same_size(copy, weight):
+                key = version_key(weight)
+                self._copies[key] = copy.untyped_storage()
+                self._whole[id(weight), *key] = copy
         try:
             yield
         finally:
             self._copies, self._whole = own
+
+
+def _same_size(copy: Tensor, weight: Tensor) -> bool:
+    """Return True if the memory of both has the same number of bytes."""
+    return copy.untyped_storage().nbytes() == weight.untyped_storage().nbytes()
 
 
 def _layout(tensor: Tensor) -> tuple[object, ...]:
@@ -144,82 +134,6 @@ def version_key(weight: Tensor) -> tuple[int, int]:
     The version catches a change from outside, such as load_state_dict.
     """
     return weight.untyped_storage().data_ptr(), weight._version
-
-
-Copies: TypeAlias = Sequence[torch.UntypedStorage]
-"""A copy of each memory of the weights of a stage."""
-
-
-class WeightMemory:
-    """Memory of the weights of a stage, of which copies are made and put in place.
-
-    Args:
-        parameters: The weights; some may share their memory.
-
-    Attributes:
-        weights: One weight for each memory.
-    """
-
-    def __init__(self, parameters: Sequence[Tensor]) -> None:
-        self._parameters = parameters
-        self.weights = list({w.untyped_storage().data_ptr(): w for w in parameters}.values())
-
-    def layouts(self) -> list[tuple[tuple[int, ...], int, int]]:
-        """Return strides, offset and bytes of memory of each weight."""
-        return [
-            (weight.stride(), int(weight.storage_offset()), weight.untyped_storage().nbytes())
-            for weight in self.weights
-        ]
-
-    def copy(self) -> Copies:
-        """Return a copy of all memory."""
-        return [weight.untyped_storage().clone() for weight in self.weights]
-
-    @contextmanager
-    def replaced(self, copies: Copies, shared: VersionCopies | None) -> Iterator[None]:
-        """Context manager in which copies are in place of the weights, also in new graphs.
-
-        Autograd counts no new version: graphs in flight have copies, and optimizers must not
-        notice.
-
-        Args:
-            copies: What is in place.
-            shared: Lets new graphs keep them; None if graphs keep no copies.
-        """
-        newest = self.copy()  # also what was edited through `.data`
-        try:
-            self._fill(copies)
-            with nullcontext() if shared is None else shared.sharing(self.weights, copies):
-                yield
-        finally:
-            self._fill(newest)
-
-    def _fill(self, copies: Copies) -> None:
-        for weight, copy in zip(self.weights, copies, strict=True):
-            weight.untyped_storage().copy_(copy)
-
-    def views(self, copies: Copies) -> list[Tensor]:
-        """Return for each parameter a tensor of its shape in a copy of its memory."""
-        pairs = zip(self.weights, copies, strict=True)
-        by_memory = {weight.untyped_storage().data_ptr(): copy for weight, copy in pairs}
-        return [
-            view_like(parameter)(by_memory[parameter.untyped_storage().data_ptr()])
-            for parameter in self._parameters
-        ]
-
-    def to_tensors(self, copies: Copies) -> list[Tensor]:
-        """Return copies as flat tensors, for a checkpoint."""
-        return [
-            weight.new_empty(0).detach().set_(copy)
-            for copy, weight in zip(copies, self.weights, strict=True)
-        ]
-
-    def from_tensors(self, tensors: Sequence[Tensor]) -> Copies:
-        """Return copies from the flat tensors of a checkpoint."""
-        return [
-            tensor.to(weight.device).clone().untyped_storage()
-            for tensor, weight in zip(tensors, self.weights, strict=True)
-        ]
 
 
 def repeated_views(weights: Sequence[Tensor]) -> list[int]:

@@ -4,20 +4,18 @@ Old or moved weights are copied into the memory of the parameters for the time o
 that parameters keep their identity for the optimizer, for hooks and for graphs.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 from torch import Tensor
 
-from hocket.errors import LinearizeError, OptionError
 from hocket.methods.method import Method
 from hocket.program.action import Action
 from hocket.stage.in_flight import InFlight
 from hocket.stage.late_gradients.linearizer import Linearizer
 from hocket.stage.parts import StageParts
 from hocket.stage.update.updater import Updater
-from hocket.stage.weight_copies.copies import Copies, VersionCopies, WeightMemory
 
 _NEWEST = nullcontext()
 
@@ -44,7 +42,7 @@ class NewestWeights:
         self._remedies = updater.remedies
         self._shared = linearizer.copies
         self._in_flight = in_flight
-        self._memory = WeightMemory(updater.parameters)
+        self._weights = updater.parameters
 
     @property
     def version(self) -> int:
@@ -77,6 +75,42 @@ class NewestWeights:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from the state of the same stage."""
 
+    def _copies(self) -> list[Tensor]:
+        """Return copies of the weights, which graphs share if they keep any."""
+        if self._shared is not None:
+            return [self._shared.whole(weight) for weight in self._weights]
+        return [weight.detach().clone() for weight in self._weights]
+
+    def _loaded(self, copies: Sequence[Tensor]) -> list[Tensor]:
+        """Return copies from a checkpoint, each on the device of its weight."""
+        pairs = zip(copies, self._weights, strict=True)
+        return [copy.to(weight.device).clone() for copy, weight in pairs]
+
+    @contextmanager
+    def _replaced(self, copies: Sequence[Tensor] = ()) -> Iterator[None]:
+        """Context manager in which weights may be changed, and that puts the newest ones back.
+
+        Autograd counts no new version meanwhile, as changes go through ``.data``: graphs in
+        flight have copies, and optimizers must not notice.
+
+        Args:
+            copies: What is in place of the weights, which new graphs keep; by default the
+                newest weights, which the caller changes.
+        """
+        newest = [weight.detach().clone() for weight in self._weights]
+        shared = self._shared
+        try:
+            with nullcontext() if shared is None else shared.sharing(self._weights, copies):
+                self._fill(copies)
+                yield
+        finally:
+            self._fill(newest)
+
+    def _fill(self, copies: Sequence[Tensor]) -> None:
+        """Copy values into the weights; nothing if there are none."""
+        for weight, copy in zip(self._weights, copies, strict=bool(copies)):
+            weight.data.copy_(copy)
+
 
 class HeldWeights(NewestWeights):
     """Keeps old weights for as long as a later forward may need them.
@@ -89,14 +123,9 @@ class HeldWeights(NewestWeights):
         linearizer: Linearizer of the stage, whose graphs share the copies.
         in_flight: Batches in flight at the stage.
         held_back: The most updates by which a forward is older than the newest weights.
-        stage: Number of the stage, for messages.
-
-    Raises:
-        OptionError: The memory of a weight has other things in it.
     """
 
     replaces = True
-    _shared: VersionCopies  # a method that holds weights stashes
 
     def __init__(
         self,
@@ -104,27 +133,12 @@ class HeldWeights(NewestWeights):
         linearizer: Linearizer,
         in_flight: InFlight,
         held_back: int,
-        stage: int,
     ) -> None:
         super().__init__(updater, linearizer, in_flight)
-        # Refuse memory that has other things in it, such as weights of other stages.
-        used: dict[int, int] = {}
-        for weight in updater.parameters:
-            place = weight.untyped_storage().data_ptr()
-            used[place] = used.get(place, 0) + weight.nbytes
-        for weight in updater.parameters:
-            memory = weight.untyped_storage()
-            if used[memory.data_ptr()] < memory.nbytes():
-                raise OptionError(
-                    f"stage {stage}: a weight of shape {tuple(weight.shape)} is a part of a "
-                    "larger memory, into which this method would copy older weights; give each "
-                    "weight a memory of its own: weight.data = weight.data.clone()"
-                )
         self._held_back = held_back
         self.stand_in = "older ones (hold)" if held_back else ""
-        self._layouts = self._memory.layouts()
         # Updates that old weights have seen, and their copies, by updates of the program.
-        self._kept: dict[int, tuple[int, Copies]] = {}
+        self._kept: dict[int, tuple[int, list[Tensor]]] = {}
         self._updates = 0
         self._swapped: int | None = None
 
@@ -147,8 +161,7 @@ class HeldWeights(NewestWeights):
     def before_update(self) -> None:
         """Keep the weights that are about to change."""
         if self._held_back:
-            copies = self._shared.copy_weights(self._memory.weights)
-            self._kept[self._updates] = self._updater.version, copies
+            self._kept[self._updates] = self._updater.version, self._copies()
         self._updates += 1
         self._discard_before(self._updates - self._held_back)
 
@@ -157,34 +170,26 @@ class HeldWeights(NewestWeights):
         self._kept = {number: kept for number, kept in self._kept.items() if number >= version}
 
     @contextmanager
-    def _swap(self, version: int, copies: Copies) -> Iterator[None]:
+    def _swap(self, version: int, copies: Sequence[Tensor]) -> Iterator[None]:
         """Context manager in which old weights are in place, also those that graphs keep.
 
         Args:
             version: Number of updates that they have seen.
-            copies: A copy of the memory of each weight.
-
-        Raises:
-            LinearizeError: A weight is laid out in another way than at the beginning.
+            copies: A copy of each weight.
         """
-        if self._memory.layouts() != self._layouts:
-            raise LinearizeError(
-                "a weight was replaced by one with other strides or in another memory, so "
-                "that older weights do not fit it; update weights in place"
-            )
         self._swapped = version
         try:
-            with self._memory.replaced(copies, self._shared):
+            with self._replaced(copies):
                 yield
         finally:
             self._swapped = None
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the old weights that are kept, each as flat memory, and their count."""
+        """Return the old weights that are kept, and their count."""
         return {
             "updates": self._updates,
             "kept": {
-                number: {"version": version, "copies": self._memory.to_tensors(copies)}
+                number: {"version": version, "copies": copies}
                 for number, (version, copies) in self._kept.items()
             },
         }
@@ -193,7 +198,7 @@ class HeldWeights(NewestWeights):
         """Continue from the state of the same stage."""
         self._updates = state["updates"]
         self._kept = {
-            number: (kept["version"], self._memory.from_tensors(kept["copies"]))
+            number: (kept["version"], self._loaded(kept["copies"]))
             for number, kept in state["kept"].items()
         }
 
@@ -218,11 +223,20 @@ class CorrectedWeights(NewestWeights):
             changes = self._remedies.shift_for_backward(staleness) if staleness else None
         if changes is None:
             return super().at(action)
-        moved = self._memory.copy()
-        for view, change in zip(self._memory.views(moved), changes, strict=True):
-            if change is not None:
-                view.add_(change)
-        return self._memory.replaced(moved, self._shared)
+        return self._moved(changes)
+
+    @contextmanager
+    def _moved(self, changes: Sequence[Tensor | None]) -> Iterator[None]:
+        """Context manager in which the weights are moved.
+
+        Args:
+            changes: What is added to each weight; None for nothing.
+        """
+        with self._replaced():
+            for weight, change in zip(self._weights, changes, strict=True):
+                if change is not None:
+                    weight.data.add_(change)
+            yield
 
 
 class PastWeights(NewestWeights):
@@ -238,35 +252,28 @@ class PastWeights(NewestWeights):
 
     def __init__(self, updater: Updater, linearizer: Linearizer, in_flight: InFlight) -> None:
         super().__init__(updater, linearizer, in_flight)
-        self._kept: dict[int, Copies] = {}
+        self._kept: dict[int, list[Tensor]] = {}
 
     def before_update(self) -> None:
         """Keep the weights that are about to change, if a batch in flight used them."""
         used = {forwarded.version for forwarded in self._in_flight}
         self._kept = {version: kept for version, kept in self._kept.items() if version in used}
         if self.version in used:
-            memory, shared = self._memory, self._shared
-            self._kept[self.version] = (
-                memory.copy() if shared is None else shared.copy_weights(memory.weights)
-            )
+            self._kept[self.version] = self._copies()
 
     def at_version(self, version: int) -> list[Tensor] | None:
         """Return the weights that a forward in flight used; None if they are the newest."""
         if version == self.version:
             return None
-        return self._memory.views(self._kept[version])
+        return self._kept[version]
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the weights that are kept, each as flat memory."""
-        kept = {version: self._memory.to_tensors(each) for version, each in self._kept.items()}
-        return {"kept": kept}
+        """Return the weights that are kept."""
+        return {"kept": dict(self._kept)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from the state of the same stage."""
-        self._kept = {
-            version: self._memory.from_tensors(tensors)
-            for version, tensors in state["kept"].items()
-        }
+        self._kept = {version: self._loaded(each) for version, each in state["kept"].items()}
 
 
 def build_weights(
@@ -284,14 +291,11 @@ def build_weights(
         updater: Updater of the weights.
         linearizer: Linearizer of the stage.
         in_flight: Batches in flight at the stage.
-
-    Raises:
-        OptionError: A weight shares its memory with others, which old weights would change.
     """
     # All stages forward with one old version.
     if method.holds(parts.count):
         held_back = method.held_back(parts.index, parts.count)
-        return HeldWeights(updater, linearizer, in_flight, held_back, parts.index)
+        return HeldWeights(updater, linearizer, in_flight, held_back)
 
     # Remedies move the weights, or compare them with old ones.
     if any(remedy.moves for remedy in method.remedies):
