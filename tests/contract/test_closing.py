@@ -25,7 +25,7 @@ DISORDERLY = 8
 HALF = 40
 """Descriptors of half as many sets of process groups; these have fewer threads."""
 TICKS = 100
-ROUNDS = 5
+ROUNDS = 8
 METHODS_IN_TURN = ("fdg", "dgl", "fdg", "dgl-async", "fdg", "dni", "fdg", "adl", "fdg", "bp")
 CLOSED = "this trainer is closed: its network remains, and everything else has to be done"
 BATCHES = data(mlp, 2)
