@@ -41,6 +41,14 @@ def make_generator(seed: int, purpose: Purpose, *key: int) -> torch.Generator:
     return torch.Generator().manual_seed(int(state[0]) >> 1)
 
 
+def move_drawn(drawn: Tensor, device: torch.device) -> Tensor:
+    """Return numbers drawn on the CPU on a device, without waiting for its work before.
+
+    CUDA keeps a copy of ordinary memory before the call returns.
+    """
+    return drawn.to(device, non_blocking=device.type == "cuda")
+
+
 def divide_rows(examples: int, held: int) -> tuple[Tensor, Tensor]:
     """Return the rows of the rest and of the held-out examples, each in ascending order.
 

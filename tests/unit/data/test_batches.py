@@ -2,7 +2,7 @@
 
 import threading
 from dataclasses import replace
-from itertools import islice
+from itertools import chain, islice
 
 import pytest
 import torch
@@ -177,11 +177,14 @@ def test_batches_are_made_on_the_device_of_the_examples(device, tmp_path):
     mixed = Batches(MixedExamples(pictures.examples, Mix(9, cutmix=1.0)), 4)
     moved = replace(letters, train=mixed).to(device).train.examples
     assert moved.examples.inputs.device.type == device
+    debug = torch.cuda.set_sync_debug_mode if device == "cuda" else lambda mode: None
     for data in (letters, replace(letters, train=pictures, test=pictures)):
         moved = data.to(device)
-        pairs = [(data.train, moved.train), (data.test, moved.test)]
-        for here, there in [pair for loaders in pairs for pair in zip(*loaders, strict=True)]:
-            for one, other in zip(here, there, strict=True):
+        for mode in ("default", "error"):  # once all kernels are loaded, nothing waits
+            debug(mode)
+            there = [*chain(*moved.train, *moved.test)]
+            debug("default")
+            for one, other in zip(chain(*data.train, *data.test), there, strict=True):
                 assert (other.device.type, other.shape) == (device, one.shape)
                 assert other.is_meta or torch.equal(other.cpu(), one)
 
