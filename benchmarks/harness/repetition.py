@@ -61,7 +61,7 @@ class TimedSteps:
         for _ in range(self.before):
             training.step()
         recorder, sent = training.recorder, read_sent_bytes()
-        earlier = recorder.totals if recorder is not None else None
+        earlier = recorder.seconds if recorder is not None else None
         start_s, start_cpu_s = time.perf_counter(), time.process_time()
         start_own_s = time.thread_time()
         for _ in range(self.number):
@@ -70,7 +70,8 @@ class TimedSteps:
         cpu_s, own_s = end_cpu_s - start_cpu_s, time.thread_time() - start_own_s
         spent = None
         if recorder is not None and earlier is not None:
-            spent = recorder.totals.since(earlier).as_fractions(wall_s)
+            since = {kind: s - earlier[kind] for kind, s in recorder.seconds.items()}
+            spent = Fractions.of(since, wall_s)
         return ProcessTiming(
             wall_s=wall_s,
             cpu_s=cpu_s,

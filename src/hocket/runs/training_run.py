@@ -4,7 +4,7 @@ import dataclasses
 import signal
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence, Sized
+from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
 from contextlib import suppress
 from itertools import islice
 from pathlib import Path
@@ -24,7 +24,7 @@ from hocket.runs.resolve import ResolvedRun
 from hocket.runs.run_dir import TIMELINE, cannot_write, checkpoint_dir
 from hocket.runs.summary import SUMMARY, StageSummary, Summary, parse_stage_summary
 from hocket.timeline import Timeline
-from hocket.timeline.recorder import Totals
+from hocket.timeline.recorder import Fractions, SpanKind
 from hocket.training.fit.interrupt import Interrupt, heard, stop_signals
 from hocket.training.results.metrics import EpochResult, EvaluationResult
 from hocket.training.trainer import Trainer
@@ -250,7 +250,7 @@ class TrainingRun:
                 delay=method.delay(stage.index, count),
                 staleness=comparable[-1].staleness[stage.index] if comparable else None,
                 skipped=sum(epoch.skipped[stage.index] for epoch in comparable),
-                **_fractions(stage.recorder.totals, trainer.trained_s),
+                **_fractions(stage.recorder.seconds, trainer.trained_s),
                 sent_mib=trainer.sent_bytes / 2**20,
                 peak_mib=peak_mib(),
                 compression=stage.send_stats.compression,
@@ -312,9 +312,9 @@ class TrainingRun:
         return summary
 
 
-def _fractions(totals: Totals, trained_s: float) -> dict[str, float | None]:
+def _fractions(seconds: Mapping[SpanKind, float], trained_s: float) -> dict[str, float | None]:
     """Return the fractions of the time that a stage has trained; None without such a time."""
-    fractions = dataclasses.asdict(totals.as_fractions(trained_s))
+    fractions = dataclasses.asdict(Fractions.of(seconds, trained_s))
     return fractions if trained_s else dict.fromkeys(fractions)
 
 

@@ -4,5 +4,4 @@ from hocket.timeline.recorder import Fractions as Fractions
 from hocket.timeline.recorder import Recorder as Recorder
 from hocket.timeline.recorder import Span as Span
 from hocket.timeline.recorder import SpanKind as SpanKind
-from hocket.timeline.recorder import Totals as Totals
 from hocket.timeline.timeline import Timeline as Timeline

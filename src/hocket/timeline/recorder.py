@@ -4,8 +4,7 @@ Times are measured on the host: work queued on an accelerator counts for the spa
 it.
 """
 
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from time import perf_counter
@@ -59,46 +58,16 @@ class Fractions:
     communication: float
     waiting: float
 
-
-@dataclass(frozen=True)
-class Totals:
-    """Seconds that a stage spent in actions, sends and waits."""
-
-    busy_s: float
-    communication_s: float
-    waiting_s: float
-
     @staticmethod
-    def from_seconds(seconds: Iterable[tuple[SpanKind, float]]) -> "Totals":
-        """Add up durations by their kind.
+    def of(seconds: Mapping[SpanKind, float], length_s: float) -> "Fractions":
+        """Divide the seconds of each kind of span by a duration; all are 0 if it is 0.
 
-        >>> Totals.from_seconds([("F", 1.0), ("wait", 0.5), ("B", 2.0)])
-        Totals(busy_s=3.0, communication_s=0.0, waiting_s=0.5)
-        """
-        spent: dict[SpanKind, float] = defaultdict(float)
-        for kind, duration_s in seconds:
-            spent[kind] += duration_s
-        return Totals(sum(spent[kind] for kind in ACTION_KINDS), spent["send"], spent["wait"])
-
-    def since(self, earlier: "Totals") -> "Totals":
-        """Return the difference to earlier totals of the same stage."""
-        return Totals(
-            self.busy_s - earlier.busy_s,
-            self.communication_s - earlier.communication_s,
-            self.waiting_s - earlier.waiting_s,
-        )
-
-    def as_fractions(self, length_s: float) -> Fractions:
-        """Divide the totals by a duration; all fractions are 0 if it is 0.
-
-        >>> Totals(busy_s=6.0, communication_s=1.0, waiting_s=2.0).as_fractions(10.0)
+        >>> Fractions.of({"F": 2.0, "B": 4.0, "send": 1.0, "wait": 2.0}, length_s=10.0)
         Fractions(busy=0.6, communication=0.1, waiting=0.2)
         """
-        if length_s <= 0:
-            return Fractions(0.0, 0.0, 0.0)
-        return Fractions(
-            self.busy_s / length_s, self.communication_s / length_s, self.waiting_s / length_s
-        )
+        busy_s = sum(seconds.get(kind, 0.0) for kind in ACTION_KINDS)
+        spent_s = (busy_s, seconds.get("send", 0.0), seconds.get("wait", 0.0))
+        return Fractions(*(s / length_s if length_s > 0 else 0.0 for s in spent_s))
 
 
 class Recorder:
@@ -109,7 +78,7 @@ class Recorder:
 
     Args:
         stage: Index of the stage.
-        keep: Keep every span; otherwise only the totals are kept, in constant memory.
+        keep: Keep every span; otherwise only sums are kept, in constant memory.
         clock: Returns seconds; the clock must be common to all stages, as ``perf_counter`` is
             for all processes of a machine.
 
@@ -118,8 +87,8 @@ class Recorder:
     >>> with recorder.span("B", batch=7, tick=9):
     ...     with recorder.span("wait", batch=7, tick=9):
     ...         pass
-    >>> recorder.totals
-    Totals(busy_s=7.0, communication_s=0.0, waiting_s=3.0)
+    >>> recorder.seconds["B"], recorder.seconds["wait"]
+    (7.0, 3.0)
     """
 
     def __init__(
@@ -170,9 +139,9 @@ class Recorder:
             self._rows.append((kind, batch, tick, start_s, end_s))
 
     @property
-    def totals(self) -> Totals:
-        """Seconds spent in the spans that have ended."""
-        return Totals.from_seconds(self._seconds.items())
+    def seconds(self) -> dict[SpanKind, float]:
+        """Seconds spent in the spans of each kind that have ended."""
+        return dict(self._seconds)
 
     @property
     def spans(self) -> tuple[Span, ...]:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from hocket.errors import DataError, OptionError
 from hocket.timeline import trace_file
-from hocket.timeline.recorder import ACTION_KINDS, KIND_NAMES, Fractions, Span, Totals
+from hocket.timeline.recorder import ACTION_KINDS, KIND_NAMES, Fractions, Span, SpanKind
 
 
 @dataclass(frozen=True)
@@ -49,20 +49,16 @@ class Timeline:
             return 0.0
         return max(span.end_s for span in self.spans) - self.spans[0].start_s
 
-    def totals(self) -> dict[int, Totals]:
+    def seconds(self) -> dict[int, dict[SpanKind, float]]:
         """Add up the seconds of each stage; a wait inside an action counts as a wait."""
-        pieces = _by_stage(self.flatten().spans)
-        return {
-            stage: Totals.from_seconds(
-                (p.kind, p.end_s - p.start_s) for p in pieces.get(stage, [])
-            )
-            for stage in self.stages
-        }
+        added = {stage: dict.fromkeys(KIND_NAMES, 0.0) for stage in self.stages}
+        for piece in self.flatten().spans:
+            added[piece.stage][piece.kind] += piece.end_s - piece.start_s
+        return added
 
     def fractions(self) -> dict[int, Fractions]:
-        """Return the totals of each stage as fractions of the length of the whole timeline."""
-        length_s = self.length_s
-        return {stage: totals.as_fractions(length_s) for stage, totals in self.totals().items()}
+        """Return the time of each stage as fractions of the length of the whole timeline."""
+        return {stage: Fractions.of(s, self.length_s) for stage, s in self.seconds().items()}
 
     def flatten(self) -> "Timeline":
         """Split nested spans into pieces that do not overlap, keeping the innermost ones.

@@ -17,7 +17,7 @@ from hocket.cli.main import main
 from hocket.runs.config import RunConfig
 from hocket.runs.metrics_log import MetricsLog
 from hocket.runs.train import train
-from hocket.timeline import Recorder, Timeline, Totals
+from hocket.timeline import Recorder, Timeline
 from hocket_lab.report.reported_run import read_run
 
 QUICK = ("--network", "mlp:hidden=[16,16]", "--epochs", "2", "--checkpoint-every", "10")
@@ -197,7 +197,7 @@ def test_a_resumed_run_is_unfinished_until_it_has_ended_and_has_its_own_shares_o
         seen.add(read_run(whole).state)
 
     monkeypatch.setattr(MetricsLog, "log_event", look)
-    monkeypatch.setattr(Recorder, "totals", Totals(busy_s=1.0, communication_s=0, waiting_s=0))
+    monkeypatch.setattr(Recorder, "seconds", {"F": 1.0})
     assert call("train", "--resume", whole, "--epochs", 3)[0] == 0
     assert seen == {"unfinished"}
     assert read_run(whole).state == "finished"
