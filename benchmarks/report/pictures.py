@@ -1,9 +1,8 @@
 """Pictures of records, as SVG that is the same for the same record."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import matplotlib
 from matplotlib.axes import Axes
@@ -11,10 +10,7 @@ from matplotlib.figure import Figure
 
 from benchmarks.harness.record import Record
 from benchmarks.report.target import name_link
-from hocket_lab.studies.target import Target
 
-DASHES = ("-", "--", ":", "-.")
-"""Dashes that tell coinciding lines apart."""
 RATIOS = {
     "overhead": "time of a step, plain loop = 1; red: goal",
     "checkpoint": "time of a step, without checkpoints = 1",
@@ -100,7 +96,7 @@ def draw_memory(record: Record) -> Figure:
 
 
 def draw_target(record: Record) -> Figure:
-    """Draw seconds to the loss over machines, or the loss over seconds without forecasts.
+    """Draw seconds to the loss over machines: rings and lines are forecast, dots are timed.
 
     There is a panel for each link.
     """
@@ -108,30 +104,6 @@ def draw_target(record: Record) -> Figure:
         name_link(link): [row for row in record.rows if row["link"] == link]
         for link in record.settings["links"]
     }
-    if any("forecast" in row for row in record.rows):
-        return _draw_machines(panels)
-    return _draw_losses(panels, record.settings["target"])
-
-
-def draw_study_times(record: Record) -> Figure:
-    """Draw the test loss of the first seed over seconds."""
-    target = Target.parse(record.settings["target"])
-    return _draw_losses({"first seed": record.rows}, target.limit)
-
-
-def save_svg(figure: Figure, path: Path) -> Path:
-    """Write the picture, with the same bytes for the same figure."""
-    with matplotlib.rc_context({"svg.hashsalt": "hocket"}):
-        figure.savefig(path, format="svg", metadata={"Date": None})
-    return path
-
-
-def _draw_machines(panels: Mapping[str, Sequence[Mapping[str, Any]]]) -> Figure:
-    """Draw seconds to the loss over machines: rings and lines are forecast, dots are timed.
-
-    Args:
-        panels: Rows of each panel, by its title.
-    """
     figure = Figure(figsize=(4 * len(panels), 5.5), layout="constrained")
     all_axes = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
     every = [row for rows in panels.values() for row in rows if row["seconds"] is not None]
@@ -159,37 +131,11 @@ def _draw_machines(panels: Mapping[str, Sequence[Mapping[str, Any]]]) -> Figure:
     return figure
 
 
-def _draw_losses(panels: Mapping[str, Sequence[Mapping[str, Any]]], target: float) -> Figure:
-    """Draw the test loss of rows over seconds.
-
-    Args:
-        panels: Rows of each panel, by its title.
-        target: The loss to reach.
-    """
-    figure = Figure(figsize=(5 * len(panels), 5.5), layout="constrained")
-    all_axes = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
-    every = [row for rows in panels.values() for row in rows]
-    labels = list(dict.fromkeys(row["row"] for row in every))
-    lines = {}
-    for axes, (title, rows) in zip(all_axes, panels.items(), strict=True):
-        for row in (one for one in rows if one["curve"]):
-            number = labels.index(row["row"])
-            seconds = [point["updates"] * row["update_s"] for point in row["curve"]]
-            losses = [point["test_loss"] for point in row["curve"]]
-            dash = DASHES[number // 10 % len(DASHES)]
-            (lines[row["row"]],) = axes.plot(seconds, losses, dash, color=f"C{number % 10}")
-        axes.axhline(target, color="0.5", linewidth=0.8)
-        axes.set_xscale("log")
-        axes.set_title(title)
-        axes.set_xlabel("seconds")
-        axes.grid(alpha=0.3)
-    # Peaks of trainings that nearly diverged would leave no room for the others.
-    all_axes[0].set_ylim(top=max(row["curve"][0]["test_loss"] for row in every if row["curve"]))
-    all_axes[0].set_ylabel("test loss")
-    figure.legend(
-        lines.values(), lines.keys(), loc="outside lower center", ncols=4, fontsize="small"
-    )
-    return figure
+def save_svg(figure: Figure, path: Path) -> Path:
+    """Write the picture, with the same bytes for the same figure."""
+    with matplotlib.rc_context({"svg.hashsalt": "hocket"}):
+        figure.savefig(path, format="svg", metadata={"Date": None})
+    return path
 
 
 def _new_figure(height: float) -> tuple[Figure, Axes]:

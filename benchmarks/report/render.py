@@ -4,7 +4,7 @@ A document quotes a record between ``<!-- record: MARKER -->`` and ``<!-- end --
 of a whole table is the name of the record's folder. For a record of speed the marker may name
 rows, for a short table of these: ``speed rows=bp,fdg order=forward-first``. For a study,
 ``gpt-characters-2000 rows=short`` is a short table, and ``gpt-characters-2000 rows=1,3`` one of
-its first and third row.
+its first and third row; a record of times to a loss has a short table of all rows.
 """
 
 import re
@@ -33,7 +33,7 @@ from benchmarks.report.tables_speed import (
     speed_table,
 )
 from benchmarks.report.tables_studies import short_study_table
-from benchmarks.report.target import study_times_table, target_table
+from benchmarks.report.target import short_target_table, target_table
 from hocket.errors import DataError
 from hocket_lab.studies.pictures import draw_curves
 from hocket_lab.studies.record import NAME as SWEEP
@@ -125,6 +125,8 @@ def excerpt(marker: str, records: Path) -> str:
         return record_table(record)
     if record.name == SWEEP:
         return short_study_table(record, rows)
+    if (record.name, rows) == ("target", "short"):
+        return short_target_table(record)
     if record.name != "speed":
         raise DataError(f"no short table for a record {record.name!r}; leave out 'rows={rows}'")
     return speed_excerpt(record, rows.split(","))
@@ -190,7 +192,6 @@ VIEWS: Mapping[str, View] = {
     "gpu": View(gpu_table, pictures.draw_ratios),
     "gpu-graphs": View(gpu_table, pictures.draw_ratios),
     "memory": View(memory_table, pictures.draw_memory),
-    "study-times": View(study_times_table, pictures.draw_study_times),
     "target": View(target_table, pictures.draw_target),
     "versions": View(versions_table),
     "integrations": View(integrations_table),

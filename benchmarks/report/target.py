@@ -1,4 +1,4 @@
-"""Tables of times to a loss: of rows over links, and of a study in processes."""
+"""Tables of times to a loss over links."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -7,8 +7,7 @@ from typing import Any
 from benchmarks.harness.link_times import NO_LIMIT
 from benchmarks.harness.record import Record
 from benchmarks.report.goals import target_goals
-from benchmarks.report.markdown import NONE, milliseconds, table
-from hocket_lab.studies.report import format_spread
+from benchmarks.report.markdown import NONE, Cell, table
 
 Row = Mapping[str, Any]
 
@@ -32,17 +31,13 @@ def target_table(record: Record) -> str:
         "rates {rates}; edge: the least or the largest that was tried. Rows that wait for all "
         "gradients have the updates of back-propagation. Seconds of an update: median and "
         "range over {repetitions} rounds in which all rows have a turn. Seconds to the loss "
-        "are the product of both."
+        "are the product of both. Updates count until the loss stays there, for each of the "
+        "seeds {seeds}, of which seconds and final loss have the mean; the first one chose the "
+        "rate. MiB: peak of each machine, without PyTorch itself. Sent: by the busier machine "
+        "in an update, with all headers."
     )
-    if "machines" in settings:  # in earlier records the first evaluation there counts
-        legend += (
-            " Updates count until the loss stays there, for each of the seeds {seeds}, of "
-            "which seconds and final loss have the mean; the first one chose the rate. MiB: "
-            "peak of each machine, without PyTorch itself. Sent: by the busier machine in an "
-            "update, with all headers."
-        )
-        tables.append(target_goals(over[settings["links"][-1]]))
-        tables.append(_forecast_table(record, timed))
+    tables.append(target_goals(over[settings["links"][-1]]))
+    tables.append(_forecast_table(record, timed))
     return "\n\n".join([*tables, legend.format(**settings)])
 
 
@@ -87,42 +82,36 @@ def _forecast_table(record: Record, timed: Sequence[Row]) -> str:
     return f"**Forecast, machines that share nothing**\n\n{shown}"
 
 
-def study_times_table(record: Record) -> str:
-    """Return a table of all rows, the one that comes to the target first on top."""
-    base = next((row for row in record.rows if row["base"]), None)
+def short_target_table(record: Record) -> str:
+    """Return a table of the seconds to the loss over all links, compared with one machine."""
+    settings = record.settings
+    over: dict[str, dict[str, Row]] = {link: {} for link in settings["links"]}
+    for row in record.rows:
+        if "forecast" not in row:
+            over[row["link"]][row["row"]] = row
 
-    def confirmed(template: str) -> Any:
-        return lambda row: template.format(**row["confirmed"]) if row["confirmed"] else NONE
+    def compare(link: str) -> Cell:
+        return lambda row: _format_ratio(over[link][row["row"]], over[link].get("bp"))
 
+    *_, last = over.values()
     shown = table(
-        sorted(record.rows, key=_seconds),
+        sorted(last.values(), key=_seconds),
         ("row", "{row}"),
-        ("processes", "{processes}"),
-        ("threads of each", "{threads}"),
-        ("rate", _format_rate),
-        ("updates", lambda row: format_spread(row["updates"], 0)),
-        ("ms/update", milliseconds("update_s", 1)),
-        ("range", lambda row: f"{1000 * row['min_s']:.1f} to {1000 * row['max_s']:.1f}"),
-        ("s to the target", "{seconds:.1f}"),
-        ("beside bp", lambda row: _format_ratio(row, base)),
-        ("one run: s", confirmed("{seconds:.1f}")),
-        ("updates", confirmed("{updates:,}")),
-        ("beside the product", confirmed("{beside_product:.2f}")),
-        ("test_loss", confirmed("{test_loss:.3f}")),
+        ("updates", _format_updates),
+        ("final loss", "{final_loss:.3f}"),
+        ("MiB of each machine", _format_peaks),
+        *((name_link(link), compare(link)) for link in over),
     )
     legend = (
-        "{network} with {parameters:,} parameters on {data}. Updates until {target}: mean and "
-        "standard deviation over the seeds {numbers}, from the study {study}, at the best "
-        "learning rate there; edge: the least or the largest that was tried. Baselines that "
-        "wait for the gradient of the whole batch have those of bp. Milliseconds of an update "
-        "on the batches of the study: median and range over {repetitions} rounds in which all "
-        "rows have a turn. Independent: a training of its own in each process, at the same "
-        "time, the limit of the machine. Seconds to the target are the product of both, given "
-        "beside those of bp. One run: the training of the first seed in processes, without "
-        "evaluations, until its own updates to the target; its seconds beside the product, and "
-        "the test loss at its end."
-    ).format(**record.settings, numbers=", ".join(map(str, record.settings["seeds"])))
-    return f"{shown}\n\n{legend}"
+        "{network} on {data}, batches of {batch}: seconds until the test loss stays at "
+        "{target:g} or less, over each link, compared with bp on one machine; a dash: not in "
+        "{updates} updates. Learning rates tried: {tried}; seeds: {seeds}. Memory without "
+        "PyTorch itself. Measured on {date} with torch {torch} on {cpu}."
+    )
+    lists = {"tried": settings["rates"], "seeds": settings["seeds"]}
+    written = {name: ", ".join(map(str, values)) for name, values in lists.items()}
+    written |= {"date": record.date[:10], "torch": record.versions["torch"]}
+    return f"{shown}\n\n{legend.format(**settings | written, cpu=record.machine['cpu'])}"
 
 
 def name_link(link: str) -> str:
@@ -144,12 +133,11 @@ def _format_rate(row: Row) -> str:
 
 def _format_updates(row: Row) -> str:
     """Return the updates of each seed, a dash for one that has not reached the loss."""
-    reached = row.get("reached", [row["updates"]])  # of the mean, if there is nothing else
-    return ", ".join(NONE if updates is None else f"{updates}" for updates in reached)
+    return ", ".join(NONE if updates is None else f"{updates}" for updates in row["reached"])
 
 
 def _format_peaks(row: Row) -> str:
-    return ", ".join(f"{mib:.0f}" for mib in row.get("peak_mib", ())) or NONE
+    return ", ".join(f"{mib:.0f}" for mib in row["peak_mib"]) or NONE
 
 
 def _format_ratio(row: Row, base: Row | None) -> str:

@@ -58,6 +58,15 @@ FAST = {
     "bp, both cores": "bp-all",
     "1F1B of PyTorch": "1f1b microbatches=8",
 }
+# Rows of links.svg, and its links.
+LINKED = {
+    "one machine, 2 cores": "bp-all",
+    "PACI, int8": "paci accumulate=4 codec=int8+predict",
+    "PACI": "paci accumulate=4+predict",
+    "1F1B of PyTorch": "1f1b microbatches=4",
+    "DDP": "ddp",
+}
+LINKS = {"none": ("no limit", BLUE), "100Mbit,20ms": ("100 Mbit/s, 20 ms", ORANGE)}
 NAMES, ROW = 130, 26  # pixels
 
 
@@ -209,6 +218,18 @@ def speed_picture() -> str:
     return dots_picture(title, series, rows, (1.0, 2.0), "{:.2f}".format)
 
 
+def links_picture() -> str:
+    """Return the seconds to a loss on two machines, compared with one core of one."""
+    timed = [row for row in read("target") if "forecast" not in row]
+    seconds = {(row["row"], row["link"]): row["seconds"] for row in timed}
+    rows = {
+        name: [seconds[row, link] / seconds["bp", link] for link in LINKS]
+        for name, row in LINKED.items()
+    }
+    title = "Seconds of two machines to a loss, one core = 1"
+    return dots_picture(title, [*LINKS.values()], rows, (0.5, 2.5), "{:.2f}".format)
+
+
 def trace_picture() -> str:
     """Return the measured actions of two stages."""
     actions = json.loads(TRACE.read_text())
@@ -249,6 +270,7 @@ def y_of(loss: float) -> float:
 PICTURES = {
     "expect.svg": expect_picture,
     "images.svg": images_picture,
+    "links.svg": links_picture,
     "reach.svg": reach_picture,
     "reach-resnet8.svg": image_reach_picture,
     "remedies.svg": remedies_picture,

@@ -42,7 +42,7 @@ def make_generator(seed: int, purpose: Purpose, *key: int) -> torch.Generator:
 
 
 def move_drawn(drawn: Tensor, device: torch.device) -> Tensor:
-    """Return numbers drawn on the CPU on a device, without waiting for its work before.
+    """Return numbers (B, ...) drawn on the CPU on a device, without waiting for its work.
 
     CUDA keeps a copy of ordinary memory before the call returns.
     """

@@ -26,7 +26,8 @@ def read(record):
 def rows_of(record, **wanted):
     """Return the rows of a record with these values, by their labels."""
     rows = read(record)["rows"]
-    return {r["row"]: r for r in rows if all(r[name] == wanted[name] for name in wanted)}
+    timed = [row for row in rows if "forecast" not in row]
+    return {r["row"]: r for r in timed if all(r[name] == wanted[name] for name in wanted)}
 
 
 def column(record, key="ratio", **wanted):
@@ -72,43 +73,9 @@ def best_pipeline(ratios):
     return ratios["fdg"] / max(ratios[label] for label in ratios if "microbatches" in label)
 
 
-def loss_at(row, updates):
-    return next(p["test_loss"] for p in row["curve"] if p["updates"] == updates)
-
-
-def for_good(row):
-    """Return the updates, in tens, from which on the loss stays below 2.4."""
-    last = max(p["updates"] for p in row["curve"] if p["test_loss"] > 2.4)
-    later = [p["updates"] for p in row["curve"] if p["updates"] > last]
-    return min(updates for updates in later if updates % 10 == 0)
-
-
-def crossings(label):
-    """Return the updates of a row of two machines, and its seconds on each."""
-    rows = [record[label] for record in TARGETS if label in record]
-    figures = [tuple(row["updates"] for row in rows), tuple(map(for_good, rows))]
-    for row in rows:
-        figures.append(for_good(row) * row["update_s"])
-        figures += [row["seconds"]] if row["updates"] < for_good(row) else []
-    return figures
-
-
-def on_xeon(label):
-    """Return the seconds of a row of two machines to the loss for good, on the Xeon."""
-    row = TARGETS[1][label]
-    return for_good(row) * row["update_s"]
-
-
-def timed(label):
-    """Return the final loss of a row on two cores if it has its own, updates and seconds."""
-    row = rows_of("study-times")[label]
-    final = [PAIR_ENDS[label]["test_loss"][x] for x in ("mean", "deviation") if label in PAIRS]
-    return [*final, row["updates"]["mean"], 1000 * row["update_s"], row["seconds"], TIME[label]]
-
-
 # What is learned: losses and errors in percent, by the labels of rows.
 BP, FDG_4, DGL = "bp, stages 1", "fdg+predict, stages 4", ("dgl, stages 2", "dgl, stages 4")
-ADL_2, PACI_2 = (f"{name} accumulate=2+predict, stages 2" for name in ("adl", "paci"))
+PACI_2 = "paci accumulate=2+predict, stages 2"
 ADL_4, PACI_4 = (f"{name} accumulate=4+predict, stages 2" for name in ("adl", "paci"))
 PACI_44 = "paci accumulate=4+predict, stages 4"
 ADL_12, PACI_12 = (f"{name} accumulate=12+predict, stages 4" for name in ("adl", "paci"))
@@ -130,6 +97,7 @@ SMALLEST = [min(stage["cosine"] for stage in COSINES[label]) for label in DGL]
 IMAGES = finals("resnet8-cifar10-held-out", "test_error", 100)
 IMAGES |= finals("resnet8-cifar10-held-out-others", "test_error", 100)
 CIFAR = finals("resnet20-cifar10", "test_error", 100)
+PRECISE = column("resnet20-precision", "final")["precision bf16"]["test_error"]
 POINTS = above(IMAGES, IMAGES[BP])
 STALE = [label for label in IMAGES if label != BP and not label.startswith("dgl")]
 ON_TWO = max(POINTS[x] for x in STALE if x.endswith("2") and not x.startswith("paci"))
@@ -137,17 +105,16 @@ ON_FOUR = span([POINTS[label] for label in STALE if label.endswith("4")])
 IMAGE_ENDS = column("resnet8-cifar10-held-out", "final")
 
 # Seconds to a loss, as shares of those on one core.
-SECONDS = column("study-times", "seconds")
-TIME = shares(SECONDS, BP)
-UPDATE = shares(column("study-times", "update_s"), BP)
-FIRST_TIME = earlier("ab80103", "study-times", "seconds")
-CONFIRMED = [run["beside_product"] for run in column("study-times", "confirmed").values()]
-BARELY = [r for r in column("gpt-characters-two-stages", "runs")[PACI_2] if r["chosen"]][:2]
-TARGETS = [rows_of(name, link="100Mbit,20ms") for name in ("target", "target-local-sgd")]
-MISSED = [TARGETS[0][label] for label in ("fdg", "pipedream-2bw accumulate=4")]
-DGL_ROWS = [rows["dgl"] for rows in TARGETS]
-UNLIMITED = shares(column("target", "seconds", link="none"), "bp")
-INT8 = rows_of("target-codecs", link="100Mbit,20ms")["fdg codec=int8+predict"]
+TIME, FAR_TIME = (
+    shares(column("target", "seconds", link=link), "bp") for link in ("none", "100Mbit,20ms")
+)
+LARGE_ENDS, PEAKS_MIB = (
+    column("target", key, link="100Mbit,20ms") for key in ("final_loss", "peak_mib")
+)
+BUSIER_MIB = {label: max(peaks) for label, peaks in PEAKS_MIB.items()}
+PACI, INT8 = (f"paci accumulate=4{codec}+predict" for codec in ("", " codec=int8"))
+WAITS = "1f1b microbatches=4"
+SHORT_GPT = earlier("5aa67fe6", "study-times", "seconds")
 
 # Samples per second of two processes, and times of steps, as multiples of a plain loop.
 SPEED, EPYC, LARGER = column("speed"), column("speed-amd-epyc"), column("speed-resnet56")
@@ -186,24 +153,17 @@ README = EXPECTED | {
     "costs much": [GPTS[FDG_4], IMAGES["fdg, stages 4"], IMAGES[BP]],
     "on two cores is": [SPEED["fdg"], EPYC["fdg"]],
     "times as fast, one process": [x[row] for row in ("ddp", "bp-all") for x in (SPEED, EPYC)],
-    "The GPT takes": [
-        SECONDS["bp-all"],
-        "1.90",
-        SECONDS["ddp"],
-        *span([SECONDS[label] for label in (PACI_2, ADL_2, ADL_4, PACI_4)]),
-        SECONDS[BP],
-    ],
     "a larger GPT takes": [
         "100",
-        tuple(on_xeon(label) for label in ("dgl", "paci accumulate=4 extra_delay=1+predict")),
-        "2.4",
-        *(on_xeon(label) for label in ("diloco steps=64", "bp", "bp-all")),
+        "20",
+        FAR_TIME[INT8],
+        "1.7",
+        *(FAR_TIME[label] for label in (WAITS, "ddp", "bp-all")),
     ],
 }
 RESULTS = EXPECTED | {
     "| Characters |": ["half", *(x - GPTS[BP] for x in LITTLE), COST[FDG_4]],
     "| Images |": [ON_TWO, *ON_FOUR, *(POINTS[label] for label in DGL)],
-    "| Seconds, two cores |": [TIME[PACI_2], TIME["ddp"]],
     "Four busy stages end": [COST[PACI_12], "0.03"],
     "Two stages end": [(PAIR_COST[ADL_4], COST["adl accumulate=12, stages 2"]), "0.01"],
     "Seeds differ by": [tuple(end["test_loss"]["deviation"] for end in SPREADS)],
@@ -216,41 +176,28 @@ RESULTS = EXPECTED | {
     "On four stages they cost": [*ON_FOUR, POINTS["fdg, stages 4"], POINTS[PACI_44]],
     "order of the others": [100 * x for x in IMAGE_ENDS[FDG_4]["test_error"]["values"]],
     "points on two stages and": [*(POINTS[x] for x in DGL), *(IMAGES[x] for x in DGL)],
-    "shows no cost": ["30", CIFAR["fdg, stages 2"], CIFAR[BP], CIFAR["dgl, stages 2"]],
-    "without any loss": ["0.60", TIME[PACI_2], UPDATE["independent"] / 2],
-    "An AMD EPYC gave": [FIRST_TIME[PACI_2] / FIRST_TIME[BP]],
-    "both as good as": [PAIR_COST[ADL_4], PAIR_COST[PACI_2], PAIR_COST[ADL_2]],
-    "Counting every": ["hundred", "1.90", max(1.9 - loss_at(run, 1307) for run in BARELY)],
-    "One run of each row": span(CONFIRMED),
-    "train a GPT of": [read("target")["settings"]["parameters"] / 1e6, "100", "20"],
-    "crossings": [
-        *(row["seconds"] for row in DGL_ROWS),
-        "110",
-        "2.4",
-        *(loss_at(row, 110) for row in DGL_ROWS),
+    "| Two machines |": ["100", FAR_TIME[INT8], "0.58", FAR_TIME[INT8] / FAR_TIME[WAITS]],
+    "train a GPT of": [read("target")["settings"]["parameters"] / 1e6, "1,000", "64"],
+    "Seconds to the loss, one": [
+        *("1", "100", "20"),
+        *(x[y] for y in ("bp-all", INT8, PACI, WAITS, "ddp") for x in (TIME, FAR_TIME)),
     ],
-    "Without a limit": [
+    "Two machines are faster": ["100", "20", FAR_TIME[INT8], "0.58", FAR_TIME["bp-all"]],
+    "It takes 0.58": [FAR_TIME[INT8] / FAR_TIME[WAITS], "0.85"],
+    "The busier machine": [
+        *(BUSIER_MIB[INT8] / BUSIER_MIB[label] for label in ("bp", "diloco every=16")),
         "0.60",
-        UNLIMITED["paci accumulate=4"],
-        tuple(UNLIMITED[label] for label in ("ddp", "diloco steps=16", "bp-all")),
     ],
-    "with prediction, int8": ["2.4", for_good(INT8), for_good(INT8) * INT8["update_s"]],
-    "| one process, both cores |": timed("bp-all"),
-    "| DDP, both cores |": timed("ddp"),
-    "| one process, one core |": timed(BP),
-    "| `paci:accumulate=2+predict` |": timed(PACI_2),
-    "| `adl:accumulate=2+predict` |": timed(ADL_2),
-    "| `paci:accumulate=4+predict` |": timed(PACI_4),
-    "| `adl:accumulate=4+predict` |": timed(ADL_4),
-    "| one machine, both cores |": crossings("bp-all"),
-    "| one machine, one core |": crossings("bp"),
-    "| DiLoCo, meeting every": ["64", *crossings("diloco steps=64")],
-    "| local SGD, every": ["64", *crossings("local-sgd steps=64")],
-    "`--extra-delay 1` |": crossings("paci accumulate=4 extra_delay=1+predict"),
-    "| `dgl` |": crossings("dgl"),
-    "| 1F1B in Hocket's engine |": crossings("hocket-1f1b accumulate=4"),
-    "| DDP |": crossings("ddp"),
-    "`pipedream-2bw` |": [tuple(r["updates"] or r["curve"][-1]["updates"] for r in MISSED)],
+    "It ends at": [LARGE_ENDS[INT8], LARGE_ENDS["bp"], "0.01"],
+    "Without int8 it": [LARGE_ENDS[PACI]],
+    "DiLoCo, meeting": ["16", "1.7", LARGE_ENDS["diloco every=16"]],
+    "| back-propagation |": [CIFAR[BP], "7.78"],
+    "| `fdg` |": [CIFAR["fdg, stages 2"], "7.92"],
+    "gradients shrunk": [CIFAR["fdg shrink=0.5, stages 2"], "half", "7.23"],
+    "| `adl:accumulate=4` |": [CIFAR["adl accumulate=4, stages 2"]],
+    "| `dgl` |": [CIFAR["dgl, stages 2"]],
+    "Another two seeds": [100 * x for x in PRECISE["values"]],
+    "On two cores without": ["0.8", SHORT_GPT[PACI_2] / SHORT_GPT[BP]],
 }
 MEASURED = {
     "Dots on two machines": [ratios[label] for label in DRAWN for ratios in (SPEED, EPYC)],
@@ -341,12 +288,13 @@ SETTINGS = {
     "docs/results.md": {
         "learns Shakespeare": ("2,000", "length of the training"),
         "ResNet-8 learns CIFAR-10": ("32", "size of the batches"),
-        "No row reaches the target": ("10", "a target"),
-        "Which setting reaches": ("1.90", "a target"),
-        "| row | final loss": ("1.90 1.90", "a target"),
-        "What reaches a loss": ("2.4", "a target"),
-        "| row | first below": ("2.4", "a target"),
-        "Half the time": ("half 1", "a goal, and the rate of a link"),
+        "How long do they": ("1.7", "a target"),
+        "One seed and one rate": ("0.001", "the rate"),
+        "A GPT of 0.8": ("0.8", "the size of a network"),
+        "| row | here": ("30 300", "lengths of trainings"),
+        "The goal for two": ("0.58", "a goal"),
+        "| What was missed |": ("0.01", "a goal"),
+        "A loss within": ("0.01", "a goal"),
     },
     "docs/measured.md": {
         "All rows train ResNet-20": ("128", "size of the batches"),
