@@ -60,7 +60,7 @@ FAST = {
 }
 # Rows of links.svg, and its links.
 LINKED = {
-    "one machine, 2 cores": "bp-all",
+    "bp, both cores": "bp-all",
     "PACI, int8": "paci accumulate=4 codec=int8+predict",
     "PACI": "paci accumulate=4+predict",
     "1F1B of PyTorch": "1f1b microbatches=4",

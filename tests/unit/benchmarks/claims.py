@@ -196,7 +196,7 @@ RESULTS = EXPECTED | {
     "gradients shrunk": [CIFAR["fdg shrink=0.5, stages 2"], "half", "7.23"],
     "| `adl:accumulate=4` |": [CIFAR["adl accumulate=4, stages 2"]],
     "| `dgl` |": [CIFAR["dgl, stages 2"]],
-    "Another two seeds": [100 * x for x in PRECISE["values"]],
+    "Two other runs": [100 * x for x in PRECISE["values"]],
     "On two cores without": ["0.8", SHORT_GPT[PACI_2] / SHORT_GPT[BP]],
 }
 MEASURED = {
