@@ -17,7 +17,7 @@ from torch import Generator, Tensor
 from torch.nn.functional import pad
 
 from hocket.data.batches import Transform
-from hocket.data.randomness import move_drawn
+from hocket.data.randomness import send_to_device
 
 
 @final
@@ -35,7 +35,7 @@ class Crop:
         """Return the cropped images, (B, C, H, W)."""
         B, _, H, W = images_BCHW.shape
         offsets_2B = torch.randint(2 * self.padding + 1, (2, B), generator=rng)
-        y_B, x_B = move_drawn(offsets_2B, images_BCHW.device)
+        y_B, x_B = send_to_device(offsets_2B, images_BCHW.device)
         # All possible crops as one view, so that one gather selects a crop for each image.
         crops_BCYXHW = pad(images_BCHW, (self.padding,) * 4).unfold(2, H, 1).unfold(3, W, 1)
         return crops_BCYXHW[torch.arange(B, device=y_B.device), :, y_B, x_B]
@@ -49,7 +49,7 @@ class Flip:
     def __call__(self, images_BCHW: Tensor, rng: Generator) -> Tensor:
         """Return a copy of the images, (B, C, H, W), about half of them flipped."""
         drawn_B = torch.rand(len(images_BCHW), generator=rng)
-        flipped_B = move_drawn(drawn_B, images_BCHW.device) < 0.5
+        flipped_B = send_to_device(drawn_B, images_BCHW.device) < 0.5
         return torch.where(flipped_B[:, None, None, None], images_BCHW.flip(3), images_BCHW)
 
 
@@ -72,7 +72,7 @@ class Normalise:
         """Return (images / white - mean) / std, (B, C, H, W); the generator is not used."""
         std_C = torch.tensor(self.std)
         both_2C11 = torch.stack([1 / (self.white * std_C), torch.tensor(self.mean) / std_C])
-        scale_C11, shift_C11 = move_drawn(both_2C11[..., None, None], images_BCHW.device)
+        scale_C11, shift_C11 = send_to_device(both_2C11[..., None, None], images_BCHW.device)
         return images_BCHW.float().mul(scale_C11).sub_(shift_C11)
 
 

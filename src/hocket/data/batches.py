@@ -16,7 +16,7 @@ from typing import Any, Protocol, final
 import torch
 from torch import Generator, Tensor
 
-from hocket.data.randomness import divide_rows, make_generator, move_drawn
+from hocket.data.randomness import divide_rows, make_generator, send_to_device
 from hocket.errors import DataError, OptionError, format_problems
 
 Transform = Callable[[Tensor, Generator], Tensor]
@@ -74,7 +74,7 @@ class InMemory:
 
     def take(self, rows_B: Tensor, rng: Generator) -> tuple[Tensor, Tensor]:
         """Return copies of these rows, (B, ...), with transformed inputs."""
-        rows_B = move_drawn(rows_B, self.inputs.device)
+        rows_B = send_to_device(rows_B, self.inputs.device)
         inputs = self.inputs[rows_B]
         if self.transform is not None:
             inputs = self.transform(inputs, rng)

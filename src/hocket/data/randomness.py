@@ -41,12 +41,12 @@ def make_generator(seed: int, purpose: Purpose, *key: int) -> torch.Generator:
     return torch.Generator().manual_seed(int(state[0]) >> 1)
 
 
-def move_drawn(drawn: Tensor, device: torch.device) -> Tensor:
-    """Return numbers (B, ...) drawn on the CPU on a device, without waiting for its work.
+def send_to_device(values: Tensor, device: torch.device) -> Tensor:
+    """Return values (B, ...) of the CPU on a device, without waiting for its work.
 
     CUDA keeps a copy of ordinary memory before the call returns.
     """
-    return drawn.to(device, non_blocking=device.type == "cuda")
+    return values.to(device, non_blocking=device.type == "cuda")
 
 
 def divide_rows(examples: int, held: int) -> tuple[Tensor, Tensor]:

@@ -11,7 +11,7 @@ from torch import Generator, Tensor
 
 from hocket.data.batches import Batches
 from hocket.data.dataset import Data, check_targets
-from hocket.data.randomness import move_drawn
+from hocket.data.randomness import send_to_device
 from hocket.errors import DataError, OptionError
 
 
@@ -41,7 +41,7 @@ class Windows:
             starts_B += torch.randint(self.context, rows_B.shape, generator=rng)
             starts_B.clamp_(max=len(self.tokens_N) - self.context - 1)
         places_BT = starts_B[:, None] + torch.arange(self.context + 1)
-        windows = self.tokens_N[move_drawn(places_BT, self.tokens_N.device)].long()
+        windows = self.tokens_N[send_to_device(places_BT, self.tokens_N.device)].long()
         # Copies, because inputs and targets would share memory otherwise.
         return windows[:, :-1].clone(), windows[:, 1:].clone()
 

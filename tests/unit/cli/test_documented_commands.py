@@ -39,6 +39,7 @@ stages = 1
 STUDIES = {
     "gpt-characters-2000": "tinyshakespeare.txt",
     "resnet8-cifar10-held-out": "cifar10",
+    "resnet20-cifar10": "cifar10",
 }
 # Commands that are no whole ones or need processes, and the tests that run them.
 ELSEWHERE = {
