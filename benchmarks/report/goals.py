@@ -1,7 +1,7 @@
 """Goals for `fdg`, and for methods over a link, compared with their alternatives."""
 
 from collections.abc import Mapping, Sequence
-from operator import itemgetter
+from math import inf
 from typing import Any
 
 from benchmarks.peers.pipeline import SCHEDULES
@@ -46,11 +46,9 @@ def target_goals(rows: Sequence[Mapping[str, Any]]) -> str:
     Args:
         rows: The rows over the link, with the seconds of those that came there.
     """
-    came = sorted(
-        (row for row in rows if row["seconds"] is not None), key=itemgetter("seconds")
-    )
-    best = next((row for row in came if row["decoupled"]), None)
-    if best is None:
+    first = sorted(rows, key=lambda row: inf if row["seconds"] is None else row["seconds"])
+    best = next((row for row in first if row["decoupled"]), None)
+    if best is None or best["seconds"] is None:
         return "No decoupled row comes to the loss over the last link: all goals are missed."
     kinds = (
         ("one machine", ("bp",), 0.58),
@@ -59,11 +57,13 @@ def target_goals(rows: Sequence[Mapping[str, Any]]) -> str:
     )
     lines = []
     for kind, names, bound in kinds:
-        others = (row for row in came if row["row"].split()[0] in names)
+        others = (row for row in first if row["row"].split()[0] in names)
         if (other := next(others, None)) is None:
             continue
-        ratio = best["seconds"] / other["seconds"]
         goal = f"seconds of {best['row']} compared with {kind}, {other['row']}"
+        if other["seconds"] is None:
+            goal += ", which does not come to the loss"
+        ratio = best["seconds"] / (other["seconds"] or inf)
         lines.append(_goal_line(goal, ratio, bound, most=True))
         if kind == "DiLoCo":
             ratio = max(best["peak_mib"]) / max(other["peak_mib"])

@@ -175,6 +175,9 @@ def test_goals_are_judged_over_the_best_row_of_each_kind():
         ("0.50", "met"),
     ]  # fmt: skip
     assert "missed" in target_goals(rows[:5])
+    never = target_goals([rows[0], rows[4], rows[5]]).splitlines()[-2:]
+    assert "diloco every=16, which does not come to the loss" in never[0]
+    assert [line.split(" | ")[2] for line in never] == ["0.00", "0.50"]
 
 
 def test_periods_are_those_of_updates_and_outer_steps():
