@@ -125,7 +125,7 @@ def test_stages_that_keep_their_inputs_are_those_with_other_layers():
     trainer = Trainer(coupled(4), method=PETRA(), optimizer=sgd)
     stepped(trainer, data(coupled, 8))
     kept = [
-        [batch.activation.values.numel() for batch in stage.in_flight]
+        [batch.activation.values.numel() for batch in stage.in_flight.values()]
         for stage in trainer.stages
     ]
     assert kept == [[0] * 6, [24] * 4, [0] * 2, []]

@@ -141,7 +141,7 @@ def build_core(setup: Setup, parts: StageParts) -> StageCore:
         flushes=method.flushes,
         inverted=parts.module if inverted else None,
     )
-    in_flight = InFlight(parts.index)
+    in_flight: InFlight = {}
     weights = build_weights(method, parts, updater, linearizer, in_flight)
 
     # Checks of layers and signal.

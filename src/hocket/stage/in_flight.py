@@ -1,13 +1,8 @@
-"""Batches that a stage has begun: they wait for their backward, or for a target to learn from.
+"""Batches that a stage has begun, until their backward, or until a target to learn from."""
 
-They are stored by number, so that the error for a lost or doubled batch names it.
-"""
-
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
-from hocket.errors import CheckpointError, PacketError
 from hocket.signals.signal import DeferredLoss
 from hocket.stage.late_gradients.linearizer import KeptOutput
 from hocket.stage.weight_copies.forward_state import ForwardState
@@ -61,77 +56,8 @@ class ForwardedBatch(NamedTuple):
 
 
 NOT_KEPT = KeptOutput(lambda: None)
-
-
-class InFlight:
-    """Batches in flight at one stage."""
-
-    def __init__(self, stage: int) -> None:
-        self._stage = stage
-        self._batches: dict[int, ForwardedBatch] = {}
-
-    def __len__(self) -> int:
-        return len(self._batches)
-
-    def __iter__(self) -> Iterator[ForwardedBatch]:
-        return iter(self._batches.values())
-
-    def __getitem__(self, batch: int) -> ForwardedBatch:
-        if batch not in self._batches:
-            waiting = ", ".join(map(str, self._batches)) or "none"
-            raise PacketError(
-                f"stage {self._stage}: batch {batch} is to be back-propagated but was not "
-                f"forwarded; in flight are {waiting}"
-            )
-        return self._batches[batch]
-
-    def add(self, forwarded: ForwardedBatch) -> None:
-        """Add a batch.
-
-        Raises:
-            PacketError: There is one with the same number.
-        """
-        batch = forwarded.activation.batch
-        if batch in self._batches:
-            raise PacketError(f"stage {self._stage}: batch {batch} was forwarded twice")
-        self._batches[batch] = forwarded
-
-    def pop(self, batch: int) -> ForwardedBatch:
-        """Remove a batch for its backward, and return it.
-
-        Raises:
-            PacketError: It was not forwarded.
-        """
-        forwarded = self[batch]
-        del self._batches[batch]
-        return forwarded
-
-    def clear(self) -> None:
-        """Forget all batches, with their graphs."""
-        self._batches.clear()
-
-    def state_dict(self) -> list[Tree]:
-        """Return the packets of all batches, and the states of their forwards.
-
-        Raises:
-            CheckpointError: The state of a forward was not kept.
-        """
-        return [self._batch_state(forwarded) for forwarded in self]
-
-    def _batch_state(self, forwarded: ForwardedBatch) -> Tree:
-        activation, state = forwarded.activation, forwarded.forward_state
-        if state is None and not activation.skipped:
-            raise CheckpointError(
-                f"stage {self._stage}: batch {activation.batch} is in flight, and the weights "
-                "and buffers of its forward were not kept; build the trainer with "
-                "resumable=True"
-            )
-        return {
-            "activation": vars(activation),
-            "differentiable": forwarded.differentiable,
-            "version": forwarded.version,
-            "past": vars(state) if state is not None else None,
-        }
+InFlight: TypeAlias = dict[int, ForwardedBatch]
+"""Batches between their forward and their backward, by number."""
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 import torch
 from torch import Tensor
 
+from hocket.errors import CheckpointError
 from hocket.program.action import Action
 from hocket.signals.losses import ignored_index
 from hocket.stage.core import StageCore, build_core
@@ -135,7 +136,7 @@ class Stage:
             "remedies": core.updater.remedies.state_dict(),
             "loss_scale": core.loss_scale.state_dict(),
             "meetings": core.meetings.state_dict() if core.meetings is not None else {},
-            "in_flight": core.in_flight.state_dict(),
+            "in_flight": [_forwarded_state(core, batch) for batch in core.in_flight.values()],
             "deferred_targets": [
                 {"activation": vars(target.activation), "output": target.output}
                 for target in core.deferred_targets.values()
@@ -194,25 +195,47 @@ class Stage:
         return checks.layers.persistent_fault() or checks.signal.persistent_fault()
 
 
+def _forwarded_state(core: StageCore, forwarded: ForwardedBatch) -> Tree:
+    """Return the packet of a batch in flight, and the state of its forward.
+
+    Raises:
+        CheckpointError: That state was not kept.
+    """
+    activation, state = forwarded.activation, forwarded.forward_state
+    if state is None and not activation.skipped:
+        raise CheckpointError(
+            f"stage {core.parts.index}: batch {activation.batch} is in flight, and the weights "
+            "and buffers of its forward were not kept; build the trainer with resumable=True"
+        )
+    return {
+        "activation": vars(activation),
+        "differentiable": forwarded.differentiable,
+        "version": forwarded.version,
+        "past": vars(state) if state is not None else None,
+    }
+
+
 def _repeat_forward(core: StageCore, state: Tree) -> None:
     """Forward a batch in flight again, as it was forwarded before the checkpoint."""
     activation = Activation(**state["activation"])
     differentiable, version = state["differentiable"], state["version"]
     if activation.skipped:
-        core.in_flight.add(ForwardedBatch.skipped(activation, differentiable, version))
+        skipped = ForwardedBatch.skipped(activation, differentiable, version)
+        core.in_flight[activation.batch] = skipped
         return
     if core.checks.forward.edits_weights:
         core.linearizer.after_update()
     forward_state = ForwardState(**state["past"])
     if core.linearizer.inverts:  # nothing was kept
-        entry = (activation, None, NOT_KEPT, differentiable, version, forward_state)
-        core.in_flight.add(ForwardedBatch(*entry))
+        core.in_flight[activation.batch] = ForwardedBatch(
+            activation, None, NOT_KEPT, differentiable, version, forward_state
+        )
         return
     leaves = graph_leaves(activation)
     with core.contexts.computing(activation.batch, "forward"):
         output = core.linearizer.rebuild_output(core.parts.module, leaves, forward_state)
-    core.in_flight.add(
-        ForwardedBatch(activation, leaves, output, differentiable, version, forward_state)
+    core.in_flight[activation.batch] = ForwardedBatch(
+        activation, leaves, output, differentiable, version, forward_state
     )
 
 

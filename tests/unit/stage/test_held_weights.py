@@ -23,7 +23,7 @@ def test_a_stage_holds_as_many_versions_as_the_table_says(method, stages):
     most = [0] * stages
 
     def watch(event, stage):
-        graphs = {batch.version for batch in stage.in_flight}
+        graphs = {batch.version for batch in stage.in_flight.values()}
         versions = {*stage.core.weights._kept, *graphs, stage.updater.version}
         most[stage.index] = max(most[stage.index], len(versions))
 
@@ -108,7 +108,7 @@ def test_only_versions_of_batches_in_flight_are_kept(linearize):
     most = [0, 0, 0]
 
     def watch(event, stage):
-        versions = {batch.version for batch in stage.in_flight}
+        versions = {batch.version for batch in stage.in_flight.values()}
         if event.action.kind == "U" and stage.index < 2:
             assert set(stage.core.weights._kept) <= versions
             most[stage.index] = max(most[stage.index], len(stage.core.weights._kept))

@@ -78,7 +78,7 @@ def test_a_label_out_of_range_of_a_structure_is_told_too():
     assert "(a structure)" in str(run_into(trainer, batches, DataError))
 
 
-@pytest.mark.parametrize(("method", "kind"), [("fdg", "F"), ("fdg", "B"), ("dni", "T")])
+@pytest.mark.parametrize(("method", "kind"), [("fdg", "F"), ("dni", "T")])
 def test_an_action_without_its_packet_is_refused(method, kind):
     trainer, _ = watched(method, mlp(2))
     trainer.prepare(data(mlp, 1)[0][0])

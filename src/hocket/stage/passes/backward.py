@@ -39,7 +39,7 @@ def backward(core: StageCore, batch: int) -> Steps[ActionReport]:
         batch: Number of the batch.
 
     Raises:
-        PacketError: The batch was not forwarded, or its gradient has not come.
+        PacketError: Its gradient has not come.
         NonFiniteError: The loss or a gradient is NaN or infinite, and that is to stop the
             training.
         OptionError: The loss does not depend on the output.

@@ -51,7 +51,7 @@ def forward(core: StageCore, batch: int) -> ActionReport:
     forwarded = ForwardedBatch(activation, leaves, kept, differentiable, version, state)
     if core.linearizer.inverts:
         forwarded = forwarded.without_tensors(output)
-    core.in_flight.add(forwarded)
+    core.in_flight[batch] = forwarded
     return ActionReport(activation.epoch, version)
 
 

@@ -29,7 +29,8 @@ def skip_forward(
     """
     report = send_skipped(core, activation, fault)
     answered = expects_answer(core.parts.signal)
-    core.in_flight.add(ForwardedBatch.skipped(activation, (answered,), report.version))
+    skipped = ForwardedBatch.skipped(activation, (answered,), report.version)
+    core.in_flight[activation.batch] = skipped
     return report
 
 

@@ -256,7 +256,7 @@ class PastWeights(NewestWeights):
 
     def before_update(self) -> None:
         """Keep the weights that are about to change, if a batch in flight used them."""
-        used = {forwarded.version for forwarded in self._in_flight}
+        used = {forwarded.version for forwarded in self._in_flight.values()}
         self._kept = {version: kept for version, kept in self._kept.items() if version in used}
         if self.version in used:
             self._kept[self.version] = self._copies()
