@@ -20,7 +20,7 @@ from hocket.checkpoint.serialize import unpack
 from hocket.errors import CheckpointError
 from hocket.files import create_file, lock_file, open_regular_file, sync_path, unlock_file
 
-FORMAT = 7
+FORMAT = 8
 """Version of all that is in a checkpoint; tests/checkpoint_structure.txt rises with it."""
 MANIFEST = "manifest.json"
 MANIFEST_LIMIT = 2**26

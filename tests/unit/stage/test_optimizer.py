@@ -20,6 +20,7 @@ from hocket import Checkpoints, Trainer
 from hocket.checkpoint.directory import checkpoint_name
 from hocket.errors import CheckpointError, OptionError
 from hocket.methods import ADL, BP, DDG, FDG, FR, METHODS
+from hocket.remedies.remedy import StageRemedies, StageRemedy
 from hocket.stage.update.updater import Updater
 
 OPTIMIZERS = {
@@ -383,3 +384,40 @@ def test_a_first_update_in_a_later_epoch_does_not_warn():
     weight.grad = torch.ones(1)
     updater.accumulate()
     assert updater.update(epoch=2) == pytest.approx(0.1 / 4)
+
+
+def test_the_staleness_of_a_late_sum_counts_the_updates_that_were_done():
+    class Alone:
+        """The sum over one replica."""
+
+        def __init__(self, parameters):
+            (self.weight,) = parameters
+
+        def take(self):
+            taken, self.weight.grad = self.weight.grad, None
+            return taken
+
+        def put(self, sums):
+            self.weight.grad = sums
+
+    class Watcher(StageRemedy):
+        def after_backward(self, staleness):
+            seen.append(staleness)
+
+    seen = []
+    weight = nn.Parameter(torch.ones(2))
+    updater = Updater(
+        [weight],
+        sgd([weight]),
+        build_reduction=Alone,
+        replica_delay=1,
+        remedies=StageRemedies([Watcher()]),
+    )
+    for batch in range(5):
+        if batch not in (1, 4):  # the second is skipped; after the last, what is left is due
+            weight.grad = torch.ones(2)
+            updater.accumulate(updater.version)
+        epoch = updater.due_epoch(0 if batch < 4 else None)
+        if epoch is not None:
+            updater.update(epoch)
+    assert seen == [0, 0, 1]

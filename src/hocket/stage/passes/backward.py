@@ -91,7 +91,7 @@ def backward(core: StageCore, batch: int) -> Steps[ActionReport]:
     yield
     staleness = core.updater.version + core.updater.late_updates - forwarded.version
     then = core.weights.at_version(forwarded.version)
-    core.gradients = core.updater.accumulate(staleness, then)
+    core.gradients = core.updater.accumulate(forwarded.version, then)
     if roots.deferred is not None:
         core.deferred_targets[batch] = DeferredTarget(roots.deferred, activation, seen)
     core.epochs[batch] = activation.epoch

@@ -16,12 +16,13 @@ class LateBatch:
 
     Attributes:
         sums: Its sums, by bucket.
-        staleness: Updates between the forward of the batch and the update with its gradient.
+        version: Updates before the forward of the batch. How stale the gradient becomes is not
+            known yet, as updates before it may be skipped.
         then: Weights of the forward, if a remedy wants them.
     """
 
     sums: Sequence[BucketSum]
-    staleness: int
+    version: int
     then: Sequence[Tensor] | None
 
 
@@ -43,14 +44,14 @@ class LateSums:
         """Return the number of updates whose gradients wait."""
         return len(self._closed)
 
-    def add(self, staleness: int, then: Sequence[Tensor] | None) -> None:
+    def add(self, version: int, then: Sequence[Tensor] | None) -> None:
         """Begin to add up the gradients of a batch.
 
         Args:
-            staleness: Updates between its forward and the update with its gradient.
+            version: Updates before its forward.
             then: Weights of its forward, if a remedy wants them.
         """
-        self._open.append(LateBatch(self._reduction.take(), staleness, then))
+        self._open.append(LateBatch(self._reduction.take(), version, then))
 
     def close(self, epoch: int) -> bool:
         """Complete the group of an update; return True if an earlier one is due instead.
@@ -75,7 +76,7 @@ class LateSums:
                 "batches": [
                     {
                         "sums": self._reduction.state_of(batch.sums),
-                        "staleness": batch.staleness,
+                        "version": batch.version,
                         "then": None if batch.then is None else list(batch.then),
                     }
                     for batch in batches
@@ -92,7 +93,7 @@ class LateSums:
                 [
                     LateBatch(
                         self._reduction.from_state(batch["sums"]),
-                        batch["staleness"],
+                        batch["version"],
                         batch["then"],
                     )
                     for batch in group["batches"]

@@ -114,33 +114,35 @@ class Updater:
             self._sums = self._reduction.take()
 
     def accumulate(
-        self, staleness: int = 0, then: Sequence[Tensor] | None = None
+        self, version: int | None = None, then: Sequence[Tensor] | None = None
     ) -> list[Tensor | None]:
         """Move the gradients of one batch out of ``grad``, reduced over replicas.
 
         All replicas have called `begin_sums` before.
 
         Args:
-            staleness: Updates between the forward of the batch and the update with it.
+            version: Updates before the forward of the batch; None for all so far.
             then: Weights of the forward, if a remedy wants them and they have changed since.
 
         Returns:
             The gradient of each parameter, corrected and before it is clipped, of its shape;
             None if it has none. If it is reduced later, this replica's.
         """
+        version = self.version if version is None else version
         if self._late is None:
             if self._reduction is not None:
                 self._reduction.put(self._sums)
                 self._sums = ()
-            return self._add(staleness, then)
+            return self._add(version, then)
         if then is None and self.remedies.needs_forward_weights:  # they will have changed
             then = [weight.detach().clone() for weight in self.parameters]
-        self._late.add(staleness, then)
+        self._late.add(version, then)
         return self.accumulator.take()
 
-    def _add(self, staleness: int, then: Sequence[Tensor] | None) -> list[Tensor | None]:
+    def _add(self, version: int, then: Sequence[Tensor] | None) -> list[Tensor | None]:
         """Correct the gradients of one batch in ``grad``, and accumulate them."""
         if self.remedies:
+            staleness = self.version - version
             self.remedies.correct_gradient(then)
             if not self.remedies.takes(staleness):
                 return self.accumulator.take()
@@ -162,7 +164,7 @@ class Updater:
             epoch, batches = self._late.pop()
             for batch in batches:
                 self._reduction.put(batch.sums)
-                self._add(batch.staleness, batch.then)
+                self._add(batch.version, batch.then)
         return epoch if self.accumulator.count else None
 
     def update(self, epoch: int) -> float:
