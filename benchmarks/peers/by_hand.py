@@ -175,7 +175,7 @@ def step_by_hand(
         batch: Inputs (B, ...) and targets (B,), the same in each step.
     """
     modules: list[Any] = [copy.deepcopy(stage.module) for stage in stages]
-    if stages[0].signal.needs_gradient:
+    if stages[0].core.parts.signal.needs_gradient:
         return delayed_step(modules, build_optimizer, batch)
     heads = [copy.deepcopy(stage.signal_network) for stage in stages]
     return local_step(modules, heads, build_optimizer, batch)

@@ -1,6 +1,5 @@
 """Codecs by name."""
 
-import inspect
 from collections.abc import Callable, Mapping
 from functools import partial
 from types import MappingProxyType
@@ -11,7 +10,7 @@ from hocket.codecs.codec import Codec
 from hocket.codecs.stateless import Cast, Exact, Integers
 from hocket.codecs.vq import VQ
 from hocket.errors import OptionError, format_problems, unknown_name
-from hocket.options.hints import argument_hints, wrong_options
+from hocket.options.hints import wrong_arguments
 from hocket.options.named import Named
 
 CODECS: Mapping[str, Callable[..., Codec]] = MappingProxyType(
@@ -38,10 +37,7 @@ def parse_codec(text: str) -> Codec:
     if asked.name not in CODECS:
         raise OptionError(unknown_name("codec", asked.name, CODECS))
     build = CODECS[asked.name]
-    # The arguments of a partial are fixed by the codec's name, and are no options.
-    fixed = build.args if isinstance(build, partial) else ()
-    known = list(inspect.signature(build).parameters) if not fixed else []
-    if problems := wrong_options(asked.options, known, argument_hints(build)):
+    if problems := wrong_arguments(build, asked.options):
         raise OptionError(format_problems(f"cannot build codec {asked.name!r}", problems))
     return build(**asked.options)
 

@@ -18,7 +18,6 @@ class AsyncStage:
     Args:
         stage: The stage.
         draw: Port that draws from the buffer; None for the first stage, which is sent batches.
-        accumulate: Gradients per update.
         watchers: Called after every action.
 
     Attributes:
@@ -31,13 +30,12 @@ class AsyncStage:
         self,
         stage: Stage,
         draw: BufferToPrevious | None,
-        accumulate: int,
         watchers: Sequence[Watcher],
     ) -> None:
         self.stage = stage
         self.turns = self.data_epoch = 0
         self._draw = draw
-        self._accumulate = accumulate
+        self._accumulate = stage.core.setup.method.accumulate
         self._watchers = watchers
         self._accumulated = 0
         self._trained = 0  # turns in which the stage trained

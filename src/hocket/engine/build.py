@@ -35,20 +35,18 @@ from hocket.engine.stage_streams import StageStreams, on_streams
 from hocket.errors import HocketError, OptionError
 from hocket.methods.method import Replay
 from hocket.partition.parts.partial_module import PartialModule
-from hocket.partition.sequential import is_sequential, layers_in_order
 from hocket.restore import dry_run
 from hocket.signals import Objective
 from hocket.signals.signal import Signal, StageShapes, place_of_stage
 from hocket.stage.contexts import seeded_rng
 from hocket.stage.layers.compatibility import check_compatible
 from hocket.stage.layers.module_tensors import NetworkNames
-from hocket.stage.layers.reversible import inverts, require_invertible
+from hocket.stage.layers.reversible import inverts, layers_of, require_invertible
 from hocket.stage.parts import StageParts
 from hocket.stage.passes.back_propagate import load_backward
 from hocket.stage.setup import Setup
 from hocket.stage.stage import Stage
 from hocket.timeline import Recorder
-from hocket.transport import replay_buffer
 from hocket.transport.encoded import EncodedPort
 from hocket.transport.mailbox import Edge, NoNextStage, Source
 from hocket.transport.packet import Activation
@@ -62,7 +60,7 @@ from hocket.transport.processes.connection_ports import (
     Lookahead,
 )
 from hocket.transport.processes.reconnecting import DroppingPort, ReconnectingLink
-from hocket.transport.replay_buffer import ReplayBuffer
+from hocket.transport.replay_buffer import BufferToNext, BufferToPrevious, ReplayBuffer
 from hocket.transport.stats import SendStats
 from hocket.tree import Tree, copy_tensors
 
@@ -133,10 +131,8 @@ def build_signals(
         OptionError: An output is not what a signal needs.
     """
     # Forward the sample, to know the shapes on its way.
-    is_real = isinstance(sample, torch.Tensor) and sample.is_floating_point()
-    input_shape = tuple(sample.shape[1:]) if is_real else ()
     signals = [setup.method.signal] * (len(modules) - 1) + [Objective()]
-    shapes: list[tuple[int, ...]] = []
+    shapes: list[tuple[int, ...] | None] = []
     dtypes: list[torch.dtype] = []
     hidden: list[list[tuple[int, ...]]] = []
     value = sample
@@ -144,43 +140,44 @@ def build_signals(
     with dry_run(*modules, *networks_cut):  # a part repeats the forward of its whole network
         for k, module in enumerate(modules):
             # Layer by layer, if they are known: signals need the shapes between them.
-            value, layers = copy_tensors(value), [module]
-            if is_sequential(module) and module._modules:
-                layers = list(layers_in_order(module).values())
-            outputs = []
-            for layer in layers:
+            value, outputs = copy_tensors(value), []
+            for layer in layers_of(module):
                 value, has_weights = layer(value), next(layer.parameters(), None) is not None
                 if isinstance(value, torch.Tensor) and has_weights:
                     outputs.append(tuple(value.shape[1:]))
             hidden.append(outputs)
 
             # The shape that the stage sends on.
-            real = isinstance(value, torch.Tensor) and value.is_floating_point()
-            if k < len(modules) - 1 and signals[k].computes and not real:
+            shapes.append(shape := _real_shape(value))
+            if shape is None and k < len(modules) - 1 and signals[k].computes:
                 raise OptionError(
                     f"method {setup.method.name!r}: the output of stage {k} is not one tensor "
                     "of floating point numbers, which its signal needs; cut elsewhere, or "
                     "choose a method that waits for gradients"
                 )
-            shapes.append(tuple(value.shape[1:]) if real else ())
-            dtypes.append(value.dtype if real else torch.get_default_dtype())
+            dtypes.append(torch.get_default_dtype() if shape is None else value.dtype)
 
     # Build a network for each signal, from the shapes before and after it.
-    output_shape = shapes[-1] if real else None
     networks = []
     for k, signal in enumerate(signals):
         known = StageShapes(
-            shapes[k],
-            output_shape,
+            shapes[k] or (),
+            shapes[-1],
             later=tuple(chain.from_iterable(hidden[k + 1 :]))[:-1],
             before=max(sum(map(len, hidden[: k + 1])) - 1, 0),
             place=place_of_stage(k, len(modules)),
-            network_input=input_shape,
+            network_input=_real_shape(sample) or (),
         )
         with seeded_rng(setup.seed, k, 0, "signal", setup.device):
             network = signal.build_network(known)
         networks.append(network.to(dtypes[k]))
     return signals, networks
+
+
+def _real_shape(value: Tree) -> tuple[int, ...] | None:
+    """Return the shape of one sample of a tensor of real numbers; None for other values."""
+    is_real = isinstance(value, torch.Tensor) and value.is_floating_point()
+    return tuple(value.shape[1:]) if is_real else None
 
 
 SPARE_CAPACITY = 4
@@ -417,23 +414,18 @@ def build_distributed(parts: EngineParts, world: World) -> DistributedEngine:
     previous = connect(-1) if k > 0 else None
     following = connect(1) if k < count - 1 else None
 
-    # Packets that a checkpoint has to repeat, as they are taken in a later tick.
-    forward_delay = method.edge_delay(k)[0] if setup.resumable and following is not None else 0
-    backward_delay = (
-        method.edge_delay(k - 1)[1] if setup.resumable and previous is not None else 0
-    )
+    # Ports. A checkpoint has to repeat packets that are taken in a later tick.
+    to_previous: ToPrevious = source.port()
+    if previous is not None:
+        delay = method.edge_delay(k - 1)[1] if setup.resumable else 0
+        to_previous = ConnectionToPrevious(previous, lookahead, recorder, delay)
+    to_next: ToNext = NoNextStage()
+    if following is not None:
+        delay = method.edge_delay(k)[0] if setup.resumable else 0
+        to_next = ConnectionToNext(following, lookahead, recorder, delay)
 
     # The stage of this process.
-    stage_parts = parts.of_stage(
-        k,
-        ConnectionToPrevious(previous, lookahead, recorder, backward_delay)
-        if previous is not None
-        else source.port(),
-        ConnectionToNext(following, lookahead, recorder, forward_delay)
-        if following is not None
-        else NoNextStage(),
-        recorder=recorder,
-    )
+    stage_parts = parts.of_stage(k, to_previous, to_next, recorder=recorder)
     if world.replicas > 1:
         exchange = ProcessExchange(world, backends.gradient_group)
         stage_parts = _as_replica(stage_parts, world.replica, exchange, meet)
@@ -478,8 +470,8 @@ def build_async_simulation(parts: EngineParts) -> AsyncSimulation:
     # Buffers between the stages, from which each draws.
     source = Source()
     buffers = [ReplayBuffer(replay) for _ in parts.modules[1:]]
-    draws = [None, *map(replay_buffer.BufferToPrevious, buffers)]
-    to_next: list[ToNext] = [*map(replay_buffer.BufferToNext, buffers), NoNextStage()]
+    draws = [None, *map(BufferToPrevious, buffers)]
+    to_next: list[ToNext] = [*map(BufferToNext, buffers), NoNextStage()]
     stages = [
         build_stage(
             setup,
@@ -495,7 +487,7 @@ def build_async_simulation(parts: EngineParts) -> AsyncSimulation:
 
     # Each stage takes its turns when simulated time says so.
     async_stages = [
-        AsyncStage(stage, draw, setup.method.accumulate, parts.watchers)
+        AsyncStage(stage, draw, parts.watchers)
         for stage, draw in zip(stages, draws, strict=True)
     ]
     assert setup.stage_speeds is not None, "stages that run freely have some"
@@ -544,20 +536,19 @@ def build_async_process(parts: EngineParts, world: World) -> AsyncProcess:
     previous = link(-1, buffer.put) if buffer is not None else None
     following = link(1) if k < count - 1 else None
     source, recorder = Source(), Recorder(k, keep=setup.record_timeline)
-    draw = replay_buffer.BufferToPrevious(buffer) if buffer is not None else None
-    stage = build_stage(
-        setup,
-        parts.of_stage(
-            k,
-            draw or source.port(),
-            DroppingPort(following, recorder, send_stats)
-            if following is not None
-            else NoNextStage(),
-            recorder=recorder,
-            receive_stats=buffer.stats if buffer is not None else None,
-            send_stats=send_stats,
-        ),
+    draw = BufferToPrevious(buffer) if buffer is not None else None
+    to_next: ToNext = NoNextStage()
+    if following is not None:
+        to_next = DroppingPort(following, recorder, send_stats)
+    stage_parts = parts.of_stage(
+        k,
+        draw or source.port(),
+        to_next,
+        recorder=recorder,
+        receive_stats=buffer.stats if buffer is not None else None,
+        send_stats=send_stats,
     )
-    async_stage = AsyncStage(stage, draw, setup.method.accumulate, parts.watchers)
+    stage = build_stage(setup, stage_parts)
+    async_stage = AsyncStage(stage, draw, parts.watchers)
     speed = speeds[k] / max(speeds)
     return AsyncProcess(async_stage, source, buffer, previous, following, speed, world)

@@ -10,7 +10,7 @@ from hocket.distributed.world.world import World
 from hocket.engine.engine import Batch, LockstepEngine
 from hocket.engine.event import Event, Watcher, execute
 from hocket.engine.lookahead import BatchAnnouncer
-from hocket.engine.share import Share
+from hocket.engine.share import take_share
 from hocket.methods.method import Method
 from hocket.program.action import Tick
 from hocket.program.program import Program
@@ -87,12 +87,12 @@ class DistributedEngine(LockstepEngine):
             DataError: The batch has fewer inputs than there are replicas.
         """
         if self._previous is None:
-            share = Share(self._world.replica, self._world.replicas)
-            fraction, (inputs, targets) = share.of((inputs, targets), self.stages[0])
-            self._source.send(self.program.batch_count, epoch, inputs, targets, fraction)
+            batch, world = (inputs, targets), self._world
+            fraction, own = take_share(batch, world.replica, world.replicas, self.stages[0])
+            self._source.send(self.program.batch_count, epoch, *own, fraction)
 
-    def _execute(self, number: int, tick: Tick) -> list[Event]:
-        events = []
+    def _execute(self, tick: Tick) -> list[Event]:
+        events, number = [], self.program.tick_count - 1
         stage, failures = self.stages[0], self._world.failures
         self._lookahead.tick = number
         for action in tick:

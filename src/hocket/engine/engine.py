@@ -169,20 +169,15 @@ class LockstepEngine(Engine):
     def step(self, inputs: Tree, targets: Tree, epoch: int) -> list[Event]:
         """See the protocol."""
         self._send(inputs, targets, epoch)
-        events = []
-        for tick in enter(self.program):
-            events += self._execute(self.program.tick_count - 1, tick)
-        return events
+        return [event for tick in enter(self.program) for event in self._execute(tick)]
 
     def finish(self) -> list[Event]:
         """Complete every batch in flight, and what is under way between replicas."""
-        events = []
-        for tick in drain(self.program):
-            events += self._execute(self.program.tick_count - 1, tick)
+        events = [event for tick in drain(self.program) for event in self._execute(tick)]
         last = self.program.batch_count - 1
         for stage in self.stages:
             if late := [Action("U", stage.index, last)] * stage.updater.late_updates:
-                events += self._execute(self.program.tick_count - 1, tuple(late))
+                events += self._execute(tuple(late))
         stages, count = self.all_stages, len(self.stages)
         for number in range(count):
             in_turn([stage.end_exchange() for stage in stages[number::count]])
@@ -219,10 +214,5 @@ class LockstepEngine(Engine):
         """Send a batch to the first stage, if this process has it; see `step`."""
 
     @abstractmethod
-    def _execute(self, number: int, tick: Tick) -> list[Event]:
-        """Execute the actions of a tick.
-
-        Args:
-            number: Number of the tick.
-            tick: Its actions.
-        """
+    def _execute(self, tick: Tick) -> list[Event]:
+        """Execute the actions of a tick, which the program has counted already."""

@@ -11,7 +11,7 @@ from torch.optim import Optimizer
 
 from hocket.engine.engine import LockstepEngine
 from hocket.engine.event import Event, Watcher, add_place
-from hocket.engine.share import Share
+from hocket.engine.share import take_share
 from hocket.methods.method import Method
 from hocket.program.action import Action, Tick
 from hocket.program.program import Program
@@ -71,11 +71,11 @@ class ReplicatedEngine(LockstepEngine):
         self._follow_changes()
         count = len(self._replicas)
         for number, source in enumerate(self._sources):
-            fraction, own = Share(number, count).of((inputs, targets), self.stages[0])
+            fraction, own = take_share((inputs, targets), number, count, self.stages[0])
             source.send(self.program.batch_count, epoch, *own, fraction)
 
-    def _execute(self, number: int, tick: Tick) -> list[Event]:
-        events = []
+    def _execute(self, tick: Tick) -> list[Event]:
+        events, number = [], self.program.tick_count - 1
         for action in tick:
             stages = [stages[action.stage] for stages in self._replicas]
             reports = in_turn([_steps(stage, action, number) for stage in stages])

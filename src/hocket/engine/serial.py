@@ -65,7 +65,8 @@ class SerialEngine(LockstepEngine):
         if self._meter is not None:
             self._meter.enter(packet.batch, packet.values, packet.targets)
 
-    def _execute(self, number: int, tick: Tick) -> list[Event]:
+    def _execute(self, tick: Tick) -> list[Event]:
+        number = self.program.tick_count - 1
         stages, watchers = self.stages, self._watchers
         if self._meter is not None:
             self._meter.before(number, tick, flushed=self.program.flushed)

@@ -1,7 +1,5 @@
 """Part of each batch that one of several replicas trains on."""
 
-from typing import NamedTuple
-
 from hocket.engine.engine import Batch
 from hocket.errors import DataError
 from hocket.signals.losses import count_targets
@@ -9,68 +7,58 @@ from hocket.stage.stage import Stage
 from hocket.tree import Tree, count_samples, take_samples, tensors
 
 
-class Share(NamedTuple):
-    """Part of each batch that a replica trains on.
+def take_share(batch: Batch, replica: int, replicas: int, stage: Stage) -> tuple[float, Batch]:
+    """Return a replica's fraction of a batch, and that part of it.
 
-    Attributes:
+    The losses of the parts, weighted with their fractions, add up to the loss of the batch: the
+    fraction counts class indices that are not ignored, or else samples. Replicas that meet
+    rarely have whole losses, unless all their class indices are ignored.
+
+    Args:
+        batch: Inputs and targets, with tensors of shape (B, ...).
         replica: Number of the replica, from 0.
         replicas: Number of replicas.
+        stage: First stage of the replica.
+
+    Raises:
+        DataError: The batch has fewer samples than there are replicas, or its targets cannot
+            be divided.
     """
+    if replicas == 1:
+        return 1.0, batch
 
-    replica: int
-    replicas: int
-
-    def of(self, batch: Batch, stage: Stage) -> tuple[float, Batch]:
-        """Return this replica's fraction of a batch, and that part of it.
-
-        The losses of the parts, weighted with their fractions, add up to the loss of the batch:
-        the fraction counts class indices that are not ignored, or else samples. Replicas that
-        meet rarely have whole losses, unless all their class indices are ignored.
-
-        Args:
-            batch: Inputs and targets, with tensors of shape (B, ...).
-            stage: First stage of the replica.
-
-        Raises:
-            DataError: The batch has fewer samples than there are replicas, or its targets
-                cannot be divided.
-        """
-        replica, replicas = self
-        if replicas == 1:
-            return 1.0, batch
-
-        # The samples of this replica.
-        whole = count_samples(batch)
-        if whole < replicas:
-            raise DataError(
-                f"a batch of {whole} cannot be shared by {replicas} replicas; use larger "
-                "batches, or drop a short last one"
-            )
-        first, last = (whole * r // replicas for r in (replica, replica + 1))
-
-        # Inputs and targets of these samples.
-        inputs, targets = batch
-        is_tuple = type(targets) is tuple  # perhaps of each sample, as of zip(*samples)
-        own = take_samples(
-            (inputs, list(targets) if is_tuple else targets), slice(first, last), whole
+    # The samples of this replica.
+    whole = count_samples(batch)
+    if whole < replicas:
+        raise DataError(
+            f"a batch of {whole} cannot be shared by {replicas} replicas; use larger "
+            "batches, or drop a short last one"
         )
-        if is_tuple:
-            own = own[0], tuple(own[1])
-        if tensors(batch[1]) and _shapes(own[1]) == _shapes(batch[1]):
-            raise DataError(
-                f"replicas cannot divide the targets of a batch of {whole}: none of their "
-                f"tensors has that length, and no list that many entries: {_shapes(batch[1])}"
-            )
+    first, last = (whole * r // replicas for r in (replica, replica + 1))
 
-        # The fraction of the loss that they are.
-        fraction = (last - first) / whole
-        ignored = stage.ignored_target
-        counted, all_counted = (count_targets(each[1], ignored) for each in (own, batch))
-        if counted is not None and all_counted:
-            fraction = int(counted) / int(all_counted)
-        if stage.core.meetings is not None:
-            fraction = float(fraction > 0)
-        return fraction, own
+    # Inputs and targets of these samples.
+    inputs, targets = batch
+    is_tuple = type(targets) is tuple  # perhaps of each sample, as of zip(*samples)
+    own = take_samples(
+        (inputs, list(targets) if is_tuple else targets), slice(first, last), whole
+    )
+    if is_tuple:
+        own = own[0], tuple(own[1])
+    if tensors(batch[1]) and _shapes(own[1]) == _shapes(batch[1]):
+        raise DataError(
+            f"replicas cannot divide the targets of a batch of {whole}: none of their "
+            f"tensors has that length, and no list that many entries: {_shapes(batch[1])}"
+        )
+
+    # The fraction of the loss that they are.
+    fraction = (last - first) / whole
+    ignored = stage.ignored_target
+    counted, all_counted = (count_targets(each[1], ignored) for each in (own, batch))
+    if counted is not None and all_counted:
+        fraction = int(counted) / int(all_counted)
+    if stage.core.meetings is not None:
+        fraction = float(fraction > 0)
+    return fraction, own
 
 
 def _shapes(tree: Tree) -> list[tuple[int, ...]]:

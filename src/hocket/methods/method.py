@@ -221,7 +221,7 @@ class Method:
                 f"linearize='invert' with reach={signal.reach}: an inverted stage learns from "
                 "one gradient of its output; use another linearize, or no reach"
             )
-        if self.free_running and (signal.needs_gradient or signal.learns_from_gradient):
+        if self.free_running and signal.expects_answer:
             problems.append(
                 "replay draws batches from a buffer, but the signal needs an answer for each "
                 "batch; use a local loss"
@@ -287,7 +287,7 @@ class Method:
         [0, 1, 2]
         """
         signal = self.signal
-        if stage == 0 or not (signal.needs_gradient or signal.learns_from_gradient):
+        if stage == 0 or not signal.expects_answer:
             return 0
         if not signal.reach:
             return 1

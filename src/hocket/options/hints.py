@@ -37,6 +37,12 @@ def wrong_options(
     ]
 
 
+def wrong_arguments(function: Callable[..., Any], given: Mapping[str, Any]) -> list[str]:
+    """Return one problem for each argument that a function does not take like this."""
+    known = list(inspect.signature(function).parameters)
+    return wrong_options(given, known, argument_hints(function))
+
+
 def wrong_fields(value: Any) -> list[str]:
     """Return one problem for each field of a dataclass whose value is not of its type."""
     hints = typing.get_type_hints(type(value))

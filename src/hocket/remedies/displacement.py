@@ -7,7 +7,7 @@ gradient is zero, so that the steps become smaller.
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal, Protocol, TypeAlias, runtime_checkable
+from typing import Any, Literal, TypeAlias, cast
 
 import torch
 from torch import Tensor, nn
@@ -41,14 +41,6 @@ Displace: TypeAlias = Callable[[StepsAhead], Tensor]
 """Returns the displacement of a weight by the steps before it, of its shape."""
 
 
-@runtime_checkable
-class JoinedOptimizer(Protocol):
-    """Optimizer that leaves each of its groups to an optimizer of another class."""
-
-    def class_of(self, group: Mapping[str, Any]) -> type[Optimizer]:
-        """Return the class of the optimizer whose steps the weights of a group get."""
-
-
 def displacements_of(optimizer: Optimizer) -> list[Displace] | None:
     """Return the function for the weights of each group; None if one of them has none.
 
@@ -56,10 +48,11 @@ def displacements_of(optimizer: Optimizer) -> list[Displace] | None:
     """
     found = []
     for group in optimizer.param_groups:
-        kind = type(optimizer)
-        # A subclass that only inherits the method may have another step.
-        if isinstance(optimizer, JoinedOptimizer) and "class_of" in vars(kind):
-            kind = optimizer.class_of(group)
+        kind, joined = type(optimizer), cast(Any, optimizer)
+        # One that leaves its groups to others; a subclass that only inherits that may have
+        # another step.
+        if "class_of" in vars(kind):
+            kind = joined.class_of(group)
         displace = _DISPLACEMENTS.get(kind)
         if f"{kind.__module__}.{kind.__qualname__}" in LIONS:
             # Not variants in which a step depends on more than the moments.

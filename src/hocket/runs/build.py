@@ -27,7 +27,7 @@ from hocket.methods.simulated.delays import (
 from hocket.optim.factory import OptimizerFactory, SchedulerFactory
 from hocket.optim.muon import MuonAdamW, muon
 from hocket.optim.rotated_adam import RotatedAdam, rotated_adam
-from hocket.options.hints import argument_hints, wrong_options
+from hocket.options.hints import wrong_arguments, wrong_options
 from hocket.options.named import Named, parse_numbers
 from hocket.options.own_function import load_own
 from hocket.partition import Plan
@@ -80,11 +80,9 @@ def network_builder(config: RunConfig) -> Callable[[Data], nn.Module]:
     function = zoo.NETWORKS.get(named.name) or load_own(
         "network", named.name, list(zoo.NETWORKS), nn.Module
     )
-    if named.name in zoo.NETWORKS:
-        known = list(inspect.signature(function).parameters)
-        if problems := wrong_options(named.options, known, argument_hints(function)):
-            problem = f"cannot build network {named.name!r}"
-            raise OptionError(format_problems(problem, problems))
+    known = named.name in zoo.NETWORKS
+    if known and (problems := wrong_arguments(function, named.options)):
+        raise OptionError(format_problems(f"cannot build network {named.name!r}", problems))
 
     def build(data: Data) -> nn.Module:
         with torch.random.fork_rng(devices=[]):

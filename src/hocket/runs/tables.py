@@ -192,11 +192,7 @@ def _format_delays(method: Method) -> str:
         return "free"
     if method.edge_delays:
         return " ".join(f"{forward},{back}" for forward, back in method.edge_delays)
-    back = (
-        method.backward_delay
-        if method.signal.needs_gradient or method.signal.learns_from_gradient
-        else "-"
-    )
+    back = method.backward_delay if method.signal.expects_answer else "-"
     return f"{method.forward_delay},{back}"
 
 

@@ -118,7 +118,7 @@ class InfoPro(Signal):
             a * (1 - place) + b * place for a, b in zip(first, last, strict=True)
         )
         value = of_input * reconstruction + of_targets * head_loss
-        return BackwardRoots((value,), (None,), value.detach())
+        return BackwardRoots.of_loss(value)
 
     def predict(self, network: nn.Module, output: Tree) -> Tensor:
         """Return the head's prediction, (B, O) of O outputs."""

@@ -15,14 +15,9 @@ from hocket.signals.heads import (
     pyramid_depth,
     spread_evenly,
 )
-from hocket.signals.losses import Loss, compute_loss
+from hocket.signals.losses import compute_loss
 from hocket.signals.signal import BackwardRoots, Signal, SignalInput, StageShapes
 from hocket.tree import Tree
-
-
-def _loss_roots(loss: Loss, predictions: Tree, targets: Tree) -> BackwardRoots:
-    value = compute_loss(loss, predictions, targets)
-    return BackwardRoots((value,), (None,), value.detach())
 
 
 @dataclass(frozen=True)
@@ -31,7 +26,7 @@ class Objective(Signal):
 
     def backward_roots(self, network: nn.Module, inputs: SignalInput) -> BackwardRoots:
         """Return the loss of the output."""
-        return _loss_roots(inputs.loss, inputs.output, inputs.targets)
+        return BackwardRoots.of_loss(compute_loss(inputs.loss, inputs.output, inputs.targets))
 
 
 @dataclass(frozen=True)
@@ -112,7 +107,7 @@ class Local(Signal):
     def backward_roots(self, network: nn.Module, inputs: SignalInput) -> BackwardRoots:
         """Return the loss of the head's prediction."""
         prediction = self.predict(network, inputs.output)
-        return _loss_roots(inputs.loss, prediction, inputs.targets)
+        return BackwardRoots.of_loss(compute_loss(inputs.loss, prediction, inputs.targets))
 
     def predict(self, network: nn.Module, output: Tree) -> Tensor:
         """Return the head's prediction, of the shape of the network's output."""

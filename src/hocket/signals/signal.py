@@ -118,6 +118,11 @@ class BackwardRoots:
     deferred: DeferredLoss | None = None
     crossings: tuple[int, ...] = ()
 
+    @staticmethod
+    def of_loss(loss: Tensor) -> "BackwardRoots":
+        """Build the only root of a stage that learns from a loss alone, a scalar."""
+        return BackwardRoots((loss,), (None,), loss.detach())
+
     def by_crossings(self) -> Iterator[tuple["BackwardRoots", bool]]:
         """Yield the roots to differentiate together, the farthest first.
 
@@ -151,6 +156,11 @@ class Signal(ABC):
     reach = 0
 
     @property
+    def expects_answer(self) -> bool:
+        """True if a gradient or a target comes back for every output."""
+        return self.needs_gradient or self.learns_from_gradient
+
+    @property
     def needs_input(self) -> bool:
         """True if the error depends on the input of the network."""
         return False
@@ -174,8 +184,3 @@ class Signal(ABC):
     def predict(self, network: nn.Module, output: Tree) -> Tensor | None:
         """Return the prediction of the targets, (B, ...); None if the signal predicts none."""
         return None
-
-
-def expects_answer(signal: Signal) -> bool:
-    """Return True if a gradient or a target comes back for every output."""
-    return signal.needs_gradient or signal.learns_from_gradient

@@ -211,7 +211,7 @@ class Similarity(Signal):
         matching_loss = matching(inputs.output, inputs.targets)
         (head_loss,) = self.prediction.backward_roots(head, inputs).roots
         value = (1 - self.weight) * head_loss + self.weight * matching_loss
-        return BackwardRoots((value,), (None,), value.detach())
+        return BackwardRoots.of_loss(value)
 
     def predict(self, network: nn.Module, output: Tree) -> Tensor:
         """Return the head's prediction, (B, O) of O outputs."""

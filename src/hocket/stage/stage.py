@@ -53,8 +53,7 @@ class Stage:
         index: Number of the stage, from 0.
         is_last: True for the last stage of the network.
         module: Layers of the stage.
-        signal: Signal that its error comes from.
-        signal_network: Auxiliary network of that signal.
+        signal_network: Auxiliary network of the signal.
         updater: Updater of the layers, with their optimizer.
         signal_updater: Updater of a network that learns from targets.
         untrained: Weights that no optimizer has.
@@ -71,7 +70,6 @@ class Stage:
         self.index = parts.index
         self.is_last = parts.is_last
         self.module = parts.module
-        self.signal = parts.signal
         self.signal_network = parts.signal_network
         self.updater = core.updater
         self.signal_updater = core.signal_updater

@@ -121,7 +121,6 @@ class Source:
     def __init__(self, *, copies: bool = True) -> None:
         self._copies = copies
         self._edge = Edge("the source", "stage 0")
-        self._to_first_stage = self._edge.to_next()
 
     def port(self) -> MailboxPort[Gradient, Activation]:
         """Build the port of the first stage."""
@@ -152,7 +151,7 @@ class Source:
             targets=targets,
             share=share,
         )
-        self._to_first_stage.send(packet)
+        self._edge.activations.put(packet)
         return packet
 
 

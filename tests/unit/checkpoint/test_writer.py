@@ -5,7 +5,6 @@ import os
 import threading
 import time
 from dataclasses import replace
-from functools import partial
 from types import SimpleNamespace
 
 import pytest
@@ -13,8 +12,8 @@ import torch
 from torch.distributed import HashStore
 from torch.utils.data import DataLoader, TensorDataset
 
-from contract.small import data, different, mlp, sgd, stepped, values_of
-from hocket import Checkpoints, Trainer
+from contract.small import data, different, mlp, stepped, values_of
+from hocket import Checkpoints
 from hocket.checkpoint import writer
 from hocket.checkpoint.directory import (
     Manifest,
@@ -25,17 +24,12 @@ from hocket.checkpoint.directory import (
 from hocket.distributed.failures import phases
 from hocket.distributed.world.flags import StoreFlags
 from hocket.errors import CheckpointError, HocketError, OptionError
-from hocket.methods import FDG
-
-
-def build_trainer(method=None, **options):
-    options = {"resumable": True} | options
-    return Trainer(mlp(2), method=method or FDG(), optimizer=partial(sgd, lr=0.01), **options)
+from unit.training.test_resume import trainer_of
 
 
 def fit(folder, batches=4, epochs=1, trainer=None, on_epoch=None, **kind):
     """Train with checkpoints, and return the trainer."""
-    trainer, checkpoints = trainer or build_trainer(), Checkpoints(folder, **kind)
+    trainer, checkpoints = trainer or trainer_of(mlp(2)), Checkpoints(folder, **kind)
     options = {"checkpoints": checkpoints, "on_epoch": on_epoch, "progress": False}
     trainer.fit(data(mlp, batches), epochs=epochs, **options)
     return trainer
@@ -69,14 +63,14 @@ def test_invalid_options_are_refused(wrong, message, tmp_path):
 
 
 def test_a_trainer_that_is_not_resumable_writes_none(tmp_path):
-    trainer = build_trainer(resumable=False)
+    trainer = trainer_of(mlp(2), resumable=False)
     with pytest.raises(OptionError, match="build the trainer with resumable=True"):
         trainer.save(tmp_path)
     stepped(trainer, data(mlp, 2))
     with pytest.raises(CheckpointError, match=r"stage 0: batch 0 is in flight.*not kept"):
         trainer.stages[0].state_dict()
     with pytest.raises(HocketError, match="nothing to save before the first batch"):
-        build_trainer().save(tmp_path)
+        trainer_of(mlp(2)).save(tmp_path)
 
 
 @pytest.fixture
@@ -99,7 +93,7 @@ def test_on_a_full_disk_the_training_goes_on_with_the_checkpoint_before_or_stops
     with pytest.warns(UserWarning, match=said):
         trainer = fit(tmp_path, every=2)
     assert names(tmp_path) == [checkpoint_name(2, 0)]  # and nothing that would fill the disk
-    other = build_trainer()
+    other = trainer_of(mlp(2))
     other.fit(data(mlp, 4), epochs=1, progress=False)
     assert not different(values_of(trainer), values_of(other))
     with pytest.raises(CheckpointError, match=said):
@@ -152,7 +146,7 @@ def test_no_error_of_the_thread_that_writes_is_lost(tmp_path, monkeypatch, name,
     def refuse(*_):
         raise error
 
-    trainer = build_trainer()
+    trainer = trainer_of(mlp(2))
     trainer.step(*data(mlp, 1)[0])
     monkeypatch.setattr(writer, name, refuse)
     with pytest.raises(CheckpointError, match=said):
@@ -169,7 +163,7 @@ class WaitingWorld:
 
     def __init__(self, rank=0, store=None):
         self.is_main = rank == 0
-        failures = SimpleNamespace(timeout_s=60)
+        failures = SimpleNamespace(limits=SimpleNamespace(timeout_s=60))
         self.flags = StoreFlags(store or HashStore(), rank, 2, failures)
 
     def gather(self, value, purpose=""):
@@ -258,7 +252,7 @@ def test_the_state_is_that_of_its_tick_however_slow_the_disk(tmp_path, monkeypat
         may_write.wait(20)
         return original(*args)
 
-    trainer, batches = build_trainer(), data(mlp, 6)
+    trainer, batches = trainer_of(mlp(2)), data(mlp, 6)
     monkeypatch.setattr(writer, "write_file", write)
 
     class Slow(list):
@@ -270,7 +264,7 @@ def test_the_state_is_that_of_its_tick_however_slow_the_disk(tmp_path, monkeypat
 
     checkpoints = Checkpoints(tmp_path / "slow", every=4)
     trainer.fit(Slow(batches), epochs=1, progress=False, checkpoints=checkpoints)
-    resumed = build_trainer()
+    resumed = trainer_of(mlp(2))
     resumed.resume(tmp_path / "slow" / checkpoint_name(4, 0))
     resumed.fit(batches, epochs=1, progress=False)
     assert not different(values_of(resumed), values_of(trainer))
@@ -280,7 +274,7 @@ def test_a_training_that_returns_to_an_earlier_checkpoint_keeps_its_own(tmp_path
     fit(tmp_path, 9, every=4, keep=3)
     before = names(tmp_path)
     assert before == [checkpoint_name(4, 0), checkpoint_name(8, 0), checkpoint_name(11, 1)]
-    trainer = build_trainer()
+    trainer = trainer_of(mlp(2))
     trainer.resume(tmp_path / before[0])
     with pytest.warns(UserWarning, match=r"after .*000006-.* they are set aside as 'aside-1-"):
         fit(tmp_path, 9, trainer=trainer, every=3, keep=3)
@@ -303,7 +297,7 @@ def test_a_training_that_was_not_resumed_leaves_the_checkpoints_of_another(tmp_p
         fit(folder, epochs=1)
     assert sorted(os.listdir(folder)) == kept
     fit(folder, trainer=trainer)
-    resumed = build_trainer()
+    resumed = trainer_of(mlp(2))
     resumed.resume(folder)
     fit(folder, epochs=3, trainer=resumed)
     assert len(os.listdir(folder)) == 3
@@ -316,7 +310,7 @@ def test_a_folder_is_that_of_one_fit_at_a_time(tmp_path):
         with pytest.raises(CheckpointError, match=said):
             fit(tmp_path, epochs=1)
         fit(tmp_path / "own", epochs=1)
-    trainer = build_trainer()
+    trainer = trainer_of(mlp(2))
     with pytest.raises(CheckpointError, match="is the folder of a fit that is under way"):
         fit(tmp_path, trainer=trainer, on_epoch=lambda result: trainer.save(tmp_path))
 
@@ -324,7 +318,7 @@ def test_a_folder_is_that_of_one_fit_at_a_time(tmp_path):
 def test_workers_of_a_loader_do_not_hold_the_folder(tmp_path):
     examples = TensorDataset(torch.randn(12, 5).double(), torch.zeros(12).long())
     loader = DataLoader(examples, batch_size=4, num_workers=1, persistent_workers=True)
-    trainer = build_trainer()
+    trainer = trainer_of(mlp(2))
     for _ in range(2):
         trainer.fit(loader, epochs=1, checkpoints=Checkpoints(tmp_path), progress=False)
     trainer.save(tmp_path)
@@ -349,7 +343,7 @@ def test_a_folder_that_was_refused_is_no_folder_of_ones_own(tmp_path):
 def test_a_fit_that_was_refused_goes_on_from_the_checkpoint_when_it_is_corrected(tmp_path):
     fit(tmp_path / "first", epochs=2)
     fit(tmp_path / "other", epochs=1)
-    trainer, batches = build_trainer(), data(mlp, 4)
+    trainer, batches = trainer_of(mlp(2)), data(mlp, 4)
     trainer.resume(tmp_path / "first")
     for options, error in (
         ({"checkpoints": Checkpoints(tmp_path / "other")}, CheckpointError),

@@ -11,12 +11,12 @@ from unittest.mock import Mock
 import pytest
 from torch.distributed import HashStore
 
+from contract.processes import wait_until
 from hocket.distributed.failures import detector as failures
 from hocket.distributed.failures import first_failure, store_client
 from hocket.distributed.failures.detector import (
     STATUS_REQUEST_KEY,
     FailureDetector,
-    finish_operation,
 )
 from hocket.distributed.failures.first_failure import FAILURE_KEY
 from hocket.distributed.failures.phases import Phase, RunningClock, Status, TimeLimits
@@ -118,8 +118,7 @@ def test_a_failure_ends_every_wait_soon_also_one_at_a_barrier(detectors):
         waiting = [pool.submit(barriers_of(detectors[n]).wait_for_all) for n in (0, 2)]
         detectors[1].record.report(build_error("mine"))
         for detector in detectors:
-            while detector.record.known is None:
-                time.sleep(0.01)
+            wait_until(lambda record=detector.record: record.known is not None)
             with pytest.raises(PeerFailedError, match="stage 1 failed: ValueError: mine"):
                 detector.raise_if_failed()
     for each in waiting:
@@ -343,7 +342,7 @@ def test_an_operation_that_fails_ends_the_wait_with_its_own_error(detectors, wai
         pytest.raises(RuntimeError, match="connection reset by peer"),
         detectors[0].waiting_for("waiting", [1], "it") as wait,
     ):
-        finish_operation(wait, operation)
+        wait.finish(operation)
 
 
 def test_a_wait_may_have_a_limit_of_its_own(detectors):
@@ -419,8 +418,7 @@ def test_a_store_that_answers_late_is_asked_again(slow, pair):
     with ThreadPoolExecutor(1) as pool:
         slow.answers.clear()
         waiting = pool.submit(barriers_of(detector).wait_for_all)
-        while detector.store.reachable:
-            time.sleep(0.01)
+        wait_until(lambda: not detector.store.reachable)
         slow.answers.set()
         barriers_of(other).wait_for_all()
         waiting.result()
@@ -436,8 +434,8 @@ def test_nobody_is_blamed_for_a_store_that_is_slow_for_a_moment(slow, pair):
         slow.answers.clear()
         assert detector.examine(waiting, "gradient 3 from stage 1", 60.0) > 0
         slow.answers.set()
-        while detector.examine(waiting, "gradient 3 from stage 1", 60.0) < 1:
-            time.sleep(0.01)  # the store still owes an answer
+        # The store still owes an answer.
+        wait_until(lambda: detector.examine(waiting, "gradient 3 from stage 1", 60.0) >= 1)
     assert silent == []
 
 

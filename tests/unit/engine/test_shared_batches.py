@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from hocket.engine.lookahead import BatchAnnouncer
-from hocket.engine.share import Share
+from hocket.engine.share import take_share
 from hocket.errors import DataError
 from hocket.transport.processes.connection_ports import Lookahead
 from hocket.tree import tensors
@@ -22,7 +22,7 @@ def shares(inputs, targets, replicas=2):
     found = []
     for replica in range(replicas):
         stage = SimpleNamespace(ignored_target=-100, core=SimpleNamespace(meetings=None))
-        found.append(Share(replica, replicas).of((inputs, targets), stage))
+        found.append(take_share((inputs, targets), replica, replicas, stage))
     return found
 
 

@@ -16,7 +16,6 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, contextmanager, suppress
 from datetime import timedelta
-from functools import partial
 from typing import Any, TypeAlias, TypeVar
 
 from torch.distributed.distributed_c10d import Store
@@ -114,11 +113,6 @@ class FailureDetector:
         return self.names[self._rank]
 
     @property
-    def timeout_s(self) -> float:
-        """Seconds that an action of a process may keep another one waiting."""
-        return self.limits.timeout_s
-
-    @property
     def running_s(self) -> float:
         """Seconds for which this process has run; they stand still while it is suspended."""
         return self._clock.seconds
@@ -193,7 +187,7 @@ class FailureDetector:
         try:
             with self._during(status):
                 wait = Wait(self, status, awaited, self.operations if common else 0)
-                yield partial(finish_operation, wait)
+                yield wait.finish
         except HocketError:
             raise
         except RuntimeError as error:
@@ -413,7 +407,7 @@ class Wait:
     def restart(self) -> None:
         """Begin again, as the process waited for is known to be starting."""
         self._start_s = self._failures.running_s
-        self._due_s = self._start_s + self._failures.timeout_s
+        self._due_s = self._start_s + self._failures.limits.timeout_s
 
     def look(self, most_s: float = math.inf) -> None:
         """Do nothing while the wait may go on; to be called at least every ``slice_s``.
@@ -459,22 +453,21 @@ class Wait:
                 return attempt(self._failures.slice_s)
             self.look()
 
+    def finish(self, operation: Operation) -> None:
+        """Wait until an operation is done, as long as no process hangs.
 
-def finish_operation(wait: Wait, operation: Operation) -> None:
-    """Wait until an operation is done, as long as no process hangs.
+        Raises:
+            RuntimeError: A connection is lost.
+        """
 
-    Raises:
-        RuntimeError: A connection is lost.
-    """
+        def attempt(seconds: float) -> None:
+            limit = timedelta(seconds=seconds)
+            try:
+                operation.wait(limit)
+            except RuntimeError:
+                if not operation.is_completed():
+                    raise TimeoutError from None
+                # It has failed, or was completed just after the time had run out.
+                operation.wait(limit)
 
-    def attempt(seconds: float) -> None:
-        limit = timedelta(seconds=seconds)
-        try:
-            operation.wait(limit)
-        except RuntimeError:
-            if not operation.is_completed():
-                raise TimeoutError from None
-            # It has failed, or was completed just after the time had run out.
-            operation.wait(limit)
-
-    wait.until(attempt)
+        self.until(attempt)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from hocket.errors import OptionError, format_problems, unknown_name
-from hocket.options.hints import argument_hints, wrong_fields, wrong_options
+from hocket.options.hints import wrong_arguments, wrong_fields
 from hocket.options.named import Named
 from hocket.options.ranges import Range, out_of_range
 
@@ -113,7 +113,7 @@ def as_meet(text: str | None) -> Meet | None:
     asked = Named.parse(text)
     if asked.name not in MEETINGS:
         raise OptionError(unknown_name("meeting", asked.name, MEETINGS))
-    hints = argument_hints(build := MEETINGS[asked.name])
-    if problems := wrong_options(asked.options, [n for n in hints if n != "return"], hints):
+    build = MEETINGS[asked.name]
+    if problems := wrong_arguments(build, asked.options):
         raise OptionError(format_problems(f"replicas cannot meet by {asked.name!r}", problems))
     return build(**asked.options)

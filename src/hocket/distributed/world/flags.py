@@ -60,9 +60,9 @@ class StoreFlags:
         # Time-outs are counted, not timed: this process may itself have been stopped.
         self._timeouts = self._timeouts + 1 if thread.is_alive() else 0
         failures, silent_s = self._failures, self._timeouts * STORE_TIMEOUT_S
-        if failures is not None and silent_s >= failures.timeout_s:
+        if failures is not None and silent_s >= failures.limits.timeout_s:
             raise failures.timed_out(
-                failures.timeout_s,
+                failures.limits.timeout_s,
                 "an answer of the store that all processes share: a process may have been "
                 "killed while it wrote there",
                 "timeout_s",

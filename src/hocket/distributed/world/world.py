@@ -210,7 +210,7 @@ class World(Collectives):
             self.failures.announce_exit()
             for link in self._links:
                 link.begin_close()
-            end_s = time.monotonic() + self.failures.timeout_s
+            end_s = time.monotonic() + self.failures.limits.timeout_s
             quiet = [link.finish_close(end_s - time.monotonic()) for link in self._links]
             if all(quiet) and not self.open_operations and self._groups is not None:
                 _left_groups.append(self._groups)

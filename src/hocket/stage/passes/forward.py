@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from functools import partial
 from typing import NamedTuple
 
-from hocket.signals.signal import expects_answer
 from hocket.stage.core import StageCore
 from hocket.stage.in_flight import ForwardedBatch
 from hocket.stage.late_gradients.linearizer import KeptOutput
@@ -108,7 +107,7 @@ def _compute(core: StageCore, batch: int, leaves: Tree) -> _Computed:
         return _Computed(fault, leaves, state, output, kept, (), ())
 
     # Find out for which tensors a gradient is to come back.
-    expects = expects_answer(core.parts.signal)
+    expects = core.parts.signal.expects_answer
     tables = find_tables(outputs, find_flow)
     differentiable = tuple(
         [

@@ -6,7 +6,6 @@ neighbour waits for comes.
 
 from dataclasses import replace
 
-from hocket.signals.signal import expects_answer
 from hocket.stage.core import StageCore
 from hocket.stage.in_flight import DeferredTarget, ForwardedBatch
 from hocket.stage.report import ActionReport
@@ -28,7 +27,7 @@ def skip_forward(
         NonFiniteError: The fault is to stop the training, or outlives the batch.
     """
     report = send_skipped(core, activation, fault)
-    answered = expects_answer(core.parts.signal)
+    answered = core.parts.signal.expects_answer
     skipped = ForwardedBatch.skipped(activation, (answered,), report.version)
     core.in_flight[activation.batch] = skipped
     return report
@@ -46,7 +45,7 @@ def send_skipped(core: StageCore, activation: Activation, fault: str | None) -> 
         NonFiniteError: The fault is to stop the training, or outlives the batch.
     """
     core.checks.layers.require_skippable(fault)
-    empty, answered = activation.without_values(), expects_answer(core.parts.signal)
+    empty, answered = activation.without_values(), core.parts.signal.expects_answer
     core.parts.to_next.send(replace(empty, differentiable=(answered,)))
     return ActionReport(activation.epoch, core.updater.version, skipped=True, fault=fault)
 

@@ -29,12 +29,10 @@ class NewestWeights:
         in_flight: Batches in flight at the stage.
 
     Attributes:
-        replaces: True if some action is done with other weights than the newest.
         stand_in: What forwards see instead of the newest weights, for messages; empty if they
             see these.
     """
 
-    replaces = False
     stand_in = ""
 
     def __init__(self, updater: Updater, linearizer: Linearizer, in_flight: InFlight) -> None:
@@ -125,8 +123,6 @@ class HeldWeights(NewestWeights):
         held_back: The most updates by which a forward is older than the newest weights.
     """
 
-    replaces = True
-
     def __init__(
         self,
         updater: Updater,
@@ -209,8 +205,6 @@ class CorrectedWeights(NewestWeights):
     The weights are the same parameters in the same memory meanwhile, and autograd counts no
     new version of them. Versions of batches in flight tell how late their backwards are.
     """
-
-    replaces = True
 
     def at(self, action: Action) -> AbstractContextManager[None]:
         """Return a context in which the weights of an action are in place; see the base."""

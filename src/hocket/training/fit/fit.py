@@ -231,8 +231,7 @@ class Fit(ABC):
     def end_epoch(self) -> bool:
         """End an epoch, at the end of the data; return False to stop at once."""
 
-    @abstractmethod
-    def finish(self) -> None:
+    def finish(self) -> None:  # noqa: B027 (nothing to do where epochs end for all at once)
         """Bring the results of all processes together, after the last epoch."""
 
     def _evaluate_within_epoch(self) -> None:
@@ -310,13 +309,12 @@ class Fit(ABC):
         )
 
     def _set_goal(self) -> None:
-        """Tell the engine how many epochs to train for, as soon as it is built.
+        """Tell the engine how many epochs to train for, as soon as it is built, and check that.
 
         Raises:
             OptionError: A scheduler follows the validation loss, and there is none.
         """
         session, request = self.session, self.request
-        # Set the goal.
         budget, accumulate = request.budget, session.setup.method.accumulate
         epochs = budget.passes(request.length, accumulate)
         session.engine.set_goal(
@@ -330,27 +328,29 @@ class Fit(ABC):
             )
         batches = budget.batches(epochs, request.length, accumulate)
         if session.world.is_main and batches is not None:
-            setup, stages = session.setup, session.engine.stages
-            # Warn of a warm-up without an end.
-            updates = batches // accumulate
-            end = stages[0].updater.version + updates
-            if 0 < end <= setup.warmup_updates:
-                warn(
-                    f"warmup_updates is {setup.warmup_updates}, and this fit ends after {end} "
-                    "updates, before the learning rate has risen; give fewer"
-                )
-            # Warn of epochs in a schedule of updates; many more steps are one cut short.
-            steps = max(_count_steps(stage.updater.scheduler) for stage in stages)
-            unsuited = 2 * epochs < updates <= steps <= updates + max(1, updates // 10)
-            if setup.scheduler_unit == "epoch" and unsuited:
-                warn(
-                    f"the scheduler counts epochs, of which there are {epochs}, and its "
-                    f"schedule has {steps} steps, so the learning rate hardly changes; give "
-                    "scheduler_unit='update', or a schedule of as many steps as epochs",
-                )
+            self._warn_of_schedules(epochs, batches // accumulate)
         # Leave a checkpoint for a process that is killed before the first one is due.
         if session.detached and not request.resumed:
             self.save(None)
+
+    def _warn_of_schedules(self, epochs: int, updates: int) -> None:
+        """Warn of a warm-up that does not end, and of epochs in a schedule of updates."""
+        setup, stages = self.session.setup, self.session.engine.stages
+        end = stages[0].updater.version + updates
+        if 0 < end <= setup.warmup_updates:
+            warn(
+                f"warmup_updates is {setup.warmup_updates}, and this fit ends after {end} "
+                "updates, before the learning rate has risen; give fewer"
+            )
+        # A schedule of many more steps is one cut short.
+        steps = max(_count_steps(stage.updater.scheduler) for stage in stages)
+        unsuited = 2 * epochs < updates <= steps <= updates + max(1, updates // 10)
+        if setup.scheduler_unit == "epoch" and unsuited:
+            warn(
+                f"the scheduler counts epochs, of which there are {epochs}, and its "
+                f"schedule has {steps} steps, so the learning rate hardly changes; give "
+                "scheduler_unit='update', or a schedule of as many steps as epochs",
+            )
 
 
 class CommonEpochs(Fit):
@@ -396,9 +396,6 @@ class CommonEpochs(Fit):
         self.tell_of_epoch(epoch)
         self.save(None)
         return True
-
-    def finish(self) -> None:
-        """Do nothing: every epoch has ended for all."""
 
 
 class OwnEpochs(Fit):

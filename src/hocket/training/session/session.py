@@ -67,7 +67,6 @@ class Session:
         training_mode: Training mode of the network.
         sample: Inputs that the network was cut with: a small part of the first batch, or all.
         checkpoint_folders: Folders that have checkpoints of this training.
-        prepared: True while the engine has stages.
         closed: True once the session has left its world.
 
     Raises:
@@ -99,7 +98,7 @@ class Session:
         self.splitter = BatchSplitter(network, split_batch)
         self.upload = Upload(setup.device, channels_last=setup.channels_last)
         self.checkpoint_folders: set[Path] = set()
-        self.prepared, self.closed, self.sample = False, False, None
+        self.closed, self.sample = False, None
         # Refuse what PyTorch has already.
         exchanges_rarely = setup.meet or setup.replica_delay
         if setup.replicas > 1 and self.cut.count == 1 and not exchanges_rarely:
@@ -123,6 +122,11 @@ class Session:
             )
         # The engine comes with the first batch.
         self.ticks = self._ticks_of(UnbuiltEngine())
+
+    @property
+    def prepared(self) -> bool:
+        """True while the engine has stages."""
+        return bool(self.engine.stages)
 
     @property
     def engine(self) -> Engine:
@@ -157,7 +161,6 @@ class Session:
             with self.reporting_failures(), building, preserve_rng([self.setup.device]):
                 engine, self.sample = self._open(inputs, whole, resumes)
             self.ticks = self._ticks_of(engine)
-            self.prepared = True
 
     def _open(self, inputs: Tree, whole: bool, resumes: bool) -> tuple[Engine, Tree]:
         """Cut the network; return the engine, and the inputs that it was cut with.
@@ -236,7 +239,7 @@ class Session:
             self.world.report_failure(error)
             self.world.close_in_background()
         # Forget the stages, and undo what was done to the network.
-        self.prepared, self.sample = False, None
+        self.sample = None
         self.ticks = self._ticks_of(UnbuiltEngine())
         self._watchers.clear()
         self._meter = None

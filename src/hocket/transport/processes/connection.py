@@ -95,7 +95,7 @@ class Connection:
         self._reader = MessageReader(route, backend)
 
         # What arrives waits in an inbox; an outbox waits for what is sent.
-        self._inbox: Inbox[Message] = Inbox(route, capacity)
+        self._inbox: Inbox = Inbox(route, capacity)
         self._outbox = Outbox(f"hocket-to-{rank}", IN_FLIGHT)
         self._thread = threading.Thread(
             target=self._receive_loop, name=f"hocket-from-{rank}", daemon=True

@@ -1,89 +1,89 @@
 """Inbox: messages that have arrived from another process and wait to be taken."""
 
 import threading
-from typing import Generic, TypeAlias, TypeVar
+from typing import TypeAlias
 
 from hocket.errors import TransitError
+from hocket.transport.processes.message import Message
 
-P = TypeVar("P")
 PacketKey: TypeAlias = tuple[str, int]
-"""Kind of a packet, and its number among packets of that kind."""
+"""Kind of a message, and its number among messages of that kind."""
 
 
-class Inbox(Generic[P]):
-    """Buffer for a few packets, filled by one thread and emptied by another.
+class Inbox:
+    """Buffer for a few messages, filled by one thread and emptied by another.
 
     Args:
         name: Name of the inbox in error messages.
-        capacity: Number of packets that may wait; a thread that adds one more blocks.
+        capacity: Number of messages that may wait; a thread that adds one more blocks.
     """
 
     def __init__(self, name: str, capacity: int) -> None:
         self._name = name
         self._capacity = capacity
-        self._packets: dict[PacketKey, P] = {}
+        self._messages: dict[PacketKey, Message] = {}
         self._error: Exception | None = None
         self._closed = False
         self._changed = threading.Condition()
 
-    def put(self, key: PacketKey, packet: P) -> None:
-        """Add a packet, once there is room; packets of a kind must be added in ascending order.
+    def put(self, key: PacketKey, message: Message) -> None:
+        """Add a message, once there is room; those of a kind must be added in ascending order.
 
         Raises:
-            TransitError: A packet with this key is there already.
+            TransitError: A message with this key is there already.
         """
         with self._changed:
-            if key in self._packets:
+            if key in self._messages:
                 raise TransitError(f"{self._name}: {_describe(key)} arrived twice")
-            self._changed.wait_for(lambda: self._closed or len(self._packets) < self._capacity)
+            self._changed.wait_for(lambda: self._closed or len(self._messages) < self._capacity)
             if not self._closed:
-                self._packets[key] = packet
+                self._messages[key] = message
             self._changed.notify_all()
 
     def close(self) -> None:
-        """Drop all packets, and those that come later, so that no thread waits for room."""
+        """Drop all messages, and those that come later, so that no thread waits for room."""
         with self._changed:
-            self._packets.clear()
+            self._messages.clear()
             self._closed = True
             self._changed.notify_all()
 
     def fail(self, error: Exception) -> None:
-        """Raise this error in all calls of ``take`` that find no packet, now and later."""
+        """Raise this error in all calls of ``take`` that find no message, now and later."""
         with self._changed:
             self._error = error
             self._changed.notify_all()
 
-    def take(self, key: PacketKey, timeout_s: float) -> P:
-        """Wait for the packet with this key, remove it and return it.
+    def take(self, key: PacketKey, timeout_s: float) -> Message:
+        """Wait for the message with this key, remove it and return it.
 
         Raises:
-            TransitError: Other packets came in its place.
+            TransitError: Other messages came in its place.
             TimeoutError: It did not come in time.
             Exception: The error given to ``fail``.
         """
         with self._changed:
             self._changed.wait_for(
-                lambda: key in self._packets or self._error or self._cannot_arrive(key),
+                lambda: key in self._messages or self._error or self._cannot_arrive(key),
                 timeout_s,
             )
-            if key in self._packets:
-                packet = self._packets.pop(key)
+            if key in self._messages:
+                message = self._messages.pop(key)
                 self._changed.notify_all()
-                return packet
+                return message
             if self._error is not None:
                 raise self._error
             if self._cannot_arrive(key):
-                waiting = ", ".join(map(_describe, self._packets))
+                waiting = ", ".join(map(_describe, self._messages))
                 raise TransitError(
                     f"{self._name}: {_describe(key)} was expected; in its place came {waiting}"
                 )
             raise TimeoutError
 
     def _cannot_arrive(self, key: PacketKey) -> bool:
-        """Return True if a later packet of the kind has arrived, or the inbox is full."""
+        """Return True if a later message of the kind has arrived, or the inbox is full."""
         kind, number = key
-        later = any(k == kind and n > number for k, n in self._packets)
-        return later or len(self._packets) >= self._capacity
+        later = any(k == kind and n > number for k, n in self._messages)
+        return later or len(self._messages) >= self._capacity
 
 
 def _describe(key: PacketKey) -> str:
