@@ -4,6 +4,7 @@ import errno
 import json
 import os
 from contextlib import nullcontext, suppress
+from unittest.mock import Mock
 
 import pytest
 
@@ -28,10 +29,8 @@ def test_the_old_content_is_there_until_the_end_and_after_an_error(tmp_path, mon
         raise ZeroDivisionError
     assert file.read_text() == "old"
 
-    def full(number):
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    monkeypatch.setattr(os, "fsync", full)
+    full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    monkeypatch.setattr(os, "fsync", Mock(side_effect=full))
     with pytest.raises(OSError, match="No space left"):
         write_text_atomically(file, "new")
     assert file.read_text() == "old"

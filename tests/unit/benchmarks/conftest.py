@@ -24,5 +24,4 @@ def row_server():
 @pytest.fixture
 def studies_here(monkeypatch):
     """Run the trainings of studies in this process, and draw nothing of them."""
-    run_here(monkeypatch)
-    monkeypatch.setattr("hocket_lab.studies.sweep.draw_curves", lambda _, file: file.touch())
+    run_here(monkeypatch, draw=False)

@@ -17,7 +17,7 @@ from benchmarks.report.render import (
     stale_excerpts,
 )
 from hocket.errors import DataError
-from unit.lab.studies.in_process import pretend_runs, run_here
+from unit.lab.studies.in_process import TINY, pretend_runs, run_here
 
 KEPT = Path(__file__).parents[3] / "records"
 
@@ -134,15 +134,9 @@ def test_what_cannot_be_rendered_is_refused(act, said):
 
 def test_the_record_of_a_study_is_rendered_and_quoted(tmp_path, monkeypatch):
     run_here(monkeypatch)
-    base = {
-        "network": "mlp:hidden=[4]",
-        "data": "synthetic:shape=[8],classes=3,examples=32,test_examples=16",
-        "epochs": 1,
-        "batch_size": 8,
-    }
     folder, document = tmp_path / "records" / "mine", tmp_path / "page.md"
     hocket_lab.sweep(
-        hocket_lab.Study(name="mine", base=base, grid={"method": "bp"}), folder, progress=False
+        hocket_lab.Study(name="mine", base=TINY, grid={"method": "bp"}), folder, progress=False
     )
     files = {path.name: path.read_bytes() for path in folder.glob("*.*")}
     document.write_text("<!-- record: mine -->\nold\n<!-- end -->\n")
@@ -191,15 +185,8 @@ def test_a_quoted_study_names_the_processors_of_its_results(tmp_path, monkeypatc
 
 def test_short_rows_that_differ_in_other_options_have_their_whole_labels(tmp_path, monkeypatch):
     run_here(monkeypatch)
-    grid = {
-        "method": "bp",
-        "network": "mlp:hidden=[4]",
-        "data": "synthetic:shape=[8],classes=3,examples=32,test_examples=16",
-        "optimizer": ["SGD:lr=0.1", "Adam:lr=0.1"],
-    }
-    study = hocket_lab.Study(
-        name="two", base={"epochs": 1}, grid=grid, learning_rates=[0.1], seeds=[0, 1]
-    )
+    grid = TINY | {"method": "bp", "optimizer": ["SGD:lr=0.1", "Adam:lr=0.1"]}
+    study = hocket_lab.Study(name="two", grid=grid, learning_rates=[0.1], seeds=[0, 1])
     hocket_lab.sweep(study, tmp_path / "two", progress=False)
     lines = excerpt("two rows=short", tmp_path).splitlines()
     conditions = "mean and standard deviation over the seeds 0, 1, at the learning rate 0.1."

@@ -10,13 +10,10 @@ from hocket.callbacks.averaged_weights import AveragedWeights
 from hocket.errors import OptionError
 from hocket.methods import FDG
 from hocket.training.callback import Callback
+from unit.training.test_callbacks import trainer_of
 
 BATCHES = data(mlp, 5)
 DECAY = 0.75
-
-
-def trainer_of(modules=None, **options):
-    return Trainer(modules or mlp(3), method=FDG(), optimizer=sgd, **options)
 
 
 def fit(trainer, averaged, epochs=2, **options):

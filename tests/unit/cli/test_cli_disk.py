@@ -6,6 +6,7 @@ import os
 import shlex
 import tempfile
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -15,7 +16,7 @@ from hocket.runs.metrics_log import MetricsLog
 from hocket.runs.run_dir import lock_run_dir
 
 QUICK = ("--network", "mlp:hidden=[16,16]", "--epochs", "1", "--run-dir", "mine")
-
+NO_SPACE = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 pytestmark = pytest.mark.usefixtures("here")
 
@@ -27,12 +28,9 @@ def full(monkeypatch):
     def fill(*names):
         log_epoch = MetricsLog.log_epoch
 
-        def fail(*_, **__):
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
         def log_and_fill(log, epoch):
             for module, name in names:
-                monkeypatch.setattr(module, name, fail)
+                monkeypatch.setattr(module, name, Mock(side_effect=NO_SPACE))
             log_epoch(log, epoch)
 
         monkeypatch.setattr(MetricsLog, "log_epoch", log_and_fill)
@@ -71,7 +69,7 @@ def test_weights_that_do_not_fit_are_saved_elsewhere(call, monkeypatch, tmp_path
 
     def fail(path, content):
         if "rescue" not in str(path):
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            raise NO_SPACE
         return write(path, content)
 
     (tmp_path / "rescue").mkdir()

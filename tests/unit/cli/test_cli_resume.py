@@ -2,14 +2,12 @@
 
 import contextlib
 import dataclasses
-import json
 import os
 import shutil
 import signal
 from pathlib import Path
 
 import pytest
-import torch
 
 from hocket import Trainer
 from hocket.checkpoint.directory import checkpoint_name
@@ -19,6 +17,7 @@ from hocket.runs.metrics_log import MetricsLog
 from hocket.runs.train import train
 from hocket.timeline import Recorder, Timeline
 from hocket_lab.report.reported_run import read_run
+from unit.cli.test_cli import read_json, read_metrics, read_weights
 
 QUICK = ("--network", "mlp:hidden=[16,16]", "--epochs", "2", "--checkpoint-every", "10")
 
@@ -55,13 +54,12 @@ def stop_at(monkeypatch, tick, number):
 
 def read_results(folder):
     """Return the weights, and all metrics without their times."""
-    network = torch.load(folder / "network.pt", weights_only=True)
-    rows = [json.loads(row) for row in (folder / "metrics.jsonl").read_text().splitlines()]
-    return str(network), [{**row, "seconds": 0} for row in rows]
+    rows = [{**row, "seconds": 0} for row in read_metrics(folder)]
+    return str(read_weights(folder)), rows
 
 
 def read_summary(folder):
-    return json.loads((folder / "summary.json").read_text())
+    return read_json(folder / "summary.json")
 
 
 def checkpoints(folder):
@@ -203,7 +201,7 @@ def test_a_resumed_run_is_unfinished_until_it_has_ended_and_has_its_own_shares_o
     assert read_run(whole).state == "finished"
     rows = [row["number"] for row in read_results(whole)[1] if row["kind"] == "epoch"]
     assert rows == [0, 1, 2]
-    assert json.loads((whole / "run.json").read_text())["epochs"] == 3
+    assert read_json(whole / "run.json")["epochs"] == 3
     summary = read_summary(whole)
     trained_s = [1 / stage["busy"] for stage in summary["stages"]]
     assert trained_s == pytest.approx([summary["epochs"][-1]["seconds"]] * 2)

@@ -6,7 +6,6 @@ import signal
 
 import pytest
 
-from hocket_lab.studies import sweep as sweep_module
 from unit.lab.studies.in_process import HereProcess, run_here
 
 STUDY = """
@@ -25,9 +24,8 @@ method = ["bp", "fdg"]
 @pytest.fixture(autouse=True)
 def processes(here, monkeypatch):
     """Write a study into an empty folder, and run in this process; what counts the runs."""
-    monkeypatch.setattr(sweep_module, "draw_curves", lambda values, file: file.touch())
     (here / "study.toml").write_text(STUDY)
-    return run_here(monkeypatch)
+    return run_here(monkeypatch, draw=False)
 
 
 def test_a_sweep_prints_its_table_and_its_progress_and_what_had_ended_before(call, tmp_path):

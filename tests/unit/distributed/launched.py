@@ -17,6 +17,7 @@ from pathlib import Path
 import torch
 from torch import distributed
 
+from contract.processes import wait_until
 from hocket.cli.output import end_with_error
 from hocket.distributed.launching import launch as launch_module
 from hocket.distributed.launching import worker_main
@@ -201,8 +202,7 @@ def interrupt_without_process_0(launcher):
         distributed.send(torch.tensor(os.getpid()), dst=1)
         return 0
     distributed.recv(first := torch.tensor(0), src=0)
-    while Path(f"/proc/{int(first)}").exists():
-        time.sleep(0.01)
+    wait_until(lambda: not Path(f"/proc/{int(first)}").exists())
     time.sleep(1)  # its exit code gets to the launcher
     os.kill(launcher, signal.SIGINT)
     time.sleep(10)

@@ -38,8 +38,7 @@ def end():
     thread = threading.Thread(target=work_until, args=[end, left])
     thread.start()
     names = Path("/proc/self/task")
-    while not any("_test" in comm.read_text() for comm in names.glob("*/comm")):
-        time.sleep(0.01)
+    wait_until(lambda: any("_test" in comm.read_text() for comm in names.glob("*/comm")))
     yield end
     end.set()
     left.set()

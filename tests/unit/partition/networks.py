@@ -4,6 +4,9 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from hocket import cut
+from hocket.partition import call_network
+
 
 class Glued(nn.Module):
     """Network with view, relu and pooling between its layers, as in many tutorials."""
@@ -149,6 +152,15 @@ def run_stages(stages, value):
     for stage in stages:
         value = stage(value)
     return value
+
+
+def assert_same(network, plan, sample, *batches):
+    """Cut a network, fail unless its stages give the same bits for batches, and return them."""
+    stages = cut(network, stages=plan, sample=sample)
+    for batch in batches:
+        outputs = run_stages(stages, batch), call_network(network, batch)
+        torch.testing.assert_close(*outputs, rtol=0, atol=0)
+    return stages
 
 
 NETWORKS = (glued, skips, words, two, nested)

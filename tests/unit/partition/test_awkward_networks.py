@@ -10,24 +10,9 @@ from contract.small import sgd, stepped
 from hocket import Plan, Trainer, cut
 from hocket.errors import CutError
 from hocket.partition.cut_points import find_cut_points
-from unit.partition.networks import Layers, run_stages
+from unit.partition.networks import Layers, assert_same
 
 X = torch.eye(4)
-
-
-def test_a_tensor_that_is_kept_from_batch_to_batch_is_told():
-    class Recurrent(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.cell, self.last, self.state = nn.GRU(4, 4), nn.Linear(4, 4), None
-
-        def forward(self, x):
-            x, state = self.cell(x, self.state)
-            self.state = state.detach()
-            return self.last(x)
-
-    with pytest.raises(CutError, match=r"a second batch: the stage .* to 'last' is given"):
-        cut(Recurrent(), stages=Plan("last"), sample=torch.ones(3, 2, 4))
 
 
 class Annealed(nn.Module):
@@ -64,7 +49,6 @@ def test_a_count_in_a_buffer_or_that_nothing_depends_on_is_no_obstacle(kind):
     torch.manual_seed(0)
     network = Annealed(kind)
     stages = cut(network, stages=Plan("last"), sample=X)
-    assert (network.steps, network.seen, float(network.count)) == (0, [], 0)
     expected = copy.deepcopy(network)
     for _ in range(3):
         assert torch.equal(stages[1](stages[0](X)), expected(X))
@@ -88,30 +72,6 @@ def test_a_trainer_begins_with_attributes_and_generators_as_they_were(stages):
         assert torch.equal(network.generator.get_state(), state)
 
 
-@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")
-def test_features_that_a_hook_keeps_are_told():
-    class Hooked(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.layers = nn.ModuleList(nn.Linear(4, 4) for _ in range(3))
-            self.head, self.kept = nn.Linear(8, 3), {}
-            for number in (0, 2):
-                self.layers[number].register_forward_hook(
-                    lambda _, inputs, output, number=number: self.keep(number, output)
-                )
-
-        def keep(self, number, output):
-            self.kept[number] = output
-
-        def forward(self, x):
-            for layer in self.layers:
-                x = layer(x).relu()
-            return self.head(torch.cat([self.kept[0], self.kept[2]], 1))
-
-    with pytest.raises(CutError, match="the output has no numbers, as of something that is"):
-        cut(Hooked(), stages=Plan("layers.1"), sample=torch.ones(3, 4))
-
-
 def test_decisions_by_buffers_are_made_inside_modules():
     class Scheduled(nn.Module):
         def __init__(self):
@@ -130,20 +90,6 @@ def test_decisions_by_buffers_are_made_inside_modules():
         )
     with pytest.raises(CutError, match=r"not before '0\.1\.layer': .*"):
         cut(nn.Sequential(network), stages=Plan("0.1.layer"), sample=X)
-
-
-def test_decisions_by_weights_between_modules_are_told():
-    class Reading(Layers):
-        def __init__(self):
-            super().__init__()
-            self.scale = nn.Parameter(torch.ones(()))
-
-        def forward(self, x):
-            x = self.first(x)
-            return self.third(self.second(x * 2 if self.scale.item() > 0 else x))
-
-    with pytest.raises(CutError, match="control flow depends on weights or buffers that are r"):
-        cut(Reading(), stages=Plan("second"), sample=X)
 
 
 @pytest.mark.filterwarnings("ignore:.*torch.jit.script")
@@ -189,10 +135,7 @@ class Summed(Layers):
 def test_a_constant_may_be_added_to_behind_a_cut():
     graph = find_cut_points(Summed(), torch.randn(2, 4))
     assert [point.name for point in graph.cut_points] == ["second", "third"]
-    network, x = Summed(), torch.randn(3, 4)
-    stages = cut(network, stages=Plan(("second", "third")), sample=x[:2])
-    for value, expected in zip(run_stages(stages, x), network(x), strict=True):
-        assert torch.equal(value, expected)
+    assert_same(Summed(), Plan(("second", "third")), torch.randn(2, 4), torch.randn(3, 4))
 
 
 class Scripting(nn.Module):

@@ -15,7 +15,7 @@ from contract.small import Network, sgd
 from hocket import BP, FDG, FR, Plan, Trainer, cut
 from hocket.errors import CutError
 from hocket.partition.cut_points import find_cut_points
-from unit.partition.networks import Layers, Pair, run_stages
+from unit.partition.networks import Layers, assert_same, run_stages
 
 
 class Block(nn.Module):
@@ -177,9 +177,7 @@ def test_values_made_without_gradients_are_kept_behind_a_cut(kept_by):
                 return self.third(Scale.apply(y, scale))
             return self.third(checkpoint(torch.mul, y, scale, use_reentrant=False))
 
-    network = Scaled()
-    stages = cut(network, stages=Plan(("second",)), sample=INPUTS)
-    assert torch.equal(run_stages(stages, INPUTS), network(INPUTS))
+    assert_same(Scaled(), Plan(("second",)), INPUTS, INPUTS)
 
 
 class Scale(torch.autograd.Function):
@@ -203,14 +201,3 @@ def test_compiled_modules_are_refused_by_name(part):
     module._compiled_call_impl = module.forward  # as its compile() does, without the compiler
     with pytest.raises(CutError, match=f"the module '{part or 'at the top'}' is compiled;"):
         cut(network, stages=2, sample=INPUTS)
-
-
-def test_a_forward_that_cannot_be_followed_is_told_from_one_that_does_not_take_the_sample():
-    class Mapped(Pair):
-        def forward(self, x):
-            return self.second(torch.vmap(self.first)(x))
-
-    with pytest.raises(CutError, match="cannot follow the forward of a Mapped, which takes"):
-        cut(Mapped(), stages=Plan(("second",)), sample=torch.randn(2, 4))
-    with pytest.raises(CutError, match=r"cannot cut a Mapped that does not take the sample"):
-        cut(Mapped(), stages=Plan(("second",)), sample=torch.randn(2, 5))

@@ -6,7 +6,7 @@ from torch import nn
 
 from hocket import Plan, cut
 from hocket.errors import CutError
-from unit.partition.networks import Pair, run_stages
+from unit.partition.networks import assert_same
 
 
 class MaskFactory(nn.Module):
@@ -52,7 +52,7 @@ class Masked(nn.Module):
         return self.head(x.mean(1))
 
 
-def batch(length, *, padded):
+def batch(length, padded):
     mask = torch.ones(3, length, dtype=torch.long)
     mask[1, 2:] = 1 - padded
     return {"ids": torch.randint(0, 9, (3, length)), "mask": mask}
@@ -78,16 +78,10 @@ class Positioned(nn.Module):
 def test_each_stage_decides_from_the_discrete_inputs_of_each_batch(padded):
     """Texts may have any length where sizes are read."""
     plan, sample = Plan(("layers.1", "layers.3")), batch(5, padded=padded)
-    network = Masked()
-    stages = cut(network, stages=plan, sample=sample)
-    for length, other in ((5, 0), (5, 1), (7, 1), (3, 0)):
-        inputs = batch(length, padded=other)
-        assert torch.equal(run_stages(stages, inputs), network(**inputs))
-    network = Positioned()
-    stages = cut(network, stages=plan, sample=sample["ids"])
-    for length in (5, 7, 1, 3):
-        ids = batch(length, padded=0)["ids"][: length - 1 or 1]
-        assert torch.equal(run_stages(stages, ids), network(ids))
+    others = [batch(*each) for each in ((5, 0), (5, 1), (7, 1), (3, 0))]
+    assert_same(Masked(), plan, sample, *others)
+    texts = (batch(length, 0)["ids"][: length - 1 or 1] for length in (5, 7, 1, 3))
+    assert_same(Positioned(), plan, sample["ids"], *texts)
 
 
 class Sizeless(Masked):
@@ -140,40 +134,9 @@ def test_decisions_inside_a_module_that_is_left_out_concern_no_other_stage():
     network = nn.Module()
     network.layers = nn.ModuleList(Routed() for _ in range(4))
     network.forward = lambda x: [x := layer(x) for layer in network.layers][-1]
-    sample = torch.randn(6, 4)
-    stages = cut(network, stages=Plan(("layers.2",)), sample=sample)
-    for size in (6, 1, 9):
-        inputs = torch.randn(size, 4)
-        assert torch.equal(run_stages(stages, inputs), network(inputs))
+    sample, *batches = (torch.randn(size, 4) for size in (6, 6, 1, 9))
+    assert_same(network, Plan(("layers.2",)), sample, *batches)
     # Leaving a module out does not change what it keeps.
     assert not network.layers[0].drawn.is_meta
     with pytest.raises(CutError, match="control flow depends on tensor values computed before"):
         cut(network, stages=Plan(("layers.2.experts.1",)), sample=sample)
-
-
-class Picky(nn.Module):
-    """Module that takes only the numbers of the sample."""
-
-    def forward(self, x):
-        if not x.any():
-            raise ValueError("all numbers are 0")
-        return x + 1
-
-
-def test_a_module_whose_output_has_unknown_shapes_is_refused_by_name():
-    network = nn.Module()
-    network.first, network.picky, network.last = nn.Linear(4, 4), Picky(), nn.Linear(4, 2)
-    network.forward = lambda x: network.last(network.picky(network.first(x)))
-    with pytest.raises(CutError, match="module 'picky' cannot be left out by a later stage"):
-        cut(network, stages=Plan(("last",)), sample=torch.randn(3, 4))
-
-
-def test_a_function_that_needs_numbers_before_a_stage_is_named_with_its_line():
-    class Cells(Pair):
-        def forward(self, x):
-            x = self.first(x)
-            counts = torch.repeat_interleave(x.detach().argmax(-1))
-            return self.second(x) + counts.sum()
-
-    with pytest.raises(CutError, match=r"repeat_interleave \(.*test_decisions.py, line \d+\)"):
-        cut(Cells(), stages=Plan(("second",)), sample=torch.randn(3, 4))

@@ -9,9 +9,9 @@ import torch
 from torch import nn
 from torch.overrides import TorchFunctionMode
 
-from hocket import Plan, cut
+from hocket import Plan
 from hocket.partition.recording.intercept import call_intercepted, intercept
-from unit.partition.networks import run_stages
+from unit.partition.networks import assert_same
 
 SAMPLE = torch.ones(2, 4)
 
@@ -149,6 +149,4 @@ def test_stages_enter_modes_of_their_own():
             with Pass():
                 return self.third(torch.relu(x))
 
-    network = Moded()
-    stages = cut(network, stages=Plan(("second", "third")), sample=SAMPLE)
-    assert torch.equal(run_stages(stages, SAMPLE), network(SAMPLE))
+    assert_same(Moded(), Plan(("second", "third")), SAMPLE, SAMPLE)

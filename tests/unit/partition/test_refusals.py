@@ -13,7 +13,16 @@ from hocket.errors import CutError, DataError
 from hocket.partition.cut_points import find_cut_points
 from hocket.partition.parts.partial_module import build_partial_modules
 from hocket.partition.verify import verify_stages
-from unit.partition.networks import Glued, Layers, Pair, Skips, run_stages, skips
+from unit.partition.networks import (
+    Chain,
+    Glued,
+    Layers,
+    Pair,
+    Skips,
+    assert_same,
+    run_stages,
+    skips,
+)
 
 
 def refused(network, sample, plan=("second",)):
@@ -107,6 +116,130 @@ def test_a_value_that_is_passed_in_an_attribute_of_a_module_is_refused():
     network = Leaky(first=nn.Linear(4, 4), inner=Inner(), second=nn.Linear(4, 4))
     text = refused(network, torch.ones(2, 4))
     assert "a tensor computed inside 'inner' is used without being returned" in text
+
+
+class Recurrent(Layers):
+    """Network that keeps the state of its cell from batch to batch."""
+
+    def __init__(self):
+        super().__init__()
+        self.cell, self.state = nn.GRU(4, 4), None
+
+    def forward(self, x):
+        x, state = self.cell(x, self.state)
+        self.state = state.detach()
+        return self.second(x)
+
+
+class Hooked(nn.Module):
+    """Network that reads what hooks of its layers keep."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(4, 4) for _ in range(3))
+        self.head, self.kept = nn.Linear(8, 3), {}
+        for number in (0, 2):
+            self.layers[number].register_forward_hook(
+                lambda _, inputs, output, number=number: self.kept.update({number: output})
+            )
+
+    def forward(self, x):
+        for layer in self.layers:
+            x = layer(x).relu()
+        return self.head(torch.cat([self.kept[0], self.kept[2]], 1))
+
+
+class Scaled(Layers):
+    """Network that decides by a weight between its modules."""
+
+    def __init__(self):
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(()))
+
+    def forward(self, x):
+        x = self.first(x)
+        return self.third(self.second(x * 2 if self.scale.item() > 0 else x))
+
+
+class Counting(Scaled):
+    """Module that returns its output and a number of its weights."""
+
+    def forward(self, x):
+        return self.first(x), self.scale.item()
+
+
+class Numbered(Layers):
+    """Network whose later layers use a number that a module has returned."""
+
+    def __init__(self):
+        super().__init__()
+        self.count = Counting()
+
+    def forward(self, x):
+        h, number = self.count(x)
+        return self.third(self.second(h).view(-1, 2, 2).flatten(1) / number + x)
+
+
+class Picky(nn.Module):
+    """Module that takes only the numbers of the sample."""
+
+    def forward(self, x):
+        if not x.any():
+            raise ValueError("all numbers are 0")
+        return x + 1
+
+
+def choosing():
+    return Chain([nn.Linear(4, 4), Picky(), nn.Linear(4, 2)])
+
+
+class Cells(Pair):
+    """Network with a function that needs numbers."""
+
+    def forward(self, x):
+        x = self.first(x)
+        counts = torch.repeat_interleave(x.detach().argmax(-1))
+        return self.second(x) + counts.sum()
+
+
+class Mapped(Pair):
+    """Network whose forward cannot be followed."""
+
+    def forward(self, x):
+        return self.second(torch.vmap(self.first)(x))
+
+
+class Changing(Layers):
+    """Network that does something else without gradients."""
+
+    def forward(self, x):
+        x = self.first(x)
+        if not torch.is_grad_enabled():
+            x = self.second(x)
+        return self.third(self.second(x))
+
+
+X = torch.randn(3, 4)
+
+
+@pytest.mark.parametrize(
+    ("network", "plan", "sample", "told"),
+    [
+        (Recurrent, "second", X[None], "a second batch: the stage .* to 'second' is given"),
+        (Hooked, "layers.1", X, "the output has no numbers, as of something that is"),
+        (Scaled, "second", X, "control flow depends on weights or buffers that are r"),
+        (Numbered, "second", X, "returns a number that depends on weights; return"),
+        (choosing, "layers.2", X, "module 'layers.1' cannot be left out by a later stage"),
+        (Cells, "second", X, r"repeat_interleave \(.*test_refusals.py, line \d+\)"),
+        (Mapped, "second", X, "cannot follow the forward of a Mapped, which takes"),
+        (Mapped, "second", X[:, :2], "cannot cut a Mapped that does not take the sample"),
+        (Changing, "third", X, "in evaluation without gradients the stages fail: "),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")
+def test_a_network_of_which_a_stage_would_be_another_is_refused(network, plan, sample, told):
+    with pytest.raises(CutError, match=told):
+        cut(network(), stages=Plan(plan), sample=sample)
 
 
 def test_plans_of_other_networks_and_impossible_cuts_are_refused():
@@ -230,8 +363,7 @@ def test_other_sizes_than_those_of_the_sample_are_refused_if_the_forward_reads_t
 
     network = Averaged(first=nn.Conv1d(1, 2, 1), second=nn.Conv1d(2, 2, 1))
     longer = torch.ones(2, 1, 9)
-    stages = cut(network, stages=2, sample=torch.ones(2, 1, 6))
-    assert torch.equal(run_stages(stages, torch.ones(5, 1, 6)), network(torch.ones(5, 1, 6)))
+    stages = assert_same(network, 2, torch.ones(2, 1, 6), torch.ones(5, 1, 6))
     if reads:
         with pytest.raises(CutError, match=r"received a tensor of shape \(2, 2, 9\), and was"):
             run_stages(stages, longer)

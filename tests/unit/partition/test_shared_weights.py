@@ -7,11 +7,12 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from contract.small import sgd
+from contract.small import back_propagate, sgd, stepped
 from hocket import Plan, Trainer, cross_entropy, cut, untie
 from hocket.methods import parse_method
 
 IDS, TARGETS = torch.tensor([[1, 2], [4, 0], [3, 3]]), torch.tensor([[2, 4], [0, 1], [3, 1]])
+BATCHES = [((IDS + shift) % 5, (TARGETS + shift) % 5) for shift in range(8)]
 
 
 class Tied(nn.Module):
@@ -98,9 +99,7 @@ def train(stages, network, method):
     trainer = Trainer(
         network, stages=stages, method=parse_method(method), optimizer=sgd, loss=cross_entropy
     )
-    for shift in range(8):
-        trainer.step((IDS + shift) % 5, (TARGETS + shift) % 5)
-    trainer.finish()
+    stepped(trainer, BATCHES).finish()
     return {name: p.detach().clone() for name, p in network.named_parameters()}
 
 
@@ -109,12 +108,7 @@ def test_stages_with_a_common_weight_learn_by_bp_as_the_network_does(kind):
     """Close in float64: the gradients of a weight's uses are added in another order."""
     network = build(kind).double()
     plain = copy.deepcopy(network)
-    optimizer = sgd(plain.parameters())
-    for shift in range(8):
-        loss = cross_entropy(plain((IDS + shift) % 5), (TARGETS + shift) % 5)
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
+    back_propagate([plain], BATCHES)
     trained = train(Plan(("second", "third")), network, "bp")
     wanted = {name: p.detach() for name, p in plain.named_parameters()}
     torch.testing.assert_close(trained, wanted, rtol=1e-10, atol=1e-12)

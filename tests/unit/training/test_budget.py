@@ -3,7 +3,7 @@
 import pytest
 
 from contract.resumed import all_of, differences, resumable
-from contract.small import LOCKSTEP, data, mlp, sgd, stepped
+from contract.small import LOCKSTEP, Trained, data, mlp, sgd, stepped
 from contract.worlds import Case, trained
 from hocket import Checkpoints, Trainer
 from hocket.errors import OptionError
@@ -13,22 +13,15 @@ from hocket.training import fit_state
 BATCHES = data(mlp, 5)
 
 
-def fitted(method, batches=BATCHES, **options):
-    modules, events = mlp(3), []
-    trainer = Trainer(
-        modules,
-        method=method,
-        optimizer=sgd,
-        watchers=[lambda event, _: events.append(event)],
-    )
-    history = trainer.fit(batches, progress=False, **options)
-    weights = [value for module in modules for value in module.state_dict().values()]
-    return weights, events, history
+def fitted(method, **options):
+    events = []
+    watch = [lambda event, _: events.append(event)]
+    trainer = Trainer(mlp(3), method=method, optimizer=sgd, watchers=watch)
+    return Trained(trainer, events, trainer.fit(BATCHES, progress=False, **options))
 
 
-def updates_of(events, stage):
-    kinds = [(e.action.kind, e.action.stage, e.report.skipped) for e in events]
-    return kinds.count(("U", stage, False))
+def updates_of(trained, stage):
+    return sum(not event.report.skipped for event in trained.of("U", stage))
 
 
 DRAINED = [(name, {"epoch_end": "drain"}) for name in ("fdg", "adl", "ddg")]
@@ -36,16 +29,17 @@ DRAINED = [(name, {"epoch_end": "drain"}) for name in ("fdg", "adl", "ddg")]
 
 @pytest.mark.parametrize(("name", "options"), [*((name, {}) for name in LOCKSTEP), *DRAINED])
 def test_every_stage_makes_as_many_updates(name, options):
-    _, events, history = fitted(METHODS[name](**options), updates=4)
-    assert [updates_of(events, stage) for stage in range(3)] == [4, 4, 4]
-    assert history[-1].updates == 4
+    result = fitted(METHODS[name](**options), updates=4)
+    assert [updates_of(result, stage) for stage in range(3)] == [4, 4, 4]
+    assert result.history[-1].updates == 4
 
 
 def test_a_drained_epoch_updates_with_what_is_left():
     """Five batches are three updates of two, and the last of these has one."""
-    _, events, history = fitted(ADL(accumulate=2, epoch_end="drain"), updates=7)
-    assert updates_of(events, 0) == 7
-    assert [(epoch.updates, epoch.samples) for epoch in history] == [(3, 20), (6, 20), (7, 8)]
+    result = fitted(ADL(accumulate=2, epoch_end="drain"), updates=7)
+    assert updates_of(result, 0) == 7
+    lengths = [(epoch.updates, epoch.samples) for epoch in result.history]
+    assert lengths == [(3, 20), (6, 20), (7, 8)]
 
 
 @pytest.mark.parametrize(
@@ -84,7 +78,7 @@ def test_evaluations_take_none_of_the_time_of_training(monkeypatch):
         clock[0] += 60.0
 
     options = {"evaluate_every": 2, "on_evaluation": look}
-    _, _, history = fitted(FDG(), epochs=2, validation=Slow(data(mlp, 2)), **options)
+    history = fitted(FDG(), epochs=2, validation=Slow(data(mlp, 2)), **options).history
     assert clock[0] > 3600.0 * 4
     assert [epoch.seconds for epoch in history] == [0.0, 0.0]
 

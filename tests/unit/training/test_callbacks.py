@@ -23,8 +23,8 @@ from hocket.training.results.metrics import EpochResult, EvaluationResult
 BATCHES = data(mlp, 4)
 
 
-def trainer_of(**options):
-    return Trainer(mlp(3), method=FDG(), optimizer=sgd, **options)
+def trainer_of(modules=None, **options):
+    return Trainer(modules or mlp(3), method=FDG(), optimizer=sgd, **options)
 
 
 def fit(trainer, *callbacks, epochs=3, **options):
@@ -208,15 +208,11 @@ def test_the_checkpoint_of_a_stopped_training_is_told_and_one_that_cannot_be_wri
         fit(trainer_of(resumable=True), diary, Stop(), checkpoints=Checkpoints(tmp_path / "a"))
     assert told(diary) == [1]
 
-    def refuse(*_):
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    monkeypatch.setattr(writer, "finish_checkpoint", refuse)
-    diary = Diary()
+    full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    monkeypatch.setattr(writer, "finish_checkpoint", Mock(side_effect=full))
+    diary, checkpoints = Diary(), Checkpoints(tmp_path / "b")
     with pytest.warns(UserWarning, match="No space left"):
-        fit(
-            trainer_of(resumable=True), diary, epochs=1, checkpoints=Checkpoints(tmp_path / "b")
-        )
+        fit(trainer_of(resumable=True), diary, epochs=1, checkpoints=checkpoints)
     assert told(diary) == []
 
 

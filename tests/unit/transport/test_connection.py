@@ -21,22 +21,17 @@ from hocket.transport.processes.connection_ports import (
     ConnectionToPrevious,
     Lookahead,
 )
+from unit.transport.lanes import Lanes
 
 TWO = torch.arange(2.0)
 
 
-class Pipe:
+class Pipe(Lanes):
     """Backend that keeps what is sent, and receives what is put into it."""
-
-    device = torch.device("cpu")
 
     def __init__(self):
         self.sent = []
         self.arriving = queue.Queue()
-
-    @property
-    def headers(self):
-        return self
 
     def send(self, tensor, lane):
         self.sent.append(wire.tensor_bytes(tensor).clone())

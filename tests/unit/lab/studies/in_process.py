@@ -6,8 +6,16 @@ import math
 import hocket
 from hocket.runs.config import parse_config
 from hocket.runs.start import train_in_process
-from hocket_lab.studies import pool
+from hocket_lab.studies import pool, sweep
 from hocket_lab.studies.child import report
+
+TINY = {
+    "network": "mlp:hidden=[4]",
+    "data": "synthetic:shape=[8],classes=3,examples=32,test_examples=16",
+    "epochs": 2,
+    "batch_size": 8,
+    "optimizer": "SGD:lr=0.05,momentum=0.9",
+}
 
 
 class HereProcess:
@@ -36,9 +44,11 @@ def config_of(words):
     return parse_config(json.loads(words[0]), "a run")
 
 
-def run_here(monkeypatch):
-    """Let runs happen in this process; return what counts them."""
+def run_here(monkeypatch, *, draw=True):
+    """Let runs happen in this process, and draw nothing if asked; return what counts them."""
     HereProcess.started = 0
+    if not draw:
+        monkeypatch.setattr(sweep, "draw_curves", lambda values, file: file.touch())
     monkeypatch.setattr(pool, "start_process", HereProcess)
     return HereProcess
 

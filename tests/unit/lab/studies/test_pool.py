@@ -2,7 +2,6 @@
 
 import signal
 import subprocess
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -57,4 +56,3 @@ def test_a_run_that_hangs_is_killed_and_named(start, tmp_path, monkeypatch):
     ):
         session = start(pool, program)
     assert not programs_of(session)
-    assert Path(tmp_path, "ready").exists()

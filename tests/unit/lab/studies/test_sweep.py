@@ -8,6 +8,7 @@ import re
 import shutil
 import sys
 from dataclasses import replace
+from unittest.mock import Mock
 
 import pytest
 
@@ -26,15 +27,7 @@ from hocket_lab.studies.report import results_table
 from hocket_lab.studies.results import read_source
 from hocket_lab.studies.rows import Row
 from hocket_lab.studies.run_folder import RunResult, write_result
-from unit.lab.studies.in_process import HereProcess, config_of, pretend_runs, run_here
-
-TINY = {
-    "network": "mlp:hidden=[4]",
-    "data": "synthetic:shape=[8],classes=3,examples=32,test_examples=16",
-    "epochs": 2,
-    "batch_size": 8,
-    "optimizer": "SGD:lr=0.05,momentum=0.9",
-}
+from unit.lab.studies.in_process import TINY, HereProcess, config_of, pretend_runs, run_here
 
 NAN_NETWORK = """
 from torch import nn
@@ -50,9 +43,8 @@ def build():
 
 @pytest.fixture(autouse=True)
 def here(monkeypatch):
-    """Run in this process, and draw nothing, which would take most of the time."""
-    monkeypatch.setattr(sweep_module, "draw_curves", lambda values, file: file.touch())
-    return run_here(monkeypatch)
+    """Run in this process."""
+    return run_here(monkeypatch, draw=False)
 
 
 def study(**values):
@@ -256,12 +248,9 @@ def test_a_run_that_fails_or_a_full_disk_stops_no_other_run_and_is_tried_again(
     lucky.append(1)
     assert sweep(study(seeds=[0, 1]), tmp_path).failures == []
     assert here.started == 3
-
-    def write(folder, result):
-        raise OSError(errno.ENOSPC, "No space left on device")
-
     monkeypatch.setattr("hocket_lab.studies.child.write_result", lambda folder, result: None)
-    monkeypatch.setattr("hocket_lab.studies.pool.write_result", write)
+    full = Mock(side_effect=OSError(errno.ENOSPC, "No space left on device"))
+    monkeypatch.setattr("hocket_lab.studies.pool.write_result", full)
     (row,) = sweep(study(seeds=[0, 1]), tmp_path / "full").rows
     assert here.started == 5
     assert row["state"] == "incomplete"
@@ -382,8 +371,7 @@ def test_a_folder_that_is_in_use_or_cannot_be_written_is_refused(tmp_path):
         SweepRecord.read(tmp_path / "none")
 
 
-def fail(values, file):
-    raise ValueError("no such colour")
+fail = Mock(side_effect=ValueError("no such colour"))
 
 
 def fill(values, file):
