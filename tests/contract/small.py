@@ -5,6 +5,7 @@ Equal seeds give equal networks, so that two trainings can be compared tensor by
 
 import copy
 import inspect
+import itertools
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -12,15 +13,19 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from hocket import Trainer, cross_entropy, cut
 from hocket.engine.event import Event, Watcher
 from hocket.methods import METHODS as ALL_METHODS
 from hocket.methods import as_method, method_options
 from hocket.methods.method import Method
+from hocket.signals import Delayed
 from hocket.stage import Stage
 from hocket.training.results.metrics import EpochResult
 from hocket.tree import map_tensors
+from reference import bp
 from unit.partition.networks import Skips
 
 CLASSES = 3
@@ -36,6 +41,12 @@ STAGES = [1, 2, 3, 4]
 ORDERS = ["forward-first", "backward-first"]
 LINEARIZE = ["stash", "live", "recompute"]
 TRAINER_OPTIONS = inspect.signature(Trainer).parameters.keys()
+
+
+def table(**choices: Any) -> Method:
+    """A method that no preset offers."""
+    asked = {"signal": Delayed(), "forward_delay": 1, "backward_delay": 1, **choices}
+    return Method(name="table", paper="none", **asked)
 
 
 def once_each(methods: Iterable[str]) -> list[str]:
@@ -181,14 +192,14 @@ class Centred(nn.Module):
 
 
 class Recurrent(nn.Module):
-    """A recurrent layer named ``cell`` over sequences of one vector."""
+    """Last output of a recurrence over the features, one at a time."""
 
-    def __init__(self, kind: type[nn.RNNBase], features: int = 5) -> None:
+    def __init__(self, kind: type[nn.RNNBase]) -> None:
         super().__init__()
-        self.cell = kind(5, features, batch_first=True)
+        self.cell = kind(1, 5, num_layers=2, batch_first=True)
 
     def forward(self, values: Tensor) -> Tensor:
-        return self.cell(values[:, None])[0][:, 0]
+        return self.cell(values[..., None])[0][:, -1]
 
 
 class Coupled(nn.Module):
@@ -250,10 +261,22 @@ def sgd(params: Iterable[nn.Parameter], **options: Any) -> torch.optim.Optimizer
     return torch.optim.SGD(params, **{**SGD, **options})
 
 
+def tensors_of(*networks: nn.Module) -> list[Tensor]:
+    """All weights and statistics, network after network."""
+    return [value for network in networks for value in network.state_dict().values()]
+
+
 def values_of(trainer: Trainer) -> list[Tensor]:
     """Weights and statistics of stages and of their signals."""
-    networks = [net for stage in trainer.stages for net in (stage.module, stage.signal_network)]
-    return [value for network in networks for value in network.state_dict().values()]
+    stages = trainer.stages
+    return tensors_of(*(net for s in stages for net in (s.module, s.signal_network)))
+
+
+def outcome(losses: list[float], *networks: Sequence[nn.Module]) -> list[Tensor]:
+    """The losses, then all weights and statistics, stage after stage."""
+    grouped = itertools.zip_longest(*networks)
+    modules = [module for group in grouped for module in group if module is not None]
+    return [torch.tensor(losses, dtype=torch.double), *tensors_of(*modules)]
 
 
 @dataclass
@@ -320,33 +343,41 @@ def stepped(trainer: Trainer, batches: Iterable[tuple[Tensor, Tensor]]) -> Train
 
 
 def back_propagate(
-    modules: Sequence[nn.Module],
-    batches: Batches,
-    *,
-    accumulate: int = 1,
-    reduce: str = "mean",
-    epochs: int = 1,
-    loss: Callable[..., Tensor] = cross_entropy,
-    **options: Any,
+    modules: Sequence[nn.Module], batches: Batches, *, epochs: int = 1, **options: Any
 ) -> list[Tensor]:
     """A plain training loop; the losses, then every weight and every statistic."""
-    network = nn.Sequential(*modules)
-    optimizer = sgd(network.parameters(), **options)
-    losses, count = [], 0
-    everything = [batch for _ in range(epochs) for batch in batches]
-    for number, (x, y) in enumerate(everything):
-        value = loss(network(x), y)
+    asked = {"loss": cross_entropy, **SGD, **options}
+    return outcome(bp.train(modules, batches * epochs, **asked), modules)
+
+
+def train_beside_plain(
+    network: nn.Module,
+    stages: Any,
+    batches: Batches,
+    *,
+    plain: nn.Module | None = None,
+    change: Callable[[nn.Module, int], None] = lambda network, step: None,
+) -> tuple[list[float], list[float], nn.Module]:
+    """Train by back-propagation, and a copy without Hocket.
+
+    Returns:
+        The losses of both, and the copy.
+    """
+    plain = copy.deepcopy(network) if plain is None else plain
+    optimizer = sgd(plain.parameters())
+    trainer = Trainer(network, stages=stages, method="bp", optimizer=sgd)
+    ours, theirs = [], []
+    for step, (inputs, targets) in enumerate(batches):
+        change(network, step)
+        change(plain, step)
+        ours.append(trainer.step(inputs, targets))
+        optimizer.zero_grad()
+        value = F.cross_entropy(plain(inputs), targets)
         value.backward()
-        losses.append(value.item())
-        count += 1
-        if count == accumulate or number == len(everything) - 1:
-            for p in network.parameters():
-                p.grad /= count if reduce == "mean" else 1
-            optimizer.step()
-            optimizer.zero_grad()
-            count = 0
-    states = (value for module in modules for value in module.state_dict().values())
-    return [torch.tensor(losses, dtype=torch.double), *states]
+        optimizer.step()
+        theirs.append(value.item())
+    trainer.finish()
+    return ours, theirs, plain
 
 
 class Gradients:
@@ -408,6 +439,11 @@ def far(a: Iterable[Tensor], b: Iterable[Tensor], tolerance: float = 1e-10) -> l
         for i, (x, y) in enumerate(zip(a, b, strict=True))
         if not torch.allclose(x, y, tolerance, tolerance * 1e-2)
     ]
+
+
+def put_into_one_memory(parameters: Sequence[nn.Parameter]) -> None:
+    """Give all parameters parts of one memory, with the values that they have."""
+    vector_to_parameters(parameters_to_vector(parameters).detach(), parameters)
 
 
 def copied(modules: Iterable[nn.Module]) -> list[nn.Module]:

@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from contract.small import CLASSES, SHAPES, Batches
+from contract.small import CLASSES, SHAPES, Batches, data
 
 FEATURES = 5
 FORWARD, BACKWARD = 0.25, 0.75
@@ -57,10 +57,7 @@ SHAPES[brittle] = (1 + FEATURES,)
 
 def marked(count: int, marks: dict[int, float], size: int = 4) -> Batches:
     """Batches of which some are spoiled, each by a stage plus ``FORWARD`` or ``BACKWARD``."""
-    make = torch.Generator().manual_seed(1)
-    batches = []
-    for number in range(count):
-        x = torch.randn(size, 1 + FEATURES, generator=make, dtype=torch.double)
+    batches = data(brittle, count, size)
+    for number, (x, _) in enumerate(batches):
         x[:, 0] = marks.get(number, -1.0)
-        batches.append((x, torch.randint(CLASSES, (size,), generator=make)))
     return batches

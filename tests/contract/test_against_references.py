@@ -5,7 +5,6 @@ from collections.abc import Callable
 from functools import partial
 
 import pytest
-import torch
 from torch import Tensor, nn
 
 from contract.small import (
@@ -20,6 +19,7 @@ from contract.small import (
     different,
     far,
     mlp,
+    outcome,
     sgd,
     train,
     wide,
@@ -112,14 +112,6 @@ def pairs() -> dict[str, tuple[Method, Reference]]:
 
 
 PAIRS = pairs()
-
-
-def outcome(losses: list[float], *networks: list[nn.Module]) -> list[Tensor]:
-    """The losses, then all weights and statistics, stage after stage."""
-    grouped = itertools.zip_longest(*networks)
-    modules = [module for group in grouped for module in group if module is not None]
-    states = [value for module in modules for value in module.state_dict().values()]
-    return [torch.tensor(losses, dtype=torch.double), *states]
 
 
 @networks

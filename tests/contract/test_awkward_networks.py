@@ -1,9 +1,7 @@
 """Networks with states, modes, hooks and outputs of their own train as without cuts."""
 
-import copy
 import dataclasses
-from collections.abc import Callable, Iterable
-from typing import Any
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -11,44 +9,14 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import hocket
-from contract.small import LOCKSTEP, Network, data, different, mlp, sgd
+from contract.small import LOCKSTEP, Network, data, different, mlp, sgd, train_beside_plain
 from hocket.errors import CutError, OptionError
 
 INPUTS = torch.randn(4, 5, generator=torch.Generator().manual_seed(1))
 TARGETS = torch.tensor([0, 1, 2, 0])
+BATCHES = [(INPUTS, TARGETS)] * 4
 CUT_BEFORE_B = hocket.Plan(("b",))
 BOTH = pytest.mark.parametrize("stages", [1, CUT_BEFORE_B], ids=["whole", "cut"])
-
-
-def train_beside_plain(
-    network: nn.Module,
-    stages: Any,
-    *,
-    plain: nn.Module | None = None,
-    batches: Iterable[tuple[Tensor, Tensor]] = [(INPUTS, TARGETS)] * 4,
-    change: Callable[[nn.Module, int], None] = lambda network, step: None,
-    loss: Any = F.cross_entropy,
-) -> tuple[list[float], list[float], nn.Module]:
-    """Train by back-propagation, and a copy without Hocket.
-
-    Returns:
-        The losses of both, and the copy.
-    """
-    plain = copy.deepcopy(network) if plain is None else plain
-    optimizer = sgd(plain.parameters())
-    trainer = hocket.Trainer(network, stages=stages, method="bp", optimizer=sgd, loss=loss)
-    ours, theirs = [], []
-    for step, (inputs, targets) in enumerate(batches):
-        change(network, step)
-        change(plain, step)
-        ours.append(trainer.step(inputs, targets))
-        optimizer.zero_grad()
-        value = loss(plain(inputs), targets)
-        value.backward()
-        optimizer.step()
-        theirs.append(value.item())
-    trainer.finish()
-    return ours, theirs, plain
 
 
 class Cooled(Network):
@@ -82,7 +50,7 @@ def freeze(network: nn.Module, step: int) -> None:
 @pytest.mark.parametrize("change", [cool, freeze])
 def test_numbers_that_a_module_returns_are_those_of_now(stages, change):
     network = Cooled(p=Warm(), b=nn.Linear(6, 6), c=nn.Linear(6, 3))
-    ours, theirs, _ = train_beside_plain(network, stages, change=change)
+    ours, theirs, _ = train_beside_plain(network, stages, BATCHES, change=change)
     assert ours == pytest.approx(theirs, rel=1e-6)
 
 
@@ -114,7 +82,7 @@ class Counted(nn.Module):
 @BOTH
 def test_buffers_see_the_batches_of_the_training_and_nothing_else(stages):
     network = OwnStatistics()
-    _, _, plain = train_beside_plain(network, stages)
+    _, _, plain = train_beside_plain(network, stages, BATCHES)
     assert network.b.count == plain.b.count == 4
     torch.testing.assert_close(network.mean, plain.mean)
     torch.testing.assert_close(network.var, plain.var)
@@ -143,7 +111,7 @@ def test_hooks_and_forwards_of_one_sequence_are_kept(build, stages):
     network = build()
     torch.manual_seed(0)
     plain = build()
-    ours, theirs, _ = train_beside_plain(network, stages, plain=plain)
+    ours, theirs, _ = train_beside_plain(network, stages, BATCHES, plain=plain)
     assert ours == pytest.approx(theirs, rel=1e-6)
     torch.testing.assert_close(list(network.parameters()), list(plain.parameters()))
 
@@ -220,7 +188,7 @@ class AroundForce(Network):
 def test_a_network_may_differentiate_in_its_forward(stages):
     force = Force(a=nn.Linear(5, 4), b=nn.Linear(4, 4), c=nn.Linear(4, 1))
     network = AroundForce(a=nn.Linear(5, 5), force=force, b=nn.Linear(5, 3))
-    losses, plain_losses, _ = train_beside_plain(network, stages)
+    losses, plain_losses, _ = train_beside_plain(network, stages, BATCHES)
     assert losses == plain_losses
 
 
@@ -340,7 +308,7 @@ def test_values_that_stages_share_have_the_size_of_the_batch(build, inputs, stag
     torch.manual_seed(0)
     network = build()
     batches = [(inputs[:size], torch.arange(size) % 3) for size in (7, 3, 1)]
-    ours, theirs, plain = train_beside_plain(network, stages, batches=batches)
+    ours, theirs, plain = train_beside_plain(network, stages, batches)
     assert ours == pytest.approx(theirs, rel=1e-5)
     trained, wanted = list(network.parameters()), list(plain.parameters())
     torch.testing.assert_close(trained, wanted, rtol=1e-5, atol=1e-6)

@@ -13,10 +13,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.nn.utils import parameters_to_vector, prune, vector_to_parameters
+from torch.nn.utils import prune
 
 import hocket
+from contract.small import put_into_one_memory
 from hocket.errors import NonFiniteError, OptionError
+from unit.stage.test_held_weights import HOLDING
 
 GENERATOR = torch.Generator().manual_seed(1)
 BATCHES = [
@@ -91,19 +93,21 @@ def assert_same(one: Modules, other: Modules) -> None:
     torch.testing.assert_close(weights(one), weights(other), rtol=1e-12, atol=1e-12)
 
 
-def put_into_one_memory(parameters: Sequence[nn.Parameter]) -> None:
-    """Give all parameters parts of one memory, with the values that they have."""
-    vector_to_parameters(parameters_to_vector(parameters).detach(), parameters)
-
-
 @LINEAR
-def test_weights_that_come_into_one_memory_stay_those_of_their_layers(linear):
+@pytest.mark.parametrize("when", [-1, 3])
+@pytest.mark.parametrize("method", ["fdg", *HOLDING.values()], ids=["fdg", *HOLDING])
+def test_weights_that_come_into_one_memory_stay_those_of_their_layers(method, when, linear):
     def flatten(step: int, modules: Modules) -> None:
-        if step == 3:
+        if step == when:
             put_into_one_memory([p for module in modules for p in module.parameters()])
 
-    modules = partial(squares, linear, nn.Tanh, lambda: linear(6, 6))
-    assert_same(train(modules()), train(modules(), change=flatten))
+    def build() -> Modules:
+        first, last = squares(linear, nn.Tanh, lambda: linear(6, 6))
+        return [first[:2], first[2:], last]
+
+    together = build()
+    flatten(-1, together)
+    assert_same(train(build(), method=method), train(together, method=method, change=flatten))
 
 
 class FlatSGD(torch.optim.SGD):

@@ -1,12 +1,13 @@
 """Stages that run freely: at equal rates nothing changes, at others everything is counted."""
 
+import copy
 from collections import Counter
 from functools import partial
 
 import pytest
 from torch.optim.lr_scheduler import ExponentialLR
 
-from contract.small import SGD, conv, copied, data, different, far, mlp, sgd, stepped, train
+from contract.small import SGD, conv, data, different, far, mlp, sgd, stepped, tensors_of, train
 from hocket import Checkpoints, Trainer, cross_entropy
 from hocket.checkpoint.directory import newest_first
 from hocket.codecs import VQ
@@ -27,11 +28,6 @@ LIMITED = DGLAsync(buffer=3, reuse=2)
 
 
 run = partial(train, epochs=2)
-
-
-def values(*networks):
-    """All weights and statistics."""
-    return [value for network in networks for value in network.state_dict().values()]
 
 
 # (j) At equal rates a stage finds what the one before it has just sent.
@@ -60,12 +56,12 @@ def test_at_equal_rates_it_is_pipelined_dgl_with_codebooks():
 @pytest.mark.parametrize("net", [mlp, conv])
 def test_it_is_the_papers_algorithm(rates, buffer, net):
     batches, modules = data(net, 6, last=2), net(3)
-    theirs = copied(modules)
+    theirs = copy.deepcopy(modules)
     trainer = Trainer(
         modules, method=DGLAsync(head="mlp", buffer=buffer), optimizer=sgd, stage_speeds=rates
     )
     trainer.prepare(batches[0][0])
-    heads = copied(stage.signal_network for stage in trainer.stages[:-1])
+    heads = copy.deepcopy([stage.signal_network for stage in trainer.stages[:-1]])
     stepped(trainer, batches * 3)
     clock, turns = EventClock(rates), []
     # As many as there are up to the turn of the first stage for which no batch is left.
@@ -75,7 +71,7 @@ def test_it_is_the_papers_algorithm(rates, buffer, net):
         theirs, batches * 3, turns=turns, buffer=buffer, loss=cross_entropy, heads=heads, **SGD
     )
     our_heads = [stage.signal_network for stage in trainer.stages[:-1]]
-    assert not far(values(*modules, *our_heads), values(*theirs, *heads))
+    assert not far(tensors_of(*modules, *our_heads), tensors_of(*theirs, *heads))
 
 
 # (l) Every batch is used, or dropped, or waits; all of it is counted.
@@ -184,7 +180,7 @@ def test_a_second_training_begins_with_a_new_epoch_of_every_stage(length, speeds
         second.fit(batches, epochs=2, progress=False)
         for rates in updates:
             assert rates == whole[len(whole) - len(rates) :]
-        assert not different(values(second.network), values(first.network))
+        assert not different(*map(tensors_of, (second.network, first.network)))
 
 
 def test_a_training_after_one_that_was_stopped_begins_with_a_new_epoch():

@@ -166,7 +166,6 @@ def test_the_others_go_on_while_a_stage_is_stopped():
     missed = stages[0]["send"]["unsent"] + stages[1]["receive"]["dropped"]
     assert missed > 0
     assert stages[2]["receive"]["reused"] > 0
-    assert TURNS > STOPPED_AT + 1
 
 
 def test_what_may_be_used_once_is_used_once():

@@ -10,20 +10,16 @@ from contract.small import (
     ORDERS,
     SGD,
     Coupled,
-    Gradients,
-    back_propagate,
     coupled,
     data,
     different,
     far,
     mlp,
+    outcome,
     sgd,
     stepped,
     train,
-    true_gradients,
-    weights_of,
 )
-from contract.test_against_references import outcome
 from hocket import Trainer, cross_entropy
 from hocket.errors import LinearizeError, OptionError
 from hocket.methods import DSP, PETRA
@@ -42,24 +38,6 @@ def test_petra_is_its_reference(accumulate, order, stages):
     losses = petra.train(modules, batches, loss=cross_entropy, **choices, **SGD)
     ours = train(PETRA(**choices), coupled(stages), batches).state
     assert not different(ours, outcome(losses, modules))
-
-
-def test_one_stage_is_back_propagation():
-    batches = data(coupled, 7, last=3)
-    plain = back_propagate(coupled(1), batches, epochs=2)
-    assert not different(train(PETRA(), coupled(1), batches, epochs=2).state, plain)
-
-
-@several_stages
-def test_at_rate_zero_every_gradient_is_that_of_back_propagation(stages):
-    """Close in float64: an inverse rounds."""
-    batches, gradients, modules = data(coupled, 9, last=3), Gradients(), coupled(stages)
-    train(PETRA(), modules, batches, watch=gradients, lr=0.0)
-    weights = [weights_of(module) for module in modules]
-    for b, (x, y) in enumerate(batches):
-        for k, true in enumerate(true_gradients(modules, x, y, weights)):
-            assert not far(gradients.seen.pop((k, b)), true)
-    assert not gradients.seen
 
 
 @several_stages

@@ -13,7 +13,8 @@ BATCH, WIDTH, LAYERS, STAGES = 4096, 32, 2, 3
 TENSOR = BATCH * WIDTH * 4
 """Bytes of an activation; weights and targets take a hundredth of that."""
 CASES = [
-    *METHODS,
+    # The buffer of a free stage holds as many batches as have come, up to its size.
+    *(name for name, build in METHODS.items() if not build().free_running),
     *("fdg:linearize=live", "fdg:linearize=recompute", "fdg:order=forward-first"),
     "fdg:forward_delay=2,backward_delay=3",
     "adl:hold=double,accumulate=4",
@@ -75,8 +76,6 @@ def tensors_held_in_a_group(method, batches):
 @pytest.mark.parametrize("name", CASES)
 def test_a_stage_holds_its_batches_in_flight_and_nothing_else(name):
     method = parse_method(name)
-    if method.free_running:
-        pytest.skip("a buffer holds as many batches as have come, up to its size")
     trainer = build_trainer(method)
 
     def ticks():

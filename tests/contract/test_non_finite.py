@@ -6,7 +6,7 @@ from functools import cache
 import pytest
 import torch
 
-from contract.small import LOCKSTEP, METHODS, STAGES, WAITING, different, sgd, train
+from contract.small import LOCKSTEP, METHODS, STAGES, WAITING, different, sgd, train, values_of
 from contract.spoiled import BACKWARD, FORWARD, brittle, marked
 from hocket import Checkpoints, Trainer, cross_entropy
 from hocket.errors import CheckpointError, NonFiniteError
@@ -43,13 +43,8 @@ def spoiled(name, stage, kind):
 
 def state_of(trainer):
     """Weights, statistics, auxiliary networks and optimizers, all of them tensors."""
-    found = []
-    for stage in trainer.stages:
-        found += stage.module.state_dict().values()
-        found += stage.signal_network.state_dict().values()
-        for updater in (stage.updater, stage.signal_updater):
-            found += updater.optimizer_tensors().values()
-    return found
+    updaters = [u for stage in trainer.stages for u in (stage.updater, stage.signal_updater)]
+    return values_of(trainer) + [v for u in updaters for v in u.optimizer_tensors().values()]
 
 
 @everything

@@ -5,8 +5,8 @@ from dataclasses import dataclass, replace
 import pytest
 import torch
 
-from contract.small import conv, data, different, mlp, sgd, train
-from hocket import Trainer, cross_entropy
+from contract.small import Gradients, conv, data, different, mlp, train
+from hocket import cross_entropy
 from hocket.errors import OptionError
 from hocket.methods import DGL, FDG
 from hocket.signals import Reach, Signal
@@ -40,18 +40,9 @@ def test_without_local_losses_the_whole_reach_is_fdg(net, stages, order):
 @pytest.mark.parametrize("reach", [1, 2, 3])
 def test_gradients_are_those_of_the_losses_in_reach(reach):
     """At rate zero, where nothing is stale: each stage's loss and the next ones, no others."""
-    stages, batches, seen = 4, data(mlp, 9), {}
-
-    def watch(event, stage):
-        if event.action.kind == "B":
-            seen[event.action.batch, stage.index] = [g.clone() for g in stage.gradients]
-
-    modules = mlp(stages)
-    trainer = Trainer(
-        modules, method=DGL(reach=reach), optimizer=lambda p: sgd(p, lr=0.0), watchers=[watch]
-    )
-    trainer.fit(batches, epochs=1, progress=False)
-    heads = [stage.signal_network for stage in trainer.stages]
+    batches, gradients, modules = data(mlp, 9), Gradients(), mlp(4)
+    trained = train(DGL(reach=reach), modules, batches, watch=gradients, lr=0.0)
+    heads = [stage.signal_network for stage in trained.trainer.stages]
     for b, (x, y) in enumerate(batches):
         losses, h = [], x
         for module, head in zip(modules, heads, strict=True):
@@ -62,7 +53,8 @@ def test_gradients_are_those_of_the_losses_in_reach(reach):
             true = torch.autograd.grad(
                 sum(losses[k : k + reach + 1]), weights, retain_graph=True
             )
-            torch.testing.assert_close(seen[b, k], list(true), rtol=1e-9, atol=1e-12)
+            seen = gradients.seen[k, b]
+            torch.testing.assert_close(seen, list(true), rtol=1e-9, atol=1e-12)
 
 
 @pytest.mark.parametrize(

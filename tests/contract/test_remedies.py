@@ -15,6 +15,7 @@ from contract.small import (
     different,
     far,
     mlp,
+    outcome,
     train,
     weights_of,
 )
@@ -190,9 +191,7 @@ def with_reference(method, stages, **how):
     """The state after a training with a method, and that of the reference."""
     batches, modules = data(mlp, 13, last=3), mlp(stages)
     losses = pipedream.train(modules, batches, loss=cross_entropy, **how, **SGD)
-    theirs = [value for module in modules for value in module.state_dict().values()]
-    ours = train(method, mlp(stages), batches).state
-    return ours, [torch.tensor(losses, dtype=torch.double), *theirs]
+    return train(method, mlp(stages), batches).state, outcome(losses, modules)
 
 
 def annealed(k, t, staleness, *, stages, anneal, per_update=1):

@@ -16,7 +16,7 @@ from contract.late_replicas import (
     with_replicas,
 )
 from contract.processes import in_processes
-from contract.small import SGD, bits, data, different, far, mlp, train
+from contract.small import SGD, bits, data, different, far, mlp, tensors_of, train
 from contract.worlds import NETS, Case, trained
 from hocket import Checkpoints, cross_entropy
 from hocket.checkpoint.directory import newest_first
@@ -54,7 +54,7 @@ def twin(case: Case, stages: int) -> list[Tensor]:
     weights = [[w.detach() for m in own for w in m.parameters()] for own in copies]
     for others in weights[1:]:
         assert different(weights[0], others) == []  # replicas end alike
-    return [value for module in copies[0] for value in module.state_dict().values()]
+    return tensors_of(*copies[0])
 
 
 @pytest.mark.parametrize(("stages", "case"), CASES, ids=str)

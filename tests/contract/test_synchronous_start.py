@@ -5,9 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from contract.resumed import all_of, differences
-from contract.small import SGD, conv, data, different, far, mlp, sgd, stepped, train
-from contract.worlds import Case, trained
+from contract.small import SGD, conv, data, different, far, mlp, outcome, sgd, stepped, train
 from hocket import Trainer, cross_entropy
 from hocket.methods import ADL, BP, DDG, FDG, PACI, PipeDream, PipeDream2BW
 from hocket.methods.method import Method
@@ -104,25 +102,8 @@ def test_pipemare_is_its_reference(method, stages):
         **SGD,
     )
     pipemare = method.with_remedies(T1(anneal=4), T2(), T3(updates=3))
-    states = [value for module in modules for value in module.state_dict().values()]
-    wanted = [torch.tensor(losses, dtype=torch.double), *states]
-    assert not far(train(pipemare, mlp(stages), batches).state, wanted)
-
-
-@pytest.mark.parametrize(
-    "case",
-    [
-        Case("adl", "conv", (("accumulate", 2),), remedies=(T3(updates=2), T1(anneal=3))),
-        Case("pipedream", options=(("hold", "vertical"),), remedies=(T3(updates=3),)),
-    ],
-    ids=str,
-)
-def test_a_training_resumed_before_at_and_after_the_last_of_them_is_the_same(case, tmp_path):
-    case = replace(case, trainer=(("resumable", True),), batches=6, epochs=1)
-    whole, checkpoints = all_of(case, 3, tmp_path)
-    assert len(checkpoints) >= 6
-    for place in checkpoints:
-        assert not differences(whole, trained(case, 3, resume=place)), place.name
+    ours = train(pipemare, mlp(stages), batches).state
+    assert not far(ours, outcome(losses, modules))
 
 
 def test_other_stages_go_on_with_those_that_are_left(tmp_path):

@@ -15,16 +15,22 @@ def train(
     batches: Batches,
     *,
     loss: Loss,
+    accumulate: int = 1,
+    reduce: str = "mean",
     **options: float,  # of SGD
 ) -> list[float]:
     """Train ``modules`` in place; return the loss of each batch."""
     net = nn.Sequential(*modules)
     sgd = torch.optim.SGD(net.parameters(), **options)
     losses = []
-    for x, y in batches:
-        value = loss(net(x), y)
-        sgd.zero_grad()
-        value.backward()
+    for start in range(0, len(batches), accumulate):
+        group = batches[start : start + accumulate]
+        for x, y in group:
+            value = loss(net(x), y)
+            value.backward()
+            losses.append(value.item())
+        for p in net.parameters():
+            p.grad /= {"mean": len(group), "sum": 1}[reduce]
         sgd.step()
-        losses.append(value.item())
+        sgd.zero_grad()
     return losses

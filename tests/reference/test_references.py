@@ -25,6 +25,7 @@ from contract.small import (
     different,
     far,
     mlp,
+    outcome,
 )
 from hocket import cross_entropy
 from reference import adl, bp, ddg, dgl, dni, dsp, fdg, fr
@@ -48,8 +49,7 @@ def run(
     """Train, and return the losses, then every weight and every statistic."""
     losses = train(modules, batches, **{"loss": cross_entropy, **SGD, **options})
     assert len(losses) == len(batches)
-    states = (v.detach() for m in modules for v in m.state_dict().values())
-    return [torch.tensor(losses, dtype=torch.double), *states]
+    return outcome(losses, modules)
 
 
 # M and beta, for the methods that have them.

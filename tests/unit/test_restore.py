@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.ao.quantization import get_default_qat_qconfig, prepare_qat
 
-from contract.small import sgd
+from contract.small import sgd, train_beside_plain
 from hocket import Plan, Trainer, cut
 from hocket.restore import restore_state
 from unit.partition.networks import Chain
@@ -100,15 +100,9 @@ def batches():
 @pytest.mark.parametrize("sequence", [True, False])
 @pytest.mark.parametrize("name", NETWORKS)
 def test_layers_that_change_in_a_forward_train_as_in_a_plain_loop(name, sequence):
-    network, trained = (built(name, sequence=sequence) for _ in range(2))
-    optimizer = sgd(network.parameters())
-    trainer = Trainer(trained, stages=2, method="bp", optimizer=sgd)
-    for x, y in batches():
-        optimizer.zero_grad()
-        loss = nn.functional.cross_entropy(network(x), y)
-        loss.backward()
-        optimizer.step()
-        assert trainer.step(x, y) == loss.item()
+    plain, trained = (built(name, sequence=sequence) for _ in range(2))
+    ours, theirs, _ = train_beside_plain(trained, 2, batches(), plain=plain)
+    assert ours == theirs
 
 
 @pytest.mark.parametrize("name", BETWEEN)

@@ -50,17 +50,6 @@ def test_any_error_says_where_it_happened(reason):
     assert ["smaller batches" in line for line in advice] == [True] * (reason != "no")
 
 
-def test_a_step_gives_the_loss_of_the_batch_that_arrives():
-    trainer = Trainer(mlp(3), method=FDG(), optimizer=sgd)
-    batches = data(mlp, 5)
-    losses = [trainer.step(*batch) for batch in batches]
-    assert losses[:2] == [None, None]
-    rest = [
-        e.report.loss for e in trainer.finish() if e.action.kind == "B" and e.action.stage == 2
-    ]
-    assert losses[2:] + rest == train(FDG(), mlp(3), batches).losses
-
-
 def test_training_goes_on_after_it_was_finished_and_finishing_nothing_does_nothing():
     trainer = Trainer(mlp(3), method=FDG(), optimizer=sgd)
     assert trainer.finish() == trainer.end_epoch() == []

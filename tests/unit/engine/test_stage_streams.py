@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from contract.small import data, different, mlp, sgd
+from contract.small import data, different, mlp, sgd, tensors_of
 from hocket import Trainer, cross_entropy
 from hocket.distributed.world.solo_world import SoloWorld
 from hocket.engine import build
@@ -135,7 +135,7 @@ def test_a_packet_of_a_checkpoint_has_no_event(monkeypatch):
 def fitted(stages: list[nn.Module]) -> list[torch.Tensor]:
     with Trainer(stages, method=FDG(), optimizer=sgd) as trainer:
         trainer.fit(data(mlp, 5), epochs=1, progress=False)
-    return [value for stage in stages for value in stage.state_dict().values()]
+    return tensors_of(*stages)
 
 
 def test_stages_on_streams_have_the_same_program_and_bits(monkeypatch):

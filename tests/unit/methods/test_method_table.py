@@ -9,6 +9,7 @@ from functools import partial
 import pytest
 
 import hocket
+from contract.small import table
 from hocket.errors import OptionError
 from hocket.methods import (
     ADL,
@@ -26,15 +27,9 @@ from hocket.methods import (
     build_method,
     method_options,
 )
-from hocket.methods.method import MemoryCount, Method, Replay
+from hocket.methods.method import MemoryCount, Replay
 from hocket.methods.registry import as_method, parse_method
 from hocket.signals import Delayed, Local, Reach, Similarity
-
-
-def table(**choices) -> Method:
-    values = {"signal": Delayed(), "forward_delay": 1, "backward_delay": 1, **choices}
-    return Method(name="table", paper="none", **values)
-
 
 WRONG = {
     "order": ("update-first", "order is 'update-first'; wanted 'forward-first' or 'backward"),

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from contract.small import data, far, mlp, sgd, stepped
+from contract.small import data, far, mlp, sgd, stepped, tensors_of
 from hocket import DGL, Trainer, cross_entropy, zoo
 from hocket.errors import OptionError
 from hocket.methods import parse_method
@@ -57,10 +57,8 @@ def test_heads_are_those_of_their_reference(depth):
     losses = dgl.train(alone, batches(5), loss=cross_entropy, heads=heads, **options)
     stepped(trainer, batches(5))
     trainer.finish()
-    ours = [value for module in modules for value in module.state_dict().values()]
-    theirs = [value for module in alone for value in module.state_dict().values()]
     assert len(losses) == 5
-    assert not far(ours, theirs)
+    assert not far(tensors_of(*modules), tensors_of(*alone))
     for stage, head in zip(trainer.stages, heads, strict=False):
         assert not far(stage.signal_network.state_dict().values(), head.state_dict().values())
 

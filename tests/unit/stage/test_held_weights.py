@@ -2,9 +2,8 @@
 
 import pytest
 import torch
-from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
-from contract.small import LINEARIZE, data, mlp, train
+from contract.small import LINEARIZE, data, mlp, put_into_one_memory, train
 from hocket.methods import ADL, FDG, PipeDream, PipeDream2BW
 from hocket.remedies import Compensate, Predict
 from hocket.stage.weight_copies.copies import VersionCopies
@@ -67,24 +66,9 @@ def test_an_error_of_a_forward_with_other_weights_leaves_the_newest_in_place(met
     assert not torch.equal(seen[-1], newest[-1])
 
 
-def put_into_one_memory(modules):
-    parameters = [p for module in modules for p in module.parameters()]
-    vector_to_parameters(parameters_to_vector(parameters).detach(), parameters)
-
-
-@pytest.mark.parametrize("method", HOLDING.values(), ids=HOLDING.keys())
-def test_weights_of_several_stages_may_be_in_one_memory(method):
-    apart, together = mlp(3), mlp(3)
-    put_into_one_memory(together)
-    for modules in (apart, together):
-        train(method, modules, data(mlp, 13))
-    for one, other in zip(apart, together, strict=True):
-        torch.testing.assert_close(one.state_dict(), other.state_dict())
-
-
 def test_weights_in_one_memory_have_copies_of_their_own():
     modules, copies = mlp(2), VersionCopies()
-    put_into_one_memory(modules)
+    put_into_one_memory([p for module in modules for p in module.parameters()])
     for weight in modules[0].parameters():
         assert torch.equal(copies.whole(weight), weight)
 

@@ -1,9 +1,7 @@
 """A layer that is said to be plain is plain, and of any other nothing is said."""
 
 import random
-from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
 
 import pytest
 import torch
@@ -234,32 +232,6 @@ def test_parts_are_plain_where_the_forward_is_and_no_weight_is_sent(network, pla
     assert [KnownLayers(stage).plain for stage in stages] == [plain] * len(stages)
 
 
-def weights_after(
-    build_stages: Callable[[], Sequence[nn.Module]], method: str, batches: Any
-) -> list[Tensor]:
-    """Build stages from a seed, and return their weights after a training."""
-    torch.manual_seed(0)
-    stages = build_stages()
-    trainer = Trainer(stages, method=method, optimizer=sgd)
-    trainer.fit(batches, epochs=2, progress=False)
-    return [weight for stage in stages for weight in stage.parameters()]
-
-
-@pytest.mark.parametrize("method", ["fdg", "ddg:linearize=live", "fr"])
-@pytest.mark.parametrize("plan", [("second",), ("second.inner",), ("second.inner", "head")])
-def test_a_plain_forward_is_trained_to_the_same_bits(method, plan):
-    batches = [(torch.randn(4, 6), torch.arange(4) % 3) for _ in range(6)]
-    plain, unknown = (
-        weights_after(
-            lambda kind=kind: cut(kind(), stages=Plan(plan), sample=batches[0][0]),
-            method,
-            batches,
-        )
-        for kind in (Between, Unknown)
-    )
-    assert not different(plain, unknown)
-
-
 # A class that wrongly declares a plain forward is refused with its first batch.
 
 
@@ -341,16 +313,39 @@ class RoutedUnknown(Routed):
         return super().forward(inputs)
 
 
-@pytest.mark.parametrize("method", ["fdg", "ddg", "fdg:linearize=live", "fr"])
-def test_a_declared_forward_may_call_other_layers_with_other_batches(method):
-    signs = [1, 1, -1, 1, -1, -1]
+def cut_before(*plan):
+    return lambda kind: cut(kind(), stages=Plan(plan), sample=torch.ones(2, 6))
+
+
+def before_a_layer(kind):
+    return [kind(), nn.Linear(6, 3)]
+
+
+@pytest.mark.parametrize(
+    "method", ["fdg", "ddg", "fdg:linearize=live", "ddg:linearize=live", "fr"]
+)
+@pytest.mark.parametrize(
+    ("build_stages", "kinds"),
+    [
+        (cut_before("second"), (Between, Unknown)),
+        (cut_before("second.inner"), (Between, Unknown)),
+        (cut_before("second.inner", "head"), (Between, Unknown)),
+        (before_a_layer, (Routed, RoutedUnknown)),
+    ],
+    ids=["second", "inner", "both", "routed"],
+)
+def test_a_declared_forward_is_trained_to_the_same_bits(build_stages, kinds, method):
+    """Also one that calls other layers with other batches."""
+    signs, weights = [1, 1, -1, 1, -1, -1], []
     batches = [(sign * torch.rand(4, 6), torch.arange(4) % 3) for sign in signs]
-    assert KnownLayers(Routed()).plain
-    plain, unknown = (
-        weights_after(lambda kind=kind: [kind(), nn.Linear(6, 3)], method, batches)
-        for kind in (Routed, RoutedUnknown)
-    )
-    assert not different(plain, unknown)
+    for kind in kinds:
+        torch.manual_seed(0)
+        stages = build_stages(kind)
+        assert all(KnownLayers(stage).plain for stage in stages) == (kind is kinds[0])
+        trainer = Trainer(stages, method=method, optimizer=sgd)
+        trainer.fit(batches, epochs=2, progress=False)
+        weights.append([weight for stage in stages for weight in stage.parameters()])
+    assert not different(*weights)
 
 
 def test_a_wrong_declaration_beside_layers_that_need_precautions_does_no_harm():

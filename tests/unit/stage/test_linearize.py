@@ -15,10 +15,12 @@ from contract.small import (
     LINEARIZE,
     SGD,
     Network,
+    Recurrent,
     conv,
     data,
     far,
     mlp,
+    outcome,
     sgd,
     train,
 )
@@ -29,17 +31,6 @@ from reference import ddg, fdg
 
 every_linearization = pytest.mark.parametrize("linearize", LINEARIZE)
 SAVING = pytest.mark.parametrize("linearize", ["stash", "live"])
-
-
-class Recurrent(nn.Module):
-    """Last output of a recurrence over the features, one at a time."""
-
-    def __init__(self, kind: type[nn.RNNBase]) -> None:
-        super().__init__()
-        self.cell = kind(1, 5, num_layers=2, batch_first=True)
-
-    def forward(self, values: Tensor) -> Tensor:
-        return self.cell(values[..., None])[0][:, -1]
 
 
 class Views(nn.Module):
@@ -114,12 +105,11 @@ def test_a_layer_is_linearized_as_in_the_reference(name, linearize):
     batches, modules = data(mlp, 10), layered(name)
     losses = fdg.train(modules, batches, loss=cross_entropy, linearize=linearize, **SGD)
     trained = train(FDG(linearize=linearize), layered(name), batches)
-    wanted = [v for m in modules for v in m.state_dict().values()]
     if name == "buffered" and linearize == "stash":
         # A copy keeps the buffer that it replaced to itself, so only the rest is compared.
         assert trained.losses == pytest.approx(losses, rel=1e-10)
         return
-    assert not far(trained.state, [torch.tensor(losses, dtype=torch.double), *wanted])
+    assert not far(trained.state, outcome(losses, modules))
 
 
 @every_linearization
@@ -134,8 +124,7 @@ def test_every_step_of_an_optimizer_is_held_to_the_linearization(step, net, meth
     fused = train(
         ours(linearize=linearize), net(3), batches, optimizer=partial(sgd, **{step: True})
     )
-    wanted = [v for m in modules for v in m.state_dict().values()]
-    assert not far(fused.state, [torch.tensor(losses, dtype=torch.double), *wanted])
+    assert not far(fused.state, outcome(losses, modules))
 
 
 # Changes that make a linearization impossible are refused when they happen.
