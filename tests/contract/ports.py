@@ -15,6 +15,7 @@ from torch.distributed.distributed_c10d import _get_default_store
 from benchmarks.faults.packets import damage_packet, relabel_packet
 from contract.crossing import TENSORS, TREES
 from contract.processes import in_processes
+from hocket.distributed.folder.identity import ProcessIdentity
 from hocket.distributed.world.world import World
 from hocket.errors import HangError, PacketError
 from hocket.stage.passes.edges import to_outgoing
@@ -207,7 +208,7 @@ def run_steps(connect):
 
     def build_world(name, timeout_s):
         store = PrefixStore(name, _get_default_store())
-        return World(2, 1, timeout_s, store, slow_timeout_s=timeout_s)
+        return World(2, 1, timeout_s, store, ProcessIdentity(rank, 2, store), timeout_s)
 
     world = build_world("unchanged", 20.0)
     port, connection = connect(world)

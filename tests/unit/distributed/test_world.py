@@ -15,6 +15,7 @@ from torch.distributed.distributed_c10d import _get_default_store
 from contract.processes import in_processes
 from hocket.distributed.failures import store_client
 from hocket.distributed.failures.detector import FailureDetector
+from hocket.distributed.folder.identity import ProcessIdentity
 from hocket.distributed.folder.process_state import GLOO_THREADS
 from hocket.distributed.replicas.gradient_sync import sync_replicas
 from hocket.distributed.world import flags as module
@@ -33,7 +34,9 @@ def build_world(name, stages, replicas=1):
         stages: Number of stages.
         replicas: Number of replicas of each stage.
     """
-    return World(stages, replicas, 20.0, PrefixStore(name, _get_default_store()))
+    store = PrefixStore(name, _get_default_store())
+    identity = ProcessIdentity(distributed.get_rank(), distributed.get_world_size(), store)
+    return World(stages, replicas, 20.0, store, identity)
 
 
 def refusal(stages, replicas):

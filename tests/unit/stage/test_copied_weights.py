@@ -58,6 +58,11 @@ def copied(module: nn.Module) -> CopiedWeights:
     return linearizer
 
 
+def hooks(module: nn.Module, *, stash: bool, keep_states: bool = False) -> SavedTensorHooks:
+    layers = StageLayers(known=KnownLayers(module), keep_states=keep_states)
+    return SavedTensorHooks(layers, stash=stash)
+
+
 def back_propagate(kept: KeptOutput) -> None:
     kept.get().square().sum().backward()
     kept.after_backward()
@@ -86,7 +91,7 @@ def late_gradients(
 
 @pytest.mark.parametrize("name", MODULES)
 def test_late_gradients_are_those_of_hooks(name):
-    wanted = late_gradients(lambda module: SavedTensorHooks(StageLayers(), stash=True), name)
+    wanted = late_gradients(partial(hooks, stash=True), name)
     found = late_gradients(copied, name)
     assert any(gradient.any() for gradient in wanted)
     assert not different(wanted, found)
@@ -136,7 +141,7 @@ def resident_mib() -> float:
 def test_a_graph_without_a_backward_is_freed(stash):
     """As of a batch that is skipped, or in flight when a trainer is closed."""
     module, inputs = nn.Sequential(nn.Linear(8, 2**20), nn.ReLU()), torch.ones(8, 8)
-    linearizer = SavedTensorHooks(StageLayers(), stash=stash)
+    linearizer = hooks(module, stash=stash)
     for warmup in (True, False):
         before = resident_mib()
         for _ in range(3 if warmup else 8):
@@ -147,9 +152,6 @@ def test_a_graph_without_a_backward_is_freed(stash):
 # The state of a forward is enough to repeat it, and holds nothing twice.
 
 (X, _), (OTHER, _) = data(conv, 2)
-
-
-hooks = partial(SavedTensorHooks, StageLayers(keep_states=True))
 
 
 def build_module():
@@ -170,8 +172,9 @@ def storages(state):
 
 
 def test_stash_shares_what_is_kept_with_what_it_copies():
-    module, linearizer = build_module(), hooks(stash=True)
-    assert SavedTensorHooks(StageLayers(), stash=True).forward_state(module) is None
+    module = build_module()
+    linearizer = hooks(module, stash=True, keep_states=True)
+    assert hooks(module, stash=True).forward_state(module) is None
     state = linearizer.forward_state(module)
     stashed = storages(state)
     linearizer.forward(module, X)

@@ -11,7 +11,6 @@ from functools import partial
 from queue import SimpleQueue
 from typing import Protocol
 
-from torch import distributed
 from torch.distributed.distributed_c10d import PrefixStore, Store
 
 from hocket.distributed.failures.detector import FailureDetector, Finish, Operation
@@ -51,7 +50,7 @@ class World(Collectives):
         replicas: Number of processes that share the batches of a stage, R.
         timeout_s: Seconds that an action of a process may keep another one waiting.
         store: Store of the processes of this training alone.
-        identity: Identity of this process; that in the default group if not given.
+        identity: Identity of this process.
         slow_timeout_s: The same for a phase that is no training step.
 
     Attributes:
@@ -79,13 +78,9 @@ class World(Collectives):
         replicas: int,
         timeout_s: float,
         store: Store,
-        identity: ProcessIdentity | None = None,
+        identity: ProcessIdentity,
         slow_timeout_s: float = 1800.0,
     ) -> None:
-        identity = identity or ProcessIdentity(
-            distributed.get_rank(), distributed.get_world_size(), store
-        )
-
         # The place of this process, and the names of all.
         self.rank, self.size = identity.rank, identity.size
         self.stages = stages

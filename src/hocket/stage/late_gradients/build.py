@@ -45,6 +45,6 @@ def build_linearizer(
     stash = linearize == "stash"
     if layers.compiled is not None:
         return CompiledGraph(layers, stash=stash)
-    if stash and layers.known is not None and layers.known.weight_places:
+    if stash and layers.known.weight_places:
         return CopiedWeights(layers)
     return SavedTensorHooks(layers, stash=stash)

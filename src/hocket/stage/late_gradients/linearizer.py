@@ -90,14 +90,14 @@ class StageLayers:
     """Everything that a linearizer knows of the layers of its stage.
 
     Attributes:
-        known: Known facts about the layers; None for nothing.
+        known: Known facts about the layers.
         compiled: Calls the layers, if they are compiled; see `CompiledLayers`.
         names: Names of the weights in the network.
         trained: Weights that have an optimizer, and so may change while they are frozen.
         keep_states: Keep the state of each forward, so that it can be repeated.
     """
 
-    known: KnownLayers | None = None
+    known: KnownLayers
     compiled: Callable[..., Tree] | None = None
     names: NetworkNames = field(default_factory=NetworkNames)
     trained: Sequence[nn.Parameter] = ()
@@ -129,7 +129,7 @@ class Linearizer(ABC):
         self._keep_states = layers.keep_states
         self._run: RunLayers = layers.compiled or operator.call
         # Returns an input that the layers may edit, while the original stays as it is.
-        self._editable = copy_tensors if layers.known is None else layers.known.editable
+        self._editable = layers.known.editable
         self._trained = frozenset(layers.trained)
         self._module: nn.Module | None = None  # of the last forward
         self._named: list[tuple[str, nn.Parameter]] = []

@@ -137,12 +137,11 @@ class CopiedWeights(SavedTensorHooks):
     hooks, which expect to see the gradient of the weight itself.
 
     Args:
-        layers: What is known of the layers, which is something.
+        layers: What is known of the layers.
     """
 
     def __init__(self, layers: StageLayers) -> None:
         super().__init__(layers, stash=True)
-        assert layers.known is not None
         self._layers = layers.known
         self._saved: dict[Hashable, list[int]] = {}  # numbers of places by kind of forward
 
