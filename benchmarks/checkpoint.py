@@ -13,7 +13,7 @@ from typing import Any
 from cyclopts import Parameter
 
 from benchmarks.harness.record import Record
-from benchmarks.harness.rounds import TimedStep, time_pairs
+from benchmarks.harness.rounds import TimedStep, summarize_pairs, time_turns
 from benchmarks.harness.settings import StepSettings, check_settings, select_fields
 from benchmarks.harness.workload import PLAIN, Workload, torch_threads
 from hocket.checkpoint import Checkpoints
@@ -102,7 +102,7 @@ def time_checkpoint_row(
         steps: Timed steps in a block.
 
     Returns:
-        The times of `PairedTimes.summary`; the number and duration of interruptions; time and
+        The times of `summarize_pairs`; the number and duration of interruptions; time and
         size of a blocking save.
     """
     with torch_threads(work.threads), TemporaryDirectory() as folder:
@@ -114,12 +114,13 @@ def time_checkpoint_row(
             other()
         blocked_s: list[float] = []
         with _with_checkpoints(trainer, other, Path(folder), every, blocked_s) as step:
-            times = time_pairs(base, step, pairs=pairs, steps=steps, batch=work.batch)
+            times = time_turns({"plain": base, "other": step}, rounds=pairs, steps=steps)
         saves: dict[str, float | None] = {"save_s": None, "mib": None}
         if every:
             saves |= _time_saves(trainer, other, Path(folder))
+    summary = summarize_pairs(times["plain"], times["other"], steps * work.batch)
     blocked = {"still_s": median(blocked_s) if blocked_s else None}
-    return times.summary() | blocked | {"checkpoints": len(blocked_s)} | saves
+    return summary | blocked | {"checkpoints": len(blocked_s)} | saves
 
 
 @contextmanager

@@ -4,7 +4,7 @@ import gc
 import json
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import repeat
 from pathlib import Path
@@ -15,7 +15,7 @@ import torch
 from cyclopts import Parameter
 
 from benchmarks.harness.record import Record
-from benchmarks.harness.rounds import TimedStep, time_block, time_pairs
+from benchmarks.harness.rounds import TimedStep, summarize_pairs, time_block, time_turns
 from benchmarks.harness.settings import check_settings
 from benchmarks.harness.workload import PLAIN, Workload
 from hocket.distributed.launching.launch import launch
@@ -131,16 +131,13 @@ class GpuSettings:
             at_least={1: ("pairs", "steps")},
             not_empty=("networks", "rows"),
             problems=[
-                *(
-                    unknown_name("network", n, list(WORKLOADS))
-                    for n in self.networks
-                    if n not in WORKLOADS
-                ),
-                *(
-                    unknown_name("row", row, list(ALL_ROWS))
-                    for row in self.rows
-                    if row not in ALL_ROWS
-                ),
+                unknown_name(kind, name, known)
+                for kind, names, known in (
+                    ("network", self.networks, list(WORKLOADS)),
+                    ("row", self.rows, list(ALL_ROWS)),
+                )
+                for name in names
+                if name not in known
             ],
         )
 
@@ -188,25 +185,24 @@ def time_row(settings: GpuSettings, network: str, row: GpuRow) -> dict[str, Any]
     gc.collect()  # trainers of rows before, whose memory would count
     plain = _loop(work, device, compiled=False)
     time_both = partial(
-        time_pairs,
-        plain,
-        pairs=settings.pairs,
+        time_turns,
+        rounds=settings.pairs,
         steps=settings.steps,
-        batch=work.batch,
         synchronize=partial(_synchronize, device),
     )
     peak_mib = None
     if row.apart:
         apart_s = _time_apart(settings, work, row)
-        summary = replace(time_both(plain), other_s=tuple(apart_s)).summary()
+        times = time_both({"plain": plain, "other": plain}) | {"other": apart_s}
     else:
         step = _step(work, row, device)
-        summary = time_both(step).summary()
+        times = time_both({"plain": plain, "other": step})
         if device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(device)
             for _ in range(settings.steps):
                 step()
             peak_mib = torch.cuda.max_memory_allocated(device) / 2**20
+    summary = summarize_pairs(times["plain"], times["other"], settings.steps * work.batch)
     added_s = work.batch * (summary["sample_s"] - summary["plain_sample_s"])
     return summary | {
         "stages": row.stages,
@@ -229,9 +225,10 @@ def _step(work: Workload, row: GpuRow, device: torch.device) -> TimedStep:
 
 def _loop(work: Workload, device: torch.device, *, compiled: bool) -> TimedStep:
     """Build a step of a plain loop that reads nothing from the device."""
+    work = replace(work, compile=compiled)
     network = work.build_network().to(device)
     batch = map_tensors(lambda tensor: tensor.to(device), work.example_batch())
-    step = work.loop_step(network, repeat(batch), reads_loss=False, compiles=compiled)
+    step = work.loop_step(network, repeat(batch), reads_loss=False)
     step()
     return step
 
@@ -279,7 +276,7 @@ def _time_apart(settings: GpuSettings, work: Workload, row: GpuRow) -> list[floa
     """
     with TemporaryDirectory() as folder:
         file = Path(folder, "times.json")
-        arguments = (asdict(work), row.method, settings.device, settings.pairs, settings.steps)
+        arguments = (work, row, settings.device, settings.pairs, settings.steps)
         code = launch(time_process, *arguments, str(file), processes=row.stages, threads=1)
         if code:
             raise HocketError(f"{row.method} in {row.stages} processes ended with {code}")
@@ -288,20 +285,19 @@ def _time_apart(settings: GpuSettings, work: Workload, row: GpuRow) -> list[floa
 
 
 def time_process(
-    fields: Mapping[str, Any], method: str, device: str, pairs: int, steps: int, file: str
+    work: Workload, row: GpuRow, device: str, pairs: int, steps: int, file: str
 ) -> int:
     """Train one stage in a process of a launch; the first one writes the times of its blocks.
 
     Args:
-        fields: Fields of the workload.
-        method: The method.
+        work: The workload.
+        row: The row.
         device: The device.
         pairs: Number of blocks.
         steps: Steps in a block.
         file: Path of the file for the seconds of each block.
     """
-    work = Workload(**{**fields, "shape": tuple(fields["shape"])})
-    step = _step(work, GpuRow(method, work.stages), torch.device(device))
+    step = _step(work, row, torch.device(device))
     synchronize = partial(_synchronize, torch.device(device))
     blocks_s = [time_block(step, steps, synchronize) for _ in range(pairs)]
     if torch.distributed.get_rank() == 0:

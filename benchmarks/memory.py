@@ -18,6 +18,7 @@ from hocket.partition.costs.profile import profile
 from hocket.stage.setup import Setup
 from hocket.zoo.residual import average_head, basic_body
 from hocket.zoo.revnet import Coupling
+from hocket_lab.planner.predict import stage_mib
 from hocket_lab.planner.rehearse import rehearse
 
 MIB = 2**20
@@ -72,14 +73,10 @@ def build_stages(stages: int) -> list[nn.Module]:
 def predict_stages(method: Method, modules: list[nn.Module], x: torch.Tensor) -> list[float]:
     """Return the memory of each stage in MiB, by the method's counts and the layers' costs."""
     costs = profile({str(k): module for k, module in enumerate(modules)}, x, repetitions=1)
-    found = []
-    for k, cost in enumerate(costs.values()):
-        held = method.memory(k, len(modules))
-        # Weights, gradients and momentum, and copies of versions.
-        copies = 3 + (held.versions if held.versions > 1 else 0)
-        kept = held.graphs * cost.kept_bytes + (held.inputs - held.graphs) * x.nbytes
-        found.append((copies * cost.weight_bytes + kept) / MIB)
-    return found
+    return [
+        stage_mib(method.memory(k, len(modules)), cost.weight_bytes, cost.kept_bytes, x.nbytes)
+        for k, cost in enumerate(costs.values())
+    ]
 
 
 def train_together(method: Method, stages: int, *batch: torch.Tensor) -> float:

@@ -10,7 +10,7 @@ from cyclopts import Parameter
 
 from benchmarks.harness.memory import measure_peak_mib, predicted_memory
 from benchmarks.harness.record import Record
-from benchmarks.harness.rounds import PairedTimes, TimedStep, time_turns
+from benchmarks.harness.rounds import TimedStep, summarize_pairs, time_turns
 from benchmarks.harness.settings import StepSettings, check_settings, select_fields
 from benchmarks.harness.workload import PLAIN, Workload, count_extra_parameters, torch_threads
 from benchmarks.short_steps import SHORT_ROWS, short_step_row
@@ -127,7 +127,7 @@ def time_row(work: Workload, row: str, *, pairs: int, steps: int) -> dict[str, A
         steps: Timed steps in a block.
 
     Returns:
-        The times of `PairedTimes.summary`, the goal of the ratio, and facts about the row; with
+        The times of `summarize_pairs`, the goal of the ratio, and facts about the row; with
         remedies also the comparison with the method without them, under ``base`` keys.
     """
     with torch_threads(work.threads):
@@ -149,8 +149,7 @@ def time_row(work: Workload, row: str, *, pairs: int, steps: int) -> dict[str, A
         blocks = time_turns(loops, rounds=pairs, steps=steps)
 
     def beside(base: str) -> dict[str, Any]:
-        samples = steps * work.batch
-        return PairedTimes(tuple(blocks[base]), tuple(blocks["row"]), samples).summary()
+        return summarize_pairs(blocks[base], blocks["row"], steps * work.batch)
 
     late = method is not None and method.signal.needs_gradient
     found = {

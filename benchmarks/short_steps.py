@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from benchmarks.harness.rounds import TimedStep, time_turns
 from benchmarks.harness.workload import Workload, torch_threads
 from benchmarks.peers.by_hand import step_by_hand
+from hocket import zoo
 from hocket.methods import parse_method
 from hocket.partition import Plan
 from hocket.training.trainer import Trainer
@@ -76,11 +77,13 @@ class OwnForward(nn.Module):
     """The perceptron as a network that is no chain.
 
     Args:
-        chain: The perceptron; its layers are taken over.
+        in_features: Number of features of an input.
+        num_classes: Number of classes.
     """
 
-    def __init__(self, chain: nn.Sequential) -> None:
+    def __init__(self, in_features: int, num_classes: int) -> None:
         super().__init__()
+        chain = zoo.mlp(in_features=in_features, num_classes=num_classes)
         self.hidden0, self.hidden1, self.hidden2, self.head = chain
 
     def forward(self, x_BD: Tensor) -> Tensor:
@@ -102,29 +105,17 @@ class PlainForward(OwnForward):
         return super().forward(x_BD)
 
 
-@dataclass(frozen=True)
-class OwnForwardWorkload(Workload):
-    """The workload of a network that has its own forward.
-
-    Attributes:
-        kind: Class of the network.
-    """
-
-    kind: type[OwnForward] = OwnForward
-
-    def initial_network(self) -> nn.Module:
-        """Build the network with the weights of every row."""
-        chain = super().initial_network()
-        assert isinstance(chain, nn.Sequential)
-        return self.kind(chain)
+NETWORKS = {
+    "chain": "mlp",
+    "own forward": f"{__name__}:OwnForward",
+    "plain forward": f"{__name__}:PlainForward",
+}
+"""Networks of the rows, as a workload names them."""
 
 
 def short_trainer(row: ShortRow) -> Trainer:
     """Return a trainer of the perceptron."""
-    work = short_workload(row.stages)
-    if row.network != "chain":
-        kind = OwnForward if row.network == "own forward" else PlainForward
-        work = OwnForwardWorkload(**vars(work), kind=kind)
+    work = replace(short_workload(row.stages), network=NETWORKS[row.network])
     return work.build_trainer(parse_method(row.method), PLANS[row.stages])
 
 

@@ -29,7 +29,7 @@ from benchmarks.harness.settings import StepSettings, check_settings, select_fie
 from benchmarks.harness.slowed import slowed
 from benchmarks.harness.workers import RowProcesses
 from benchmarks.harness.workload import Workload
-from benchmarks.peers import PreparedTraining
+from benchmarks.peers.baseline import PreparedTraining
 from benchmarks.peers.pipeline import SCHEDULES
 from benchmarks.peers.rows import BASE, build_baseline, parse_row
 from hocket.options.ranges import Range, out_of_range
@@ -146,7 +146,7 @@ def _time_group(
                 "peak_mib": world.peak_mib(),
             }
             row |= summarize_turns(
-                taken, turns[0], samples=finished, base_samples=samples[0], quiet=QUIET
+                taken, turns[0], samples=finished, base_samples=samples[0], policy=QUIET
             )
             print(_summarize_row(row), file=sys.stderr, flush=True)
             measured.append(row)

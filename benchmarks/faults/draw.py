@@ -1,6 +1,7 @@
 """Random jobs with faults, reproducible by a seed."""
 
 from collections.abc import Iterator, Sequence
+from itertools import cycle, islice
 from random import Random
 
 from benchmarks.faults.expectations import EXPECTATIONS
@@ -15,33 +16,23 @@ EARLY = 5
 
 
 def draw_jobs(
-    seed: int, count: int, methods: Sequence[str], most_stages: int, faults: int = 1
+    seed: int, count: int, methods: Sequence[str], most_stages: int
 ) -> Iterator[FaultyJob]:
-    """Yield jobs whose kinds of faults take turns; everything else is random.
+    """Yield jobs of one fault, whose kinds take turns; everything else is random.
 
     Args:
         seed: Seed.
         count: Number of jobs.
         methods: Methods of the jobs.
         most_stages: Largest number of stages of a job.
-        faults: Number of faults of each job.
     """
     rng = Random(seed)
-    kinds = list(EXPECTATIONS)
-    for number in range(count):
-        drawn = [kinds[(number * faults + place) % len(kinds)] for place in range(faults)]
-        least = 2 if any(EXPECTATIONS[kind].needs_neighbour for kind in drawn) else 1
+    for kind in islice(cycle(EXPECTATIONS), count):
+        least = 2 if EXPECTATIONS[kind].needs_neighbour else 1
         stages = rng.randint(least, max(least, most_stages))
         method = rng.choice(list(methods))
-        injected = [
-            Fault(
-                kind,
-                rng.choice(possible_stages(kind, method, stages)),
-                rng.randint(*_ticks(kind)),
-            )
-            for kind in drawn
-        ]
-        yield FaultyJob(method, stages, tuple(injected))
+        stage = rng.choice(possible_stages(kind, method, stages))
+        yield FaultyJob(method, stages, (Fault(kind, stage, rng.randint(*_ticks(kind))),))
 
 
 def _ticks(kind: str) -> tuple[int, int]:

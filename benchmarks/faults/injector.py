@@ -84,7 +84,7 @@ class Injector:
             (serial, "execute", self._execute),
             (OutgoingMessage, "begin", self._begin_send),
             (writer, "write_file", self._write_file),
-            (writer, "finish_checkpoint", self._publish),
+            (writer, "finish_checkpoint", self._finish_checkpoint),
             (metrics_log, "_append_whole", self._append),
             (world, "form_without_strangers", self._form),
         ]
@@ -165,7 +165,7 @@ class Injector:
             time.sleep(SLOW_S)
         return original(folder, name, data)
 
-    def _publish(
+    def _finish_checkpoint(
         self, original: Callable[..., Path], folder: Path, name: str, manifest: Any
     ) -> Path:
         if self._take_due(self._rank, _parse_tick(name), "kill sealing of"):

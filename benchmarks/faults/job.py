@@ -25,6 +25,8 @@ from hocket.training.trainer import Trainer
 
 FEATURES = 6
 CLASSES = 3
+EPOCHS, BATCHES = 2, 8
+"""Epochs of a job, and batches of each of them."""
 EVERY = 3
 """Ticks from one checkpoint to the next."""
 SHORT_S, LONG_S = 3.0, 60.0
@@ -44,15 +46,11 @@ class FaultyJob:
         method: The method, as `hocket train` takes it.
         stages: Number of stages K.
         faults: The faults.
-        epochs: Number of epochs.
-        batches: Batches of each epoch.
     """
 
     method: str
     stages: int
     faults: tuple[Fault, ...] = ()
-    epochs: int = 2
-    batches: int = 8
 
     def time_limits(self, pending: Sequence[Fault]) -> TimeLimits:
         """Return limits that are short only if a fault that has yet to happen needs that.
@@ -112,8 +110,8 @@ def train_with_faults(
         if newest_first(place):
             trainer.resume(place)
     trainer.fit(
-        load(_batches(job.batches)),
-        epochs=job.epochs,
+        load(_batches()),
+        epochs=EPOCHS,
         progress=progress,
         checkpoints=checkpoints,
     )
@@ -121,11 +119,11 @@ def train_with_faults(
     return hashlib.sha256(b"".join(value.numpy().tobytes() for value in states)).hexdigest()
 
 
-def _batches(count: int) -> list[Batch]:
+def _batches() -> list[Batch]:
     rng = torch.Generator().manual_seed(1)
     return [
         (torch.randn(4, FEATURES, generator=rng), torch.randint(CLASSES, (4,), generator=rng))
-        for _ in range(count)
+        for _ in range(BATCHES)
     ]
 
 

@@ -4,7 +4,7 @@ import contextlib
 import os
 import signal
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from unittest.mock import patch
@@ -69,9 +69,6 @@ def stopped_at_start(
 
 class _StoppingEnvironment(dict[str, str]):
     """Environment that stops the process which takes it over: before it meets the others."""
-
-    def __init__(self, variables: Mapping[str, str]) -> None:
-        super().__init__(variables)
 
     def __iter__(self) -> Iterator[str]:
         os.kill(os.getpid(), signal.SIGSTOP)

@@ -24,9 +24,9 @@ def take_due(
         folder: Folder of the notes.
         faults: All faults of the job.
         stage: Stage to which it would happen.
-        tick: Earliest tick of a fault that is not due yet, less one.
+        tick: Tick up to which faults are due.
         kinds: Kinds that could happen now.
-        now: Tick for the note.
+        now: Tick that this process has reached, for the note.
     """
     for number, fault in enumerate(faults):
         if fault.stage != stage or fault.tick > tick or fault.kind not in kinds:

@@ -14,7 +14,7 @@ from benchmarks.harness.repetition import Repetition, TimedSteps, run_repetition
 from benchmarks.harness.rounds import run_rounds
 from benchmarks.harness.workers import RowProcesses
 from benchmarks.harness.workload import Workload
-from benchmarks.peers import Baseline
+from benchmarks.peers.baseline import Baseline
 from benchmarks.peers.decoupled import Decoupled
 from hocket.errors import OptionError
 from hocket.partition.costs.link import Link

@@ -55,15 +55,12 @@ def predicted_memory(work: Workload, row: str) -> dict[str, int]:
 
     The plain loop holds one of each, which is counted as one for every stage.
     """
+    names = ("graphs", "inputs", "versions")
     if row == PLAIN:
-        return dict.fromkeys(("graphs", "inputs", "versions"), work.stages)
+        return dict.fromkeys(names, work.stages)
     method = parse_method(row)
     stages = [method.memory(k, work.stages) for k in range(work.stages)]
-    return {
-        "graphs": sum(stage.graphs for stage in stages),
-        "inputs": sum(stage.inputs for stage in stages),
-        "versions": sum(stage.versions for stage in stages),
-    }
+    return {name: sum(getattr(stage, name) for stage in stages) for name in names}
 
 
 def _measure_here(work: Workload, row: str, steps: int) -> dict[str, float | None]:

@@ -19,6 +19,7 @@ from pathlib import Path
 from hocket.errors import HocketError
 
 INTERFACE = "hocket0"
+"""Name of both ends of the link, each in its node."""
 ADDRESSES = ("10.77.0.1", "10.77.0.2")
 TOOLS = ("ip", "tc", "nsenter")
 COUNTS = Path("/proc/self/net/dev")
@@ -36,12 +37,10 @@ class Node:
     Attributes:
         namespace: The file of its network namespace.
         address: Its IP address on the link.
-        interface: Its end of the link.
     """
 
     namespace: str
     address: str
-    interface: str = INTERFACE
 
     def enter(self) -> None:
         """Move this thread into the node, and all threads that it starts from now on.
@@ -76,7 +75,7 @@ class VirtualLink:
         burst = max(16_000, round(mbit_s * 125))
         words = f"root tbf rate {mbit_s}mbit burst {burst} latency 100ms".split()
         for node in self.nodes:
-            run_command(*node.command("tc", "qdisc", "replace", "dev", node.interface, *words))
+            run_command(*node.command("tc", "qdisc", "replace", "dev", INTERFACE, *words))
 
 
 @contextmanager
@@ -99,8 +98,8 @@ def two_nodes() -> Iterator[VirtualLink]:
              "peer", "name", INTERFACE, "netns", two.namespace)  # fmt: skip
         for node in (one, two):
             for words in (
-                f"addr add {node.address}/30 dev {node.interface}",
-                f"link set {node.interface} up",
+                f"addr add {node.address}/30 dev {INTERFACE}",
+                f"link set {INTERFACE} up",
                 "link set lo up",
             ):
                 run_command(*node.command("ip", *words.split()))

@@ -51,6 +51,8 @@ class Record:
     def from_settings(cls, name: str, settings: Settings, **further: Any) -> Self:
         """Begin the record of a measurement that is a command of ``python -m benchmarks``.
 
+        It has no rows yet, and is of the present moment, code and machine.
+
         Args:
             name: The command, which becomes the name of the record.
             settings: Its settings; all but folders are recorded.
@@ -61,25 +63,12 @@ class Record:
             for key, value in vars(settings).items()
             if key not in FOLDERS
         }
-        command = command_line(f"python -m benchmarks {name}", settings)
-        return cls.begin(name, command, recorded | further, getattr(settings, "threads", 1))
-
-    @classmethod
-    def begin(cls, name: str, command: str, settings: dict[str, Any], threads: int) -> Self:
-        """Begin a record without rows, of the present moment, code and machine.
-
-        Args:
-            name: The measurement.
-            command: The command line that repeats it.
-            settings: Its settings, as plain JSON.
-            threads: Number of PyTorch threads.
-        """
         return cls(
             name=name,
-            command=command,
-            **environment(threads),
+            command=command_line(f"python -m benchmarks {name}", settings),
+            **environment(getattr(settings, "threads", 1)),
             date=datetime.now(UTC).isoformat(timespec="seconds"),
-            settings=settings,
+            settings=recorded | further,
             rows=[],
         )
 

@@ -11,7 +11,7 @@ from torch import distributed
 from benchmarks.harness.load import MachineLoad, wait_until_quiet
 from benchmarks.harness.nodes import read_sent_bytes
 from benchmarks.harness.workers import RowProcesses
-from benchmarks.peers import PreparedTraining
+from benchmarks.peers.baseline import PreparedTraining
 from hocket.timeline import Fractions
 
 Repeat = Callable[[], "Repetition"]
@@ -162,11 +162,11 @@ class Turn:
     dropped: int
 
 
-def take_turn(repeat: Repeat, quiet: NoisePolicy) -> Turn:
+def take_turn(repeat: Repeat, policy: NoisePolicy) -> Turn:
     """Repeat until a repetition is undisturbed, or the retries are used up."""
     tried = [repeat()]
-    while (tried[-1].foreign or 0.0) > quiet.foreign and len(tried) <= quiet.retries:
-        wait_until_quiet(quiet.foreign, quiet.patience_s)
+    while (tried[-1].foreign or 0.0) > policy.foreign and len(tried) <= policy.retries:
+        wait_until_quiet(policy.foreign, policy.patience_s)
         tried.append(repeat())
     return Turn(min(tried, key=lambda one: one.foreign or 0.0), len(tried) - 1)
 
@@ -177,7 +177,7 @@ def summarize_turns(
     *,
     samples: int,
     base_samples: int,
-    quiet: NoisePolicy,
+    policy: NoisePolicy,
 ) -> dict[str, Any]:
     """Return medians over rounds, and the range of the ratios to the base of the same round.
 
@@ -186,7 +186,7 @@ def summarize_turns(
         base: Turns of the row that is compared with, in the same rounds.
         samples: Samples that the row finishes in a repetition.
         base_samples: Samples that the base finishes in a repetition.
-        quiet: When a repetition is disturbed.
+        policy: Conditions under which a repetition counts.
     """
     pairs = [(row.counted, other.counted) for row, other in zip(turns, base, strict=True)]
     ratios = [samples / row.wall_s / (base_samples / other.wall_s) for row, other in pairs]
@@ -203,7 +203,7 @@ def summarize_turns(
         "communication": median_fractions([row.spent for row, _ in pairs], "communication"),
         "waiting": median_fractions([row.spent for row, _ in pairs], "waiting"),
         "foreign": [row.foreign for row, _ in pairs],
-        "disturbed": sum((row.foreign or 0.0) > quiet.foreign for row, _ in pairs),
+        "disturbed": sum((row.foreign or 0.0) > policy.foreign for row, _ in pairs),
         "dropped": sum(row.dropped for row in turns),
     }
 

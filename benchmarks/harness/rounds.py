@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from statistics import median
 from typing import Any, TypeVar
@@ -30,74 +29,29 @@ def run_rounds(turns: Sequence[Callable[[], T]], number: int) -> list[list[T]]:
     return results
 
 
-@dataclass(frozen=True)
-class PairedTimes:
-    """Times of two kinds of steps, block by block.
-
-    Attributes:
-        plain_s: Seconds of each block of the baseline.
-        other_s: Seconds of each block of the other kind.
-        samples: Samples in a block.
-    """
-
-    plain_s: tuple[float, ...]
-    other_s: tuple[float, ...]
-    samples: int
-
-    @property
-    def ratios(self) -> list[float]:
-        """Time of the other kind divided by the baseline's, pair by pair.
-
-        >>> PairedTimes((1.0, 2.0), (1.5, 2.0), samples=4).ratios
-        [1.5, 1.0]
-        """
-        return [other / plain for plain, other in zip(self.plain_s, self.other_s, strict=True)]
-
-    def summary(self) -> dict[str, Any]:
-        """Return medians, and the range of the ratios; times are seconds for one sample.
-
-        >>> times = PairedTimes((1.0, 2.0, 2.0), (1.5, 2.0, 2.2), samples=4)
-        >>> summary = times.summary()
-        >>> summary["ratio"], summary["ratio_min"], summary["ratio_max"]
-        (1.1, 1.0, 1.5)
-        >>> summary["plain_sample_s"], summary["sample_s"]
-        (0.5, 0.5)
-        """
-        ratios = self.ratios
-        return {
-            "ratio": median(ratios),
-            "ratio_min": min(ratios),
-            "ratio_max": max(ratios),
-            "ratios": ratios,
-            "plain_sample_s": median(self.plain_s) / self.samples,
-            "sample_s": median(self.other_s) / self.samples,
-        }
-
-
-def time_pairs(
-    plain: TimedStep,
-    other: TimedStep,
-    *,
-    pairs: int,
-    steps: int,
-    batch: int,
-    synchronize: Callable[[], object] = lambda: None,
-) -> PairedTimes:
-    """Time blocks of steps: plain, other, other, plain, plain, other, ...
-
-    Each block begins with a step that is not timed, for the caches. Pipelines should be full.
+def summarize_pairs(
+    plain_s: Sequence[float], other_s: Sequence[float], samples: int
+) -> dict[str, Any]:
+    """Return medians, and the range of the ratios; times are seconds for one sample.
 
     Args:
-        plain: One step of the baseline.
-        other: One step of the other kind.
-        pairs: Number of blocks of each.
-        steps: Timed steps in a block.
-        batch: Samples in a step.
-        synchronize: Waits until the device has done all steps, before and after each block.
+        plain_s: Seconds of each block of the baseline.
+        other_s: Seconds of each block of the other kind, in the same rounds.
+        samples: Samples in a block.
+
+    >>> summary = summarize_pairs([1.0, 2.0, 2.0], [1.5, 2.0, 2.2], samples=4)
+    >>> summary["ratios"], summary["plain_sample_s"], summary["sample_s"]
+    ([1.5, 1.0, 1.1], 0.5, 0.5)
     """
-    loops = {"plain": plain, "other": other}
-    times = time_turns(loops, rounds=pairs, steps=steps, synchronize=synchronize)
-    return PairedTimes(tuple(times["plain"]), tuple(times["other"]), steps * batch)
+    ratios = [other / plain for plain, other in zip(plain_s, other_s, strict=True)]
+    return {
+        "ratio": median(ratios),
+        "ratio_min": min(ratios),
+        "ratio_max": max(ratios),
+        "ratios": ratios,
+        "plain_sample_s": median(plain_s) / samples,
+        "sample_s": median(other_s) / samples,
+    }
 
 
 def time_turns(
@@ -108,6 +62,8 @@ def time_turns(
     synchronize: Callable[[], object] = lambda: None,
 ) -> dict[str, list[float]]:
     """Time blocks of steps of several loops, in order, then in reverse order, and so on.
+
+    Each block begins with a step that is not timed, for the caches. Pipelines should be full.
 
     Args:
         loops: One step of each loop, by name.

@@ -23,9 +23,9 @@ import torch
 from torch import distributed
 
 from benchmarks.harness.memory import reset_peak
-from benchmarks.harness.nodes import Node
+from benchmarks.harness.nodes import INTERFACE, Node
 from benchmarks.harness.workload import Workload
-from benchmarks.peers import Baseline, PreparedTraining
+from benchmarks.peers.baseline import Baseline, PreparedTraining
 from hocket.distributed.world.joined_worlds import shutdown
 from hocket.errors import HocketError
 from hocket.runs.environment import peak_mib
@@ -221,7 +221,7 @@ def _serve_queries(
         pipe: Pipe of queries and answers.
     """
     # Other machines do not take part, and should not be able to.
-    os.environ["GLOO_SOCKET_IFNAME"] = "lo" if node is None else node.interface
+    os.environ["GLOO_SOCKET_IFNAME"] = "lo" if node is None else INTERFACE
     # Ctrl-C reaches all processes of a terminal; the one that measures ends the others.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     torch.set_num_threads(baseline.threads)

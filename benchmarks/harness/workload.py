@@ -62,7 +62,7 @@ class Workload:
         channels_last: Use the channels-last memory format.
         rate: Learning rate of SGD with momentum 0.9; small, as the batch is always the same.
         vocab: Number of different tokens; None for inputs that are not tokens.
-        compile: Compile the network of a plain loop, and the stages of a trainer.
+        compile: Compile the network of a plain loop as one graph, and the stages of a trainer.
     """
 
     network: str
@@ -127,15 +127,10 @@ class Workload:
     def plain_step(self) -> Step:
         """Build a step of a plain PyTorch loop, which reads the loss."""
         network = self.build_network()
-        return self.loop_step(network, self.batches(), compiles=self.compile)
+        return self.loop_step(network, self.batches())
 
     def loop_step(
-        self,
-        network: nn.Module,
-        batches: Iterator[Batch],
-        *,
-        reads_loss: bool = True,
-        compiles: bool = False,
+        self, network: nn.Module, batches: Iterator[Batch], *, reads_loss: bool = True
     ) -> Step:
         """Build a step of a plain PyTorch loop over a given network and its batches.
 
@@ -143,7 +138,6 @@ class Workload:
             network: The network.
             batches: A batch for each step, on the device of the network.
             reads_loss: Return the loss, for which the device has to complete all its work.
-            compiles: Compile the forward as one graph.
         """
         optimizer = self.optimizer(list(network.parameters()))
 
@@ -152,7 +146,7 @@ class Workload:
         def whole_forward(inputs: Tensor) -> Any:
             return network(inputs)
 
-        forward = torch.compile(whole_forward, dynamic=False) if compiles else network
+        forward = torch.compile(whole_forward, dynamic=False) if self.compile else network
 
         def step() -> float | None:
             inputs, targets = next(batches)

@@ -10,10 +10,6 @@ from benchmarks.harness.workload import Batch, Step, Workload
 from hocket.timeline import Recorder
 
 
-def complete_nothing() -> None:
-    """Do nothing, as no batch is in flight after a step."""
-
-
 @dataclass(frozen=True)
 class PreparedTraining:
     """Part of a training in one process, ready to be timed.
@@ -30,7 +26,7 @@ class PreparedTraining:
     step: Step
     samples: int
     state: Mapping[str, Tensor]
-    finish: Callable[[], object] = complete_nothing
+    finish: Callable[[], object] = lambda: None
     recorder: Recorder | None = None
 
 

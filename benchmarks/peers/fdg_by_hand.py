@@ -25,8 +25,6 @@ class Neighbour:
         channels_last: Maps are in the channels-last memory format.
     """
 
-    wants_gradients = True
-
     def __init__(self, rank: int, example: Tensor, *, channels_last: bool) -> None:
         self._rank, self._example, self._channels_last = rank, example, channels_last
         self._sent: list[tuple[Any, Tensor]] = []  # a tensor stays until it has been sent
@@ -67,8 +65,6 @@ class Dataset:
     Args:
         inputs: Inputs (B, ...) of every batch.
     """
-
-    wants_gradients = False
 
     def __init__(self, inputs: Tensor) -> None:
         self._inputs = inputs
@@ -146,8 +142,7 @@ class FDGByHand:
                 if tick >= gradient_tick:
                     before.send(stage.backward(after.receive()))
                 if tick >= rank:
-                    differentiable = before.wants_gradients
-                    after.send(stage.forward(before.receive(), differentiable=differentiable))
+                    after.send(stage.forward(before.receive(), differentiable=rank > 0))
                 return None
 
         # Fill the pipeline.

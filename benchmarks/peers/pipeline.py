@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -27,11 +26,6 @@ class PipelineSchedule:
 
     build: Callable[..., Any]
     placement: Callable[[int], list[int]]
-
-    @property
-    def has_several_stages(self) -> bool:
-        """True if a process has more than one stage."""
-        return len(self.placement(1)) > 1
 
 
 def one_per_process(processes: int) -> list[int]:
@@ -61,17 +55,13 @@ def v_shape(processes: int) -> list[int]:
     return [*range(processes), *reversed(range(processes))]
 
 
-SCHEDULES: Mapping[str, PipelineSchedule] = MappingProxyType(
-    {
-        "gpipe": PipelineSchedule(pipelining.ScheduleGPipe, one_per_process),
-        "1f1b": PipelineSchedule(pipelining.Schedule1F1B, one_per_process),
-        "interleaved-1f1b": PipelineSchedule(pipelining.ScheduleInterleaved1F1B, round_robin),
-        "interleaved-zb": PipelineSchedule(
-            pipelining.ScheduleInterleavedZeroBubble, round_robin
-        ),
-        "zbv": PipelineSchedule(pipelining.ScheduleZBVZeroBubble, v_shape),
-    }
-)
+SCHEDULES: Mapping[str, PipelineSchedule] = {
+    "gpipe": PipelineSchedule(pipelining.ScheduleGPipe, one_per_process),
+    "1f1b": PipelineSchedule(pipelining.Schedule1F1B, one_per_process),
+    "interleaved-1f1b": PipelineSchedule(pipelining.ScheduleInterleaved1F1B, round_robin),
+    "interleaved-zb": PipelineSchedule(pipelining.ScheduleInterleavedZeroBubble, round_robin),
+    "zbv": PipelineSchedule(pipelining.ScheduleZBVZeroBubble, v_shape),
+}
 
 
 @dataclass(frozen=True)
@@ -129,7 +119,7 @@ class Pipeline:
             for k in local
         ]
         schedule = known.build(
-            parts if known.has_several_stages else parts[0],
+            parts if len(parts) > 1 else parts[0],
             self.microbatches,
             loss_fn=cross_entropy,
         )

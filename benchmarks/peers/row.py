@@ -1,7 +1,7 @@
 """A row as it is written: a name with options, and the remedies of a method."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from hocket.options import Named
@@ -21,8 +21,6 @@ class Row:
     ('paci', 'int8', ('predict',))
     >>> row.label
     'paci accumulate=4 codec=int8+predict'
-    >>> str(row.with_option("extra_delay", 1))
-    'paci:accumulate=4,codec=int8,extra_delay=1+predict'
     """
 
     named: Named
@@ -55,12 +53,3 @@ class Row:
     def label(self) -> str:
         """Title for tables."""
         return "+".join([self.named.label, *self.remedies])
-
-    @property
-    def slug(self) -> str:
-        """Name for files."""
-        return Named(str(self)).slug
-
-    def with_option(self, name: str, value: Any) -> "Row":
-        """Return the same row with one more option, or another value of it."""
-        return replace(self, named=self.named.with_option(name, value))

@@ -1,6 +1,5 @@
 """Rows, such as ``fdg:extra_delay=1+predict``, and the baselines that they name."""
 
-import inspect
 import os
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -21,7 +20,7 @@ from hocket.errors import OptionError, format_problems, unknown_name
 from hocket.methods import METHODS, build_method
 from hocket.methods.method import Method
 from hocket.methods.simulated.delays import with_extra_delay
-from hocket.options import Named, argument_hints, wrong_options
+from hocket.options import Named, wrong_options
 from hocket.partition import Plan
 from hocket.remedies.registry import parse_remedies
 from hocket_lab.planner.devices import Devices
@@ -185,14 +184,8 @@ def parse_row(row: str) -> Row:
     if parsed.name in REPLICATED:
         replica_options(parsed)
         return parsed
-    builder = BUILDERS[parsed.name]
-    bound = builder.keywords if isinstance(builder, partial) else {}
-    known = [
-        parameter.name
-        for parameter in inspect.signature(builder).parameters.values()
-        if parameter.kind is parameter.KEYWORD_ONLY and parameter.name not in bound
-    ]
-    if problems := wrong_options(parsed.options, known, argument_hints(builder)):
+    hints = {"microbatches": int} if parsed.name in SCHEDULES else {}
+    if problems := wrong_options(parsed.options, hints, hints):
         raise OptionError(format_problems(f"cannot read the row {row!r}", problems))
     return parsed
 

@@ -13,11 +13,6 @@ Cell = str | Callable[[Row], str]
 """A cell of a row: a template of the row's values, such as ``{ratio:.2f}``, or a function."""
 
 
-def percent(error: float | None) -> str:
-    """Return a fraction as percent, a dash if it is None."""
-    return NONE if error is None else f"{error:.2%}"
-
-
 def mean(values: Sequence[float | None], form: str) -> str:
     """Return the mean of the values that are not None in this format, a dash if all are."""
     known = [value for value in values if value is not None]

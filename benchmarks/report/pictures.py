@@ -1,7 +1,6 @@
 """Pictures of records, as SVG that is the same for the same record."""
 
 import math
-from collections.abc import Sequence
 from pathlib import Path
 
 import matplotlib
@@ -10,6 +9,7 @@ from matplotlib.figure import Figure
 
 from benchmarks.harness.record import Record
 from benchmarks.report.target import name_link
+from hocket_lab.report.line_chart import log_ticks
 
 RATIOS = {
     "overhead": "time of a step, plain loop = 1; red: goal",
@@ -71,7 +71,8 @@ def draw_link(record: Record) -> Figure:
     axes.set_xticks(rates, [f"{rate:g}" for rate in rates])
     axes.minorticks_off()
     axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
-    axes.set_yticks(_log_ticks([row["ms_per_sample"] for row in record.rows]))
+    times = [row["ms_per_sample"] for row in record.rows]
+    axes.set_yticks(log_ticks(min(times), max(times))[0])
     axes.set_xlabel("link, Mbit/s each way")
     axes.set_ylabel("ms for a sample")
     axes.grid(alpha=0.3)
@@ -142,17 +143,3 @@ def _new_figure(height: float) -> tuple[Figure, Axes]:
     """Return an empty figure as wide as a phone, of a height in inches, and its axes."""
     figure = Figure(figsize=(4, height), layout="constrained")
     return figure, figure.add_subplot()
-
-
-def _log_ticks(values: Sequence[float]) -> list[float]:
-    """Return 1, 2 and 5 times powers of ten around these values.
-
-    >>> _log_ticks([0.8, 7.0])
-    [0.5, 1.0, 2.0, 5.0, 10.0]
-    """
-    low, high = math.floor(math.log10(min(values))), math.ceil(math.log10(max(values)))
-    powers = range(low - 1, high + 1)
-    ticks = [round(digit * 10.0**power, -power) for power in powers for digit in (1, 2, 5)]
-    first = max((n for n, tick in enumerate(ticks) if tick <= min(values)), default=0)
-    last = min(n for n, tick in enumerate(ticks) if tick >= max(values))
-    return ticks[first : last + 1]

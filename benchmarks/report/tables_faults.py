@@ -1,14 +1,12 @@
 """Tables of injected faults, killed stages, tests under other versions, and integrations."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from statistics import median
 from typing import Any
 
 from benchmarks.faults.expectations import EXPECTATIONS
 from benchmarks.harness.record import Record
-from benchmarks.report.markdown import NONE, markdown_table, mean, percent, table
-
-Row = Mapping[str, Any]
+from benchmarks.report.markdown import NONE, Row, markdown_table, mean, table
 
 
 def faults_table(record: Record) -> str:
@@ -69,7 +67,8 @@ def kill_recovery_table(record: Record) -> str:
 
     def errors(case: Row) -> str:
         found = [row["test_error"] for row in case["rows"]]
-        return f"{mean(found, '{:.2%}')} ({', '.join(map(percent, found))})"
+        single = [NONE if error is None else f"{error:.2%}" for error in found]
+        return f"{mean(found, '{:.2%}')} ({', '.join(single)})"
 
     shown = table(
         [

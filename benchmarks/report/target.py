@@ -1,15 +1,12 @@
 """Tables of times to a loss over links."""
 
 import re
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from benchmarks.harness.link_times import NO_LIMIT
 from benchmarks.harness.record import Record
 from benchmarks.report.goals import target_goals
-from benchmarks.report.markdown import NONE, Cell, table
-
-Row = Mapping[str, Any]
+from benchmarks.report.markdown import NONE, Cell, Row, table
 
 
 def target_table(record: Record) -> str:

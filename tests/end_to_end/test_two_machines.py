@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from benchmarks.harness.nodes import INTERFACE
 from contract.processes import wait_until
 from end_to_end.namespaces import (
     CommandResult,
@@ -232,7 +233,7 @@ def test_a_machine_that_is_cut_off_is_named_and_ends_itself(folders, tmp_path):
     def cut() -> None:
         wait_until((folders[0] / "begun").exists, 1000)
         second = link.nodes[1]
-        down = ["ip", "link", "set", second.interface, "down"]
+        down = ["ip", "link", "set", INTERFACE, "down"]
         subprocess.run(second.command(*down), check=True)
 
     # Other machines than those of the fixture, whose link must stay up.

@@ -8,7 +8,7 @@ import torch
 
 from hocket.errors import CutError, format_problems, warn
 from hocket.methods import parse_method
-from hocket.methods.method import Method
+from hocket.methods.method import MemoryCount, Method
 from hocket.methods.registry import forwards_first
 from hocket.partition.costs.device import Device
 from hocket.partition.costs.profile import LayerCost
@@ -188,17 +188,29 @@ def _fastest_cuts(
     counts = [method.memory(stage, len(devices)) for stage in range(len(devices))]
 
     def memory_mib(stage: int, first: int, end: int) -> float:
-        """Return the memory of a stage, with gradients and a momentum."""
-        held = counts[stage]
-        copies = 3 + (held.versions if held.versions > 1 else 0)
         received = layers[first - 1].output_bytes if first else 0
-        size = copies * (weights[end] - weights[first])
-        size += held.graphs * (kept[end] - kept[first])
-        return (size + (held.inputs - held.graphs) * received) / 2**20
+        own = weights[end] - weights[first], kept[end] - kept[first]
+        return stage_mib(counts[stage], *own, received)
 
     waits = "update" in method.locks() or method.signal.learns_from_gradient
     last_layers = fastest_cut(layers, devices, overlapping=not waits, memory_mib=memory_mib)
     return tuple(names[last + 1] for last in last_layers)
+
+
+def stage_mib(
+    held: MemoryCount, weight_bytes: int, kept_bytes: int, received_bytes: int
+) -> float:
+    """Return the memory of a stage in MiB, with gradients, a momentum and copies of versions.
+
+    Args:
+        held: Graphs, inputs and versions that the stage holds at most.
+        weight_bytes: Size of its weights.
+        kept_bytes: Size of what a forward keeps for its backward.
+        received_bytes: Size of an input.
+    """
+    copies = 3 + (held.versions if held.versions > 1 else 0)
+    size = copies * weight_bytes + held.graphs * kept_bytes
+    return (size + (held.inputs - held.graphs) * received_bytes) / 2**20
 
 
 def _profiles_by_candidate(

@@ -1,7 +1,7 @@
 """Sections of a report with curves: loss and error, single batches, staleness and gradients."""
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from statistics import fmean
@@ -16,11 +16,12 @@ MOST_POINTS = 120
 """Points of a curve over batches; more are averaged in intervals."""
 MOST_EVALUATIONS = 400
 """Evaluations of a run that are drawn."""
-METRICS: Sequence[tuple[str, str, float]] = (
-    ("test_error", "test error, %", 100.0),
-    ("test_loss", "test loss", 1.0),
-    ("train_loss", "training loss", 1.0),
-)
+METRIC_TITLES: Mapping[str, tuple[str, float]] = {
+    "test_error": ("test error, %", 100.0),
+    "test_loss": ("test loss", 1.0),
+    "train_loss": ("training loss", 1.0),
+}
+"""Titles of metrics in charts, and factors of their values there."""
 STAGE_METRICS: Sequence[tuple[str, str]] = (
     ("staleness", "staleness, updates"),
     ("cosine", "cosine of late and true gradient"),
@@ -32,7 +33,7 @@ def learning_curves(groups: Sequence[Group]) -> list[Markup]:
     """Draw loss and error against updates, samples and seconds."""
     return _with_points(
         line_chart(title, axis_title, _evaluations(groups, metric, axis, factor))
-        for metric, title, factor in METRICS
+        for metric, (title, factor) in METRIC_TITLES.items()
         for axis, axis_title in AXES.items()
     )
 

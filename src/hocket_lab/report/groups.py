@@ -97,9 +97,8 @@ def average(lines: Sequence[Line]) -> list[tuple[float, float, float, float]]:
     [(0.0, 2.0, 1.0, 3.0), (2.0, 4.0, 4.0, 4.0)]
     """
     return [
-        (fmean(x for x, _ in points), fmean(y for _, y in points), min(y), max(y))
-        for points in common_points(lines)
-        for y in [[y for _, y in points]]
+        (fmean(x), fmean(y), min(y), max(y))
+        for x, y in (zip(*points, strict=True) for points in common_points(lines))
     ]
 
 

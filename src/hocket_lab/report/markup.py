@@ -38,12 +38,7 @@ def element(tag: str, *children: Child, **attributes: str | float | bool | None)
         elif value is not None and value is not False:
             words.append(f'{name}="{html.escape(format_coordinate(value))}"')
     start = f"<{' '.join(words)}>"
-    return Markup(start if tag in VOID else f"{start}{join(children)}</{tag}>")
-
-
-def join(children: Iterable[Child]) -> Markup:
-    """Join contents to one."""
-    return Markup("".join(_flatten(children)))
+    return Markup(start if tag in VOID else f"{start}{''.join(_flatten(children))}</{tag}>")
 
 
 def format_coordinate(value: str | float) -> str:

@@ -6,6 +6,7 @@ from typing import Any
 
 from hocket.errors import HocketError
 from hocket.files import read_json
+from hocket.methods.simulated.delays import parse_extra_delay
 from hocket.partition.plan import Plan
 from hocket.runs.read_folder import DAMAGED
 from hocket_lab.planner.simulate import StageTimes
@@ -59,14 +60,10 @@ def _read_forecast(file: Path, run: ReportedRun) -> Mapping[str, Any]:
 
 def _same_delay(forecast: Mapping[str, Any], run: ReportedRun) -> bool:
     """Return True if a forecast is for the extra delay of the run."""
-    planned = [str(ticks) for ticks in forecast["extra_delay"]] or ["0"]
-    given = str(run.config.extra_delay).split(",")
     edges = run.config.stages - 1
-    return _spread_over(planned, edges) == _spread_over(given, edges)
-
-
-def _spread_over(ticks: Sequence[str], edges: int) -> list[str]:
-    return list(ticks) * edges if len(ticks) == 1 else list(ticks)
+    planned = list(forecast["extra_delay"]) or [0] * edges
+    given = parse_extra_delay(run.config.extra_delay)
+    return planned == ([given] * edges if isinstance(given, int) else given)
 
 
 def _compare(group: Group, run: ReportedRun, forecast: Mapping[str, Any]) -> Iterator[Row]:

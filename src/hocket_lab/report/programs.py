@@ -8,7 +8,7 @@ from hocket.errors import DataError, HocketError, OptionError
 from hocket.files import JSON_LIMIT
 from hocket.program.program import unroll
 from hocket.runs.config import RunConfig
-from hocket.runs.plot import program_panel
+from hocket.runs.plot import program_panel, timeline_panel
 from hocket.runs.run_dir import TIMELINE
 from hocket.timeline import Timeline
 from hocket_lab.report.groups import Group
@@ -57,7 +57,8 @@ def timeline_pictures(runs: Sequence[ReportedRun]) -> list[Markup]:
         except HocketError as error:
             pictures.append(element("p", str(error), class_="note"))
             continue
-        pictures.append(span_picture(timeline, f"timeline of {run.name}", measured=True))
+        name = f"timeline of {run.name}"
+        pictures.append(span_picture(timeline_panel(timeline, name), name))
         if note:
             pictures.append(element("p", note, class_="note"))
     return pictures
@@ -78,9 +79,7 @@ def _draw_program(config: RunConfig, title: str) -> Markup:
         ticks = list(unroll(method, config.stages, min(batches, MOST_BATCHES)))
     except HocketError as error:
         return element("p", f"No program: {error}", class_="note")
-    panel = program_panel(ticks, config.stages, title)
-    name = f"program of {title}"
-    return span_picture(panel.timeline, name, measured=False, labels=panel.labels)
+    return span_picture(program_panel(ticks, config.stages, title), f"program of {title}")
 
 
 def _read_timeline(file: Path) -> Timeline:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from hocket_lab.report.curves import METRICS
+from hocket_lab.report.curves import METRIC_TITLES
 from hocket_lab.report.groups import Group, Line
 from hocket_lab.report.line_chart import Curve, line_chart, line_sample
 from hocket_lab.report.markup import Child, Markup
@@ -39,9 +39,8 @@ def read_study(record: SweepRecord) -> ReportedStudy:
     """
     folder, settings = record.folder.resolve(), record.values["settings"]
     rows = [row for row in record.rows if len(row.get("sweep", ())) > 1]
-    titles = {name: (title, factor) for name, title, factor in METRICS}
     metric = settings["select"]
-    title, factor = titles[metric]
+    title, factor = METRIC_TITLES[metric]
     found = [
         (
             Curve(number, row["row"], _seeds(row, metric, factor), _means(row, factor)),

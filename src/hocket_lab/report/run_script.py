@@ -119,10 +119,8 @@ def _options(run: ResolvedRun) -> Iterator[tuple[str, str]]:
 
 def _method(config: RunConfig) -> str:
     """Return the expression of the method, with extra delay or other staleness."""
-    method, built = (
-        _literal(config.method),
-        f"hocket.methods.parse_method({_literal(config.method)})",
-    )
+    method = _literal(config.method)
+    built = f"hocket.methods.parse_method({method})"
     if config.extra_delay:
         ticks = parse_extra_delay(config.extra_delay)
         return f"hocket.methods.with_extra_delay({built}, {ticks})"

@@ -1,10 +1,10 @@
 """Picture of a program or a timeline, with a row for each stage, to be zoomed by a script."""
 
 import json
-from collections.abc import Mapping
 
+from hocket.runs.plot import Panel
 from hocket.timeline import Span, Timeline
-from hocket.timeline.recorder import KIND_NAMES, SpanKind
+from hocket.timeline.recorder import KIND_NAMES
 from hocket_lab.report.markup import Markup, element
 
 ROW = 30
@@ -17,26 +17,19 @@ MOST_SPANS = 3000
 """Spans that are drawn of a timeline; more would make the page slow and large."""
 
 
-def span_picture(
-    timeline: Timeline,
-    name: str,
-    *,
-    measured: bool,
-    labels: Mapping[tuple[SpanKind, int, int], str] | None = None,
-) -> Markup:
+def span_picture(panel: Panel, name: str) -> Markup:
     """Draw the spans of a timeline as boxes, to be zoomed and moved.
 
     Args:
-        timeline: The timeline.
+        panel: The timeline, with the texts in its boxes.
         name: Name for those who do not see the picture.
-        measured: The times were measured; show them in seconds.
-        labels: Text in the box of an action, by kind, stage and batch; its batch if not given.
     """
+    timeline, measured = panel.timeline, panel.measured
     spans = timeline.flatten().spans
     start_s = spans[0].start_s
     scale = LENGTH / (timeline.length_s or 1.0)
     rows = {stage: row for row, stage in enumerate(timeline.stages)}
-    boxes = [_box(span, start_s, scale, rows[span.stage], labels or {}) for span in spans]
+    boxes = [_box(span, start_s, scale, rows[span.stage], panel.label(span)) for span in spans]
     kinds = [kind for kind in KIND_NAMES if any(span.kind == kind for span in spans)]
     height = ROW * len(rows)
     buttons = [
@@ -92,13 +85,7 @@ def first_spans(timeline: Timeline) -> tuple[Timeline, str]:
     return timeline.window(first, batches), note
 
 
-def _box(
-    span: Span,
-    start_s: float,
-    scale: float,
-    row: int,
-    labels: Mapping[tuple[SpanKind, int, int], str],
-) -> Markup:
+def _box(span: Span, start_s: float, scale: float, row: int, label: str) -> Markup:
     """Draw a span.
 
     Args:
@@ -106,10 +93,9 @@ def _box(
         start_s: Time at which the picture begins.
         scale: Units of the picture in a second.
         row: Number of its row, which is 1 unit high.
-        labels: Text in the box of an action; its batch if not given.
+        label: Text in its box.
     """
     x, end = (round((time_s - start_s) * scale, 1) for time_s in (span.start_s, span.end_s))
-    label = labels.get((span.kind, span.stage, span.batch), str(span.batch))
     return element(
         "rect", x=x, y=row + 0.08, width=round(end - x, 1), height=0.84, class_=span.kind,
         data_label=label,

@@ -1,7 +1,7 @@
 """Curve of a run: its metrics against batches, updates, samples and seconds."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
@@ -197,11 +197,23 @@ def first_reaching(curve: Sequence[Point], target: Target) -> Point | None:
 
 def read_gradient_error(folder: Path) -> list[StageError]:
     """Return the error of each stage's gradients; nothing if it was not measured."""
-    by_stage: dict[int, list[dict[str, Any]]] = {}
-    for row in metric_rows(folder / METRICS_FILE, "comparison"):
-        if row["cosine"] is not None and row["ratio"] is not None:
-            by_stage.setdefault(row["stage"], []).append(row)
+    return mean_errors(
+        StageError(row["stage"], row["cosine"], row["ratio"])
+        for row in metric_rows(folder / METRICS_FILE, "comparison")
+        if row["cosine"] is not None and row["ratio"] is not None
+    )
+
+
+def mean_errors(errors: Iterable[StageError]) -> list[StageError]:
+    """Return the mean error of each stage.
+
+    >>> mean_errors([StageError(1, 0.5, 2.0), StageError(0, 1.0, 1.0), StageError(1, 0.0, 4.0)])
+    [StageError(stage=0, cosine=1.0, ratio=1.0), StageError(stage=1, cosine=0.25, ratio=3.0)]
+    """
+    by_stage: dict[int, list[StageError]] = {}
+    for error in errors:
+        by_stage.setdefault(error.stage, []).append(error)
     return [
-        StageError(stage, fmean(r["cosine"] for r in rows), fmean(r["ratio"] for r in rows))
-        for stage, rows in sorted(by_stage.items())
+        StageError(stage, fmean(e.cosine for e in found), fmean(e.ratio for e in found))
+        for stage, found in sorted(by_stage.items())
     ]

@@ -15,7 +15,7 @@ from hocket.files import read_json, write_text_atomically
 from hocket.runs.config import RunConfig, plain_values
 from hocket.runs.environment import environment
 from hocket_lab.studies.checks import grid_tables
-from hocket_lab.studies.curve import first_reaching
+from hocket_lab.studies.curve import first_reaching, mean_errors
 from hocket_lab.studies.report import markdown
 from hocket_lab.studies.results import RowResults, RunOutcome
 from hocket_lab.studies.rows import choices
@@ -182,6 +182,7 @@ def _row(study: Study, results: RowResults) -> dict[str, Any]:
     diverged = results.is_over and not complete
     if diverged:
         ended = []  # a mean over the runs that went well would say less than nothing
+    errors = [error for outcome in ended for error in outcome.gradient_error]
     return {
         "row": results.row.label,
         "options": dict(results.row.options) | _without_data_dir(results.row.options),
@@ -193,7 +194,7 @@ def _row(study: Study, results: RowResults) -> dict[str, Any]:
             for metric in METRICS
         },
         "to_target": _to_target(chosen, study.goal, averaged=complete),
-        "gradient_error": _gradient_error(ended),
+        "gradient_error": [asdict(each) for each in mean_errors(errors)],
         "sweep": _sweep(results),
         "runs": [_run(each, chosen=only or each in chosen) for each in results.outcomes],
     }
@@ -245,21 +246,6 @@ def _to_target(
         "samples": _spread([p.samples for p in reached]) if all_reach else None,
         "seconds": _spread([p.seconds for p in reached]) if all_reach else None,
     }
-
-
-def _gradient_error(outcomes: Sequence[RunOutcome]) -> list[dict[str, float]]:
-    """Return cosine and ratio of each stage, the means over the runs."""
-    by_stage: dict[int, list[Any]] = {}
-    for each in (error for outcome in outcomes for error in outcome.gradient_error):
-        by_stage.setdefault(each.stage, []).append(each)
-    return [
-        {
-            "stage": stage,
-            "cosine": fmean(each.cosine for each in errors),
-            "ratio": fmean(each.ratio for each in errors),
-        }
-        for stage, errors in sorted(by_stage.items())
-    ]
 
 
 def _sweep(results: RowResults) -> list[dict[str, Any]]:

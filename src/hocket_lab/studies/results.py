@@ -146,7 +146,8 @@ class RowResults:
             return None
         if None in known:  # there is nothing to choose from, even if its runs ended
             return (None,)
-        return best_rate(known)
+        rate = best_rate({rate: each for rate, each in known.items() if rate is not None})
+        return None if rate is None else (rate,)
 
     @property
     def sweep_values(self) -> dict[float | None, list[float]]:

@@ -19,20 +19,17 @@ HELD_OUT = (
 """The addition for examples that were held out, with a place for their share."""
 
 
-def best_rate(values: Mapping[float | None, Sequence[float]]) -> tuple[float | None] | None:
-    """Return the best learning rate, in a tuple; None if the mean of none is finite.
+def best_rate(values: Mapping[float, Sequence[float]]) -> float | None:
+    """Return the best learning rate; None if the mean of none is finite.
 
     Args:
-        values: Last value of the metric in each run of each rate, infinity if it diverged. The
-            rate None is the optimizer's.
+        values: Last value of the metric in each run of each rate, infinity if it diverged.
 
     >>> best_rate({0.2: [1.5], 0.1: [1.5], 0.4: [math.inf]})
-    (0.1,)
+    0.1
     """
     means = {r: mean for r, each in values.items() if math.isfinite(mean := fmean(each))}
-    if not means:
-        return None
-    return (min(means, key=lambda rate: (means[rate], rate or 0.0)),)
+    return min(means, key=lambda rate: (means[rate], rate), default=None)
 
 
 def is_chosen(row: Mapping[str, Any], run: Mapping[str, Any]) -> bool:

@@ -2,17 +2,12 @@
 
 import math
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from hocket.errors import OptionError, unknown_name
 
-METRICS: Mapping[str, str] = {
-    "test_loss": "mean loss on the test data",
-    "test_error": "share of wrong predictions on the test data",
-    "train_loss": "mean loss on the training data of an epoch",
-}
-"""Metrics by name; less is better for each of them."""
+METRICS = ("test_loss", "test_error", "train_loss")
+"""Metrics, which `Point` explains; less is better for each of them."""
 _FORM = re.compile(r"\s*([\w-]+)\s*(<=|>=|<|>|==?)\s*(\S+)\s*")
 
 

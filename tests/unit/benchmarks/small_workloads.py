@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn, optim
 
 from benchmarks.harness.workload import Workload
-from benchmarks.peers import PreparedTraining
+from benchmarks.peers.baseline import PreparedTraining
 from hocket.runs.build import build_optimizer_factory
 from hocket.runs.config import RunConfig
 from hocket.zoo.layer import Layer

@@ -14,7 +14,7 @@ from benchmarks.harness.memory import (
     predicted_memory,
 )
 from benchmarks.harness.record import Record
-from benchmarks.harness.rounds import PairedTimes, time_pairs
+from benchmarks.harness.rounds import summarize_pairs, time_turns
 from benchmarks.harness.workload import PLAIN, Workload
 from benchmarks.overhead import ROWS, OverheadSettings, measure_overhead, time_row
 from benchmarks.peers.by_hand import step_by_hand
@@ -37,8 +37,7 @@ SMALL = {"network": "mlp", "shape": (64,), "batch": 8, "pairs": 1, "steps": 1}
 
 
 def test_ratios_are_taken_pair_by_pair():
-    pairs = PairedTimes(plain_s=(1.0, 10.0, 4.0), other_s=(1.1, 13.0, 4.8), samples=2)
-    summary = pairs.summary()
+    summary = summarize_pairs([1.0, 10.0, 4.0], [1.1, 13.0, 4.8], samples=2)
     assert summary["ratios"] == pytest.approx([1.1, 1.3, 1.2])
     assert summary["ratio"] == pytest.approx(1.2)
     assert (summary["ratio_min"], summary["ratio_max"]) == pytest.approx((1.1, 1.3))
@@ -47,11 +46,10 @@ def test_ratios_are_taken_pair_by_pair():
 
 def test_both_sides_take_turns_and_equally_many_steps():
     turns: list[str] = []
-    pairs = time_pairs(
-        lambda: turns.append("p"), lambda: turns.append("o"), pairs=3, steps=2, batch=4
-    )
+    loops = {"plain": lambda: turns.append("p"), "other": lambda: turns.append("o")}
+    times = time_turns(loops, rounds=3, steps=2)
     assert "".join(turns) == "pppooo" + "oooppp" + "pppooo"
-    assert (len(pairs.plain_s), len(pairs.other_s), pairs.samples) == (3, 3, 8)
+    assert [len(seconds) for seconds in times.values()] == [3, 3]
 
 
 @pytest.mark.parametrize(

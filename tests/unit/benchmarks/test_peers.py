@@ -9,11 +9,10 @@ from benchmarks.harness.balance import Balancer
 from benchmarks.harness.repetition import TimedSteps
 from benchmarks.harness.workers import RowProcesses
 from benchmarks.harness.workload import Workload
-from benchmarks.peers import build_baseline
 from benchmarks.peers.decoupled import Decoupled
 from benchmarks.peers.pipeline import SCHEDULES
 from benchmarks.peers.row import Row
-from benchmarks.peers.rows import BUILDERS, parse_row, replica_options
+from benchmarks.peers.rows import BUILDERS, build_baseline, parse_row, replica_options
 from benchmarks.speed import ROWS
 from hocket.errors import CutError, OptionError
 from hocket.methods import BP, METHODS, parse_method

@@ -27,7 +27,7 @@ class ExampleSettings:
 def record(monkeypatch):
     monkeypatch.setenv("MALLOC_TOP_PAD_", "65536")
     monkeypatch.setenv("LD_PRELOAD", "")
-    begun = Record.begin("overhead", "python -m benchmarks overhead", {"steps": 1}, threads=1)
+    begun = Record.from_settings("overhead", ExampleSettings())
     return begun.with_rows([{"row": "bp", "ratio": 1.0}])
 
 

@@ -122,7 +122,7 @@ def test_only_the_place_that_was_named_changes(tmp_path):
         (lambda: excerpt("speed rows=bp,fgd", KEPT), "unknown row 'fgd'"),
         (lambda: excerpt("overhead rows=fdg", KEPT), "no short table for a record 'overhead'"),
         (
-            lambda: record_table(Record.begin("weather", "hocket", {}, threads=1)),
+            lambda: record_table(dataclasses.replace(kept("overhead"), name="weather")),
             "known are overhead, speed",
         ),
     ],

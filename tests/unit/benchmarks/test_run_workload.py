@@ -9,7 +9,7 @@ from benchmarks.harness.balance import Balancer
 from benchmarks.harness.link_times import TimedRow
 from benchmarks.harness.run_workload import RunWorkload
 from benchmarks.harness.workers import RowProcesses
-from benchmarks.peers import build_baseline
+from benchmarks.peers.rows import build_baseline
 from hocket.errors import OptionError
 from hocket.runs.build import load_data
 from hocket.runs.config import RunConfig

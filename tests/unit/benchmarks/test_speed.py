@@ -21,7 +21,7 @@ from benchmarks.harness.repetition import (
     take_turn,
 )
 from benchmarks.harness.slowed import slowed
-from benchmarks.peers import PreparedTraining
+from benchmarks.peers.baseline import PreparedTraining
 from benchmarks.report.tables_speed import speed_table
 from benchmarks.speed import SpeedSettings, count_parameters, measure_speed
 from hocket.partition.costs.profile import LayerCost
@@ -62,7 +62,7 @@ def hurry(monkeypatch):
 def test_ratios_are_taken_round_by_round():
     base = [Turn(took(wall_s), 0) for wall_s in (1.0, 2.0, 4.0)]
     row = [Turn(took(1.0), 0), Turn(took(1.0, 0.5), 2), Turn(took(4.0), 1)]
-    found = summarize_turns(row, base, samples=20, base_samples=10, quiet=QUIET)
+    found = summarize_turns(row, base, samples=20, base_samples=10, policy=QUIET)
     assert found["ratios"] == pytest.approx([2.0, 4.0, 2.0])
     assert (found["ratio"], found["ratio_min"], found["ratio_max"]) == (2.0, 2.0, 4.0)
     assert found["samples_per_s"] == 20.0

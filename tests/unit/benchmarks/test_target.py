@@ -9,7 +9,7 @@ from benchmarks.harness.balance import Balancer
 from benchmarks.harness.link_times import TimedRow
 from benchmarks.harness.record import Record
 from benchmarks.harness.updates_to_target import best_rate, stays_below
-from benchmarks.peers import build_baseline
+from benchmarks.peers.rows import build_baseline
 from benchmarks.report.goals import target_goals
 from benchmarks.report.render import render
 from benchmarks.target import TargetMeasurement, TargetSettings, measure_target

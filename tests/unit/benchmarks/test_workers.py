@@ -9,7 +9,7 @@ import pytest
 from benchmarks.harness.balance import Balancer
 from benchmarks.harness.repetition import TimedSteps, run_repetition
 from benchmarks.harness.workers import RowProcesses
-from benchmarks.peers import build_baseline
+from benchmarks.peers.rows import build_baseline
 from hocket.errors import HocketError
 from unit.benchmarks.small_workloads import Fails, exact, processor_s, stumble
 
