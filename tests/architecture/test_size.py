@@ -7,10 +7,10 @@ import pytest
 ROOT = Path(__file__).parents[2]
 # Lines of Python. A limit falls with what is removed, and rises only with a named reason.
 MOST_LINES = {
-    "src/hocket": 43_334,
-    "src/hocket_lab": 7_198,
-    "benchmarks": 8_805,
-    "tests": 43_761,
+    "src/hocket": 43_195,
+    "src/hocket_lab": 7_175,
+    "benchmarks": 8_583,
+    "tests": 43_555,
 }
 # Words, as `wc -w` counts them.
 MOST_WORDS = {
