@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy
 import torch
@@ -28,6 +28,7 @@ NO_NUMBERS = (
     "read from there later; let the module that computes it return it"
 )
 Compare = Callable[[Tensor, Tensor], bool]
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -83,12 +84,8 @@ def verify_stages(network: nn.Module, stages: Sequence[nn.Module], sample: Tree)
                     "or dict of them, or register its class with "
                     "torch.utils._pytree.register_pytree_node"
                 )
-            try:
-                actual = _run(network, stages, sample, grad=grad)
-            except torch.OutOfMemoryError:
-                raise
-            except Exception as error:
-                problems.append(f"{name} the stages fail: {error}".partition("\n")[0])
+            run = partial(_run, network, stages, sample, grad=grad)
+            if (actual := _try(run, f"{name} the stages fail", problems)) is None:
                 continue
             if any(isinstance(o, FakeTensor) or o.is_meta for o in actual.outputs):
                 problems.append(f"{name} {NO_NUMBERS}")
@@ -101,9 +98,10 @@ def verify_stages(network: nn.Module, stages: Sequence[nn.Module], sample: Tree)
             problems += [f"{name} {text}" for text in found]
 
     # Compare without gradients, and on a second batch.
-    problems += _problems_without_gradients(network, stages, sample)
-    compare = _nearly_equal if on_gpu else _equal_but_for_rounding
-    problems = problems or [*_problems_of_a_second_batch(network, stages, sample, compare)]
+    _compare_without_gradients(network, stages, sample, problems)
+    if not problems:
+        compare = _nearly_equal if on_gpu else _equal_but_for_rounding
+        _compare_a_second_batch(network, stages, sample, compare, problems)
     if problems:
         problems.append("cut elsewhere, or give the stages as a list of modules")
         raise CutError(
@@ -145,10 +143,29 @@ def _run_whole(network: nn.Module, sample: Tree, *, learns: bool) -> tuple[_Pass
             raise unfit from error
 
 
-def _problems_of_a_second_batch(
-    network: nn.Module, stages: Sequence[nn.Module], sample: Tree, compare: Compare
-) -> Iterator[str]:
-    """Yield a difference that only the second of two forwards shows.
+def _try(run: Callable[[], T], told: str, problems: list[str]) -> T | None:
+    """Return what stages compute; None if they fail, which is told as one more problem.
+
+    Raises:
+        OutOfMemoryError: The memory of the GPU was short.
+    """
+    try:
+        return run()
+    except torch.OutOfMemoryError:
+        raise
+    except Exception as error:
+        problems.append(f"{told}: {error}".partition("\n")[0])
+        return None
+
+
+def _compare_a_second_batch(
+    network: nn.Module,
+    stages: Sequence[nn.Module],
+    sample: Tree,
+    compare: Compare,
+    problems: list[str],
+) -> None:
+    """Add a difference that only the second of two forwards shows.
 
     Each stage repeats what the forward of a divided module does with its attributes, so one
     that counts its forwards counts as many for each batch as there are stages.
@@ -158,24 +175,18 @@ def _problems_of_a_second_batch(
         stages: Its stages.
         sample: A batch of its inputs.
         compare: Function that returns True for two tensors that are equal.
-
-    Raises:
-        OutOfMemoryError: The memory of the GPU was short.
+        problems: Problems so far.
     """
     with training_mode(network, *stages):
         expected, attributes = _forward_twice(network, [network], sample)
-        try:
-            actual, _ = _forward_twice(network, stages, sample)
-        except torch.OutOfMemoryError:
-            raise
-        except Exception as error:
-            yield f"in training mode the stages fail with a second batch: {error}".partition(
-                "\n"
-            )[0]
+        run = partial(_forward_twice, network, stages, sample)
+        told = "in training mode the stages fail with a second batch"
+        if (found := _try(run, told, problems)) is None:
             return
+    actual, _ = found
     if len(expected) != len(actual) or not all(map(partial(_both, compare), expected, actual)):
         kept = f" in the attribute {' and '.join(attributes)}" if attributes else ""
-        yield (
+        problems.append(
             "in training mode the outputs for a second batch differ, as the forward of a "
             f"divided module keeps something from batch to batch{kept}, and each stage repeats "
             "that; keep it in a buffer, or in a module of its own that uses it"
@@ -189,13 +200,10 @@ def _forward_twice(
     with _same_state(network, grad=True):
         before = _plain_attributes(network)
         for _ in range(2):
-            value: Tree = sample
-            for stage in stages:
-                # Copies, because a stage may change its input in place.
-                inputs = copy_tensors(map_tensors(as_leaf, value))
-                value = call_network(stage, inputs) if stage is network else stage(inputs)
+            passed = _forward(network, stages, sample)
         changed = dict(_plain_attributes(network) - before)
-    return tuple(o.detach().clone() for o in tensors(value)), sorted(map(repr, changed))
+    outputs = tensors(passed[-1][1])
+    return tuple(o.detach().clone() for o in outputs), sorted(map(repr, changed))
 
 
 def _plain_attributes(network: nn.Module) -> set[tuple[str, Any]]:
@@ -208,34 +216,18 @@ def _plain_attributes(network: nn.Module) -> set[tuple[str, Any]]:
     }
 
 
-def _problems_without_gradients(
-    network: nn.Module, stages: Sequence[nn.Module], sample: Tree
-) -> Iterator[str]:
-    """Yield the error of stages that fail where no graph is built, and the network does not.
+def _compare_without_gradients(
+    network: nn.Module, stages: Sequence[nn.Module], sample: Tree, problems: list[str]
+) -> None:
+    """Add the error of stages that fail where no graph is built, and the network does not.
 
     Outputs are not compared: PyTorch's own layers may take other ways there.
-
-    Args:
-        network: The network.
-        stages: Its stages.
-        sample: A batch of its inputs.
-
-    Raises:
-        OutOfMemoryError: The memory of the GPU was short.
     """
     with evaluation_mode(network, *stages), _restore_gradients(network):
-        try:
-            _run(network, [network], sample, grad=False)
-        except torch.OutOfMemoryError:
-            raise
-        except Exception:
-            return  # it differentiates in its forward
-        try:
-            _run(network, stages, sample, grad=False)
-        except torch.OutOfMemoryError:
-            raise
-        except Exception as error:
-            yield f"in evaluation without gradients the stages fail: {error}".partition("\n")[0]
+        whole = partial(_run, network, [network], sample, grad=False)
+        if _try(whole, "it differentiates in its forward", []) is not None:
+            run = partial(_run, network, stages, sample, grad=False)
+            _try(run, "in evaluation without gradients the stages fail", problems)
 
 
 @contextmanager
@@ -281,16 +273,8 @@ def _run(
     """
     network.zero_grad(set_to_none=True)
     with _same_state(network, grad=grad):
-        # Forward, stage by stage.
-        value: Tree = sample
-        passed: list[tuple[Tree, Tree]] = []
-        for stage in stages:
-            inputs = map_tensors(as_leaf, value)
-            # Copies, because a stage may change its input in place.
-            entered = copy_tensors(inputs)
-            value = call_network(stage, entered) if stage is network else stage(entered)
-            passed.append((inputs, value))
-        outputs = tuple(output.detach().clone() for output in tensors(value))
+        passed = _forward(network, stages, sample)
+        outputs = tuple(output.detach().clone() for output in tensors(passed[-1][1]))
         buffers = {name: buffer.clone() for name, buffer in network.named_buffers()}
 
         # Backward, from random gradients of the outputs.
@@ -303,6 +287,20 @@ def _run(
             gradients = [entry.grad for entry in tensors(inputs)]
     weight_gradients = {name: parameter.grad for name, parameter in network.named_parameters()}
     return _Pass(outputs, weight_gradients, buffers)
+
+
+def _forward(
+    network: nn.Module, stages: Sequence[nn.Module], sample: Tree
+) -> list[tuple[Tree, Tree]]:
+    """Return the input of each stage, as leaves of its graph, and its output."""
+    value, passed = sample, []
+    for stage in stages:
+        inputs = map_tensors(as_leaf, value)
+        # Copies, because a stage may change its input in place.
+        entered = copy_tensors(inputs)
+        value = call_network(stage, entered) if stage is network else stage(entered)
+        passed.append((inputs, value))
+    return passed
 
 
 def _differences(expected: _Pass, actual: _Pass, compare: Compare) -> Iterator[str]:
