@@ -9,7 +9,16 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import hocket
-from contract.small import LOCKSTEP, Network, data, different, mlp, sgd, train_beside_plain
+from contract.small import (
+    LOCKSTEP,
+    Network,
+    data,
+    different,
+    mlp,
+    sgd,
+    stepped,
+    train_beside_plain,
+)
 from hocket.errors import CutError, OptionError
 
 INPUTS = torch.randn(4, 5, generator=torch.Generator().manual_seed(1))
@@ -312,3 +321,20 @@ def test_values_that_stages_share_have_the_size_of_the_batch(build, inputs, stag
     assert ours == pytest.approx(theirs, rel=1e-5)
     trained, wanted = list(network.parameters()), list(plain.parameters())
     torch.testing.assert_close(trained, wanted, rtol=1e-5, atol=1e-6)
+
+
+def test_lazy_layers_take_their_sizes_from_the_first_batch():
+    def build(first, last):
+        torch.manual_seed(0)
+        return nn.Sequential(first, nn.ReLU(), last)
+
+    network = build(nn.LazyLinear(8), nn.LazyLinear(4))
+    trainer = hocket.Trainer(network, stages=2, method="fdg", optimizer=sgd)
+    trainer.prepare(torch.ones(2, 6))
+    known = build(nn.Linear(6, 8), nn.Linear(8, 4))
+    known.load_state_dict(network.state_dict())
+    batches = [(torch.randn(4, 6), torch.arange(4)) for _ in range(5)]
+    expected = stepped(hocket.Trainer(known, stages=2, method="fdg", optimizer=sgd), batches)
+    for batch in batches:
+        trainer.step(*batch)
+    assert not different(network.parameters(), expected.network.parameters())

@@ -106,6 +106,5 @@ class CutGraph:
 
 
 def batch_size(inputs: Tree) -> int:
-    """Return the size of a batch: the first dimension of its first tensor."""
-    leaves = tensors(inputs)
-    return len(leaves[0]) if leaves and leaves[0].dim() else 1
+    """Return the size of a batch: the first dimension of the first tensor that has one."""
+    return next((len(value) for value in tensors(inputs) if value.dim()), 1)

@@ -138,16 +138,13 @@ def require_separate(network: nn.Module, stages: Sequence[nn.Module]) -> None:
     ]
 
     # Weights and statistics in two stages, or in none.
+    owned = [{id(each) for each in (*stage.parameters(), *stage.buffers())} for stage in stages]
     for kind, entries in (
         ("parameter", list(network.named_parameters())),
         ("buffer", list(network.named_buffers())),
     ):
         for name, tensor in entries:
-            owners = [
-                k
-                for k, stage in enumerate(stages)
-                if any(tensor is entry for entry in (*stage.parameters(), *stage.buffers()))
-            ]
+            owners = [k for k, ids in enumerate(owned) if id(tensor) in ids]
             if len(owners) > 1:
                 problems.append(
                     f"{kind} {name!r} is shared by stages {', '.join(map(str, owners))}; "

@@ -15,12 +15,14 @@ def own_functions(text: Any) -> list[OwnFunction]:
 
     >>> [str(function) for function in own_functions("fdg:shrink=0.5+mine.py:blend(share=0.1)")]
     ['mine.py:blend']
-    >>> own_functions("mlp:hidden=[64]")
-    []
+    >>> own_functions("mlp:hidden=[64]"), len(own_functions("mine (1).py:build"))
+    ([], 1)
     """
-    names = split_remedies(text) if isinstance(text, str) else ("", [])
-    parsed = [OwnFunction.parse(part.partition("(")[0]) for part in (names[0], *names[1])]
-    return [function for function in parsed if function is not None]
+    method, remedies = split_remedies(text) if isinstance(text, str) else ("", [])
+    # Only remedies have options in parentheses, which names of files may have as well.
+    parts = [method, *remedies, *(remedy.partition("(")[0] for remedy in remedies)]
+    found = dict.fromkeys(map(OwnFunction.parse, parts))
+    return [function for function in found if function is not None]
 
 
 def named_code(choices: Mapping[str, Any]) -> dict[str, list[OwnFunction]]:

@@ -27,21 +27,21 @@ def results(*paths: Path | str) -> "DataFrame":
     """
     pandas = import_extra("pandas", "pandas", "a table of results")
     # Read each run once.
-    rows: dict[Path, dict[str, Any]] = {}
+    found = (f for path in matching_paths(*paths) for f in run_folders(path) or [path])
+    rows: list[dict[str, Any]] = []
     left_out: list[str] = []
-    for path in matching_paths(*paths):
-        for folder in run_folders(path) or [path]:
-            try:
-                rows.setdefault(folder.resolve(), _row(read_run_folder(folder)))
-            except RunFolderError as error:
-                left_out.append(str(error))
+    for folder in {folder.resolve(): folder for folder in found}.values():
+        try:
+            rows.append(_row(read_run_folder(folder)))
+        except RunFolderError as error:
+            left_out.append(str(error))
     # Tell of those that could not be read.
     if not rows:
         reasons = "; ".join(left_out) or "none was named; give the folders of runs: 'runs/*'"
         raise RunFolderError(f"there is no run that can be read: {reasons}")
     for reason in left_out:
         warn(f"left out: {reason}")
-    return pandas.DataFrame(list(rows.values()))
+    return pandas.DataFrame(rows)
 
 
 def matching_paths(*patterns: Path | str) -> list[Path]:

@@ -241,13 +241,14 @@ def _resume(trainer: Trainer, run: ResolvedRun, run_dir: Path) -> ResumePoint | 
     # The summary goes, too: the training has not ended.
     sizes = _log_sizes(point) if point is not None else {}
     known = {name for names in trainer.gather(list(sizes)) for name in names}
-    if point is None and trainer.is_main_process:
-        remove_logs(run_dir)
-    elif point is not None:
-        cut_logs(run_dir, sizes)
-        if trainer.is_main_process:
+    if trainer.is_main_process:
+        (run_dir / SUMMARY).unlink(missing_ok=True)
+        if point is None:
+            remove_logs(run_dir)
+        else:
             cut_unknown_logs(run_dir, known, point.tick, point.epoch)
-            (run_dir / SUMMARY).unlink(missing_ok=True)
+    if point is not None:
+        cut_logs(run_dir, sizes)
     return point
 
 

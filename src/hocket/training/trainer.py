@@ -11,6 +11,7 @@ from typing import Any, Self
 
 import torch
 from torch import nn
+from torch.nn.parameter import is_lazy
 
 from hocket.checkpoint import Checkpoints
 from hocket.distributed.failures.phases import Phase
@@ -332,7 +333,7 @@ class Trainer:
         self._fit_state.batches = self._fit_state.samples = 0
         if self._session.setup.method.epoch_end == "drain":
             self._fit_state.drain()
-        with ctrl_c_held_back():
+        with self._session.reporting_failures(), ctrl_c_held_back():
             return self._session.ticks.end_epoch()
 
     def finish(self) -> list[Event]:
@@ -351,7 +352,7 @@ class Trainer:
                 "changed; call end_epoch after each epoch, or give scheduler_unit='update'"
             )
         state.drain()
-        with ctrl_c_held_back():
+        with self._session.reporting_failures(), ctrl_c_held_back():
             return self._session.ticks.finish()
 
     def fit(
@@ -643,13 +644,14 @@ def _device_here(network: nn.Module, device: torch.device | str | None) -> torch
         device: The device that the user gave; None for the network's.
 
     Raises:
-        OptionError: It is none, or a GPU, and PyTorch finds none.
+        OptionError: There is no such device, PyTorch finds no GPU, or the network was built in
+            inference mode.
     """
     rank = os.environ.get("LOCAL_RANK") or os.environ.get("RANK")
     wanted = parse_device(find_device(network) if device is None else device)
     if device is None and rank is not None:
         wanted = torch.device(wanted.type)  # all of them may have put theirs on the first GPU
-    if any(p.is_inference() for p in network.parameters()):
+    if any(p.is_inference() for p in network.parameters() if not is_lazy(p)):
         raise OptionError("the network was built in inference_mode; build it outside of it")
     return assign_device(wanted, int(rank or 0), torch.cuda.device_count())
 

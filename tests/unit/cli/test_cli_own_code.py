@@ -193,6 +193,8 @@ def test_the_files_of_a_run_are_part_of_its_identity():
     Path("mine.py").write_text(MINE + "# changed\n")
     assert Run("own", config, None, 0).name != before.name
     assert named_code(vars(RunConfig())) == {}
+    of_all = dict.fromkeys(("method", "network", "data"), "mine (1).py:small:width=2")
+    assert named_code(of_all).keys() == of_all.keys()
 
 
 def test_draw_and_plan_take_them_and_a_method_of_a_file_trains_as_that_of_hocket(call):

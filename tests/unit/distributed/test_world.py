@@ -128,15 +128,20 @@ def count_threads():
 
 
 def sync_weights(world):
-    """Sync weights and statistics, some of them with gaps, and return their values."""
+    """Sync weights and statistics, some of them with gaps, and return their values.
+
+    One layer has a state that is no tensor, too.
+    """
     network = nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2))
+    network[1].get_extra_state = lambda: "no tensor"
     gaps = nn.Parameter(torch.zeros(4, 2)[:, ::2])
     network[0].register_parameter("gaps", gaps)
     with torch.no_grad():
-        for value in network.state_dict().values():
+        for value in (*network.parameters(), *network.buffers()):
             value.fill_(world.rank)
     sync_replicas(world, [network])
-    return sorted({float(v) for t in network.state_dict().values() for v in t.flatten()})
+    values = (*network.parameters(), *network.buffers())
+    return sorted({float(v) for t in values for v in t.flatten()})
 
 
 pytestmark = pytest.mark.xdist_group("world_worker")

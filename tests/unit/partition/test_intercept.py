@@ -3,6 +3,7 @@
 import copy
 import pickle
 import threading
+from pathlib import Path
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ from torch.overrides import TorchFunctionMode
 
 from hocket import Plan
 from hocket.partition.recording.intercept import call_intercepted, intercept
+from hocket.partition.recording.recorder import user_line
 from unit.partition.networks import assert_same
 
 SAMPLE = torch.ones(2, 4)
@@ -150,3 +152,10 @@ def test_stages_enter_modes_of_their_own():
                 return self.third(torch.relu(x))
 
     assert_same(Moded(), Plan(("second", "third")), SAMPLE, SAMPLE)
+
+
+def test_the_line_of_an_obstacle_may_be_in_a_package_whose_name_begins_like_pytorchs():
+    file = f"{Path(torch.__file__).parent}vision/models.py"
+    found = {"user_line": user_line}
+    exec(compile("told = user_line()", file, "exec"), found)
+    assert found["told"] == f"{file}, line 1"

@@ -171,3 +171,13 @@ def test_one_tensor_may_be_given_for_two_inputs():
     network = Recurrent(embed=nn.Linear(4, 4), lstm=nn.LSTM(4, 4), read=nn.Linear(4, 3))
     batch = torch.randn(5, 2, 4), torch.randn(1, 2, 4), torch.randn(1, 2, 4)
     assert_same(network, Plan(("lstm",)), sample, batch)
+
+
+def test_a_batch_has_the_size_of_the_first_tensor_with_dimensions():
+    class Scaled(Layers):
+        def forward(self, scale, x):
+            h = self.first(x).view(len(x), 2, 2).flatten(1)
+            return self.third(self.second(h * scale))
+
+    sample, *batches = ((torch.tensor(2.0), torch.randn(size, 4)) for size in (3, 3, 5))
+    assert_same(Scaled(), AT_SECOND, sample, *batches)

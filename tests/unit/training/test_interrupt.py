@@ -3,7 +3,7 @@
 import signal
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 
 import pytest
 from torch.distributed import HashStore
@@ -11,7 +11,13 @@ from torch.distributed import HashStore
 from contract.small import data, different, mlp, sgd, stepped
 from hocket import Checkpoints, Trainer
 from hocket.methods import METHODS
-from hocket.training.fit.interrupt import AHEAD, Interrupt, before_batch, stop_signals
+from hocket.training.fit.interrupt import (
+    AHEAD,
+    Interrupt,
+    before_batch,
+    ctrl_c_held_back,
+    stop_signals,
+)
 from hocket.training.fit.interrupt import heard as heard_signals
 
 
@@ -216,6 +222,13 @@ def test_ctrl_c_in_a_loop_of_steps_waits_for_the_end_of_the_tick(heard, method, 
     if handler == "default":
         assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
         signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+def test_ctrl_c_in_a_tick_that_fails_is_heard_as_well(heard):
+    with suppress(ValueError), ctrl_c_held_back():
+        signal.raise_signal(signal.SIGINT)
+        raise ValueError
+    assert heard == [signal.SIGINT]
 
 
 def test_among_several_processes_a_second_signal_does_nothing(heard, monkeypatch):

@@ -151,6 +151,8 @@ def sync_replicas(world: World, modules: Iterable[nn.Module]) -> None:
     activity = "broadcasting the weights of the first replica"
     with world.replica_collective(activity) as finish:
         for value in (v for module in modules for v in module.state_dict().values()):
+            if not isinstance(value, Tensor):  # extra state of a layer
+                continue
             dense = wire.to_dense(value)
             if dense.numel():
                 finish(

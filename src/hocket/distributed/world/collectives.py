@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, distributed, nn
+from torch.nn.parameter import is_lazy
 
 from hocket.distributed import wire
 from hocket.distributed.failures.detector import Finish
@@ -102,7 +103,8 @@ class Collectives:
     @torch.no_grad()
     def copy_weights(self, module: nn.Module, source: int) -> None:
         """Overwrite the weights and statistics of a module with one rank's."""
-        tensors = [v for v in module.state_dict().values() if isinstance(v, Tensor)]
+        values = module.state_dict().values()
+        tensors = [v for v in values if isinstance(v, Tensor) and not is_lazy(v)]
         dense = [wire.to_dense(tensor) for tensor in tensors]
         self.broadcast_(dense, source)
         if self.rank != source:

@@ -43,7 +43,10 @@ from hocket.tree import Tree, leaves, map_tensors
 
 # Code of `checkpoint` without the wrapper that keeps a compiler out of it.
 _CHECKPOINT = inspect.unwrap(checkpoint).__code__
-_LIBRARY_FOLDERS = (os.path.dirname(torch.__file__), os.path.dirname(os.path.dirname(__file__)))
+_LIBRARY_FOLDERS = tuple(
+    os.path.join(folder, "")  # not those of torchvision
+    for folder in (os.path.dirname(torch.__file__), os.path.dirname(os.path.dirname(__file__)))
+)
 
 
 def call_network(network: nn.Module, inputs: Tree) -> Any:

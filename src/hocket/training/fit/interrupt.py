@@ -180,7 +180,10 @@ class Interrupt:
 def ctrl_c_held_back() -> Iterator[None]:
     """Context manager for a tick, at whose end the handler hears of a Ctrl-C within it."""
     before = signal.getsignal(signal.SIGINT)
-    with Interrupt(() if before is signal.SIG_IGN else (signal.SIGINT,)) as interrupt:
-        yield
-    if interrupt.asked:
-        (before if callable(before) else signal.default_int_handler)(interrupt.asked, None)
+    interrupt = Interrupt(() if before is signal.SIG_IGN else (signal.SIGINT,))
+    try:
+        with interrupt:
+            yield
+    finally:
+        if interrupt.asked:
+            (before if callable(before) else signal.default_int_handler)(interrupt.asked, None)

@@ -173,7 +173,9 @@ class Session:
             WorldError: The processes would not train the same.
         """
         setup, world, cut = self.setup, self.world, self.cut
-        # Agree with the other processes on what to train, and on a sample.
+        # Agree with the other processes on what to train, before a forward decides sizes here,
+        # and on a sample.
+        require_same_training(world, setup, cut.network, resumes=resumes)
         to_cut = self.upload.to(find_device(cut.network))
         sample = as_inputs(inputs, "the batch") if world.reads_data else inputs
         if world.reads_data and not whole:
@@ -181,7 +183,6 @@ class Session:
             few = copy_tensors(few)  # a view would keep the memory of the whole batch
             if cut.accepts(to_cut(few)):  # not if it is rows of graphs, which are no samples
                 sample = few
-        require_same_training(world, setup, cut.network, resumes=resumes)
         sample = world.broadcast(sample)
         moved = to_cut(sample)
         # Cut the network; the main process warns of an uneven cut.
