@@ -106,7 +106,7 @@ class CheckpointError(HocketError, RuntimeError):
 
 
 class RunFolderError(HocketError, FileExistsError):
-    """The folder of a run exists already, or cannot be created."""
+    """The folder of a run cannot be created, written or read, or belongs to another run."""
 
 
 def format_problems(title: str, problems: Sequence[str]) -> str:

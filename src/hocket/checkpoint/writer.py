@@ -222,7 +222,11 @@ class CheckpointWriter:
                 report = {part: asdict(digest) for part, digest in digests.items()}
             except Exception as error:  # rank 0 waits for a report in any case
                 report = _describe_failure(job, folder, error)
-        reports = self._exchange_reports(job, report)
+        try:
+            reports = self._exchange_reports(job, report)
+        except HocketError as error:  # the store hangs
+            self._failure = str(error)
+            return
         flags = self._world.flags
         if reports is None:  # rank 0 finishes the checkpoint
             self._failure = report if isinstance(report, str) else None

@@ -350,16 +350,14 @@ class Method:
         return lambda batch: max(batch - missed, 0) // accumulate
 
     def held_back(self, stage: int, stages: int) -> int:
-        """Return the most updates by which a stage's forward is older than its newest weights.
+        """Return the most updates by which a forward is older, of a method that `holds`.
 
         >>> from hocket.methods import PipeDream
         >>> [PipeDream(hold="vertical").held_back(k, stages=4) for k in range(4)]
         [0, 1, 2, 3]
         """
         if self.hold == "double":
-            return int(self.holds(stages))
-        if self.hold == "newest":
-            return 0
+            return 1
         least, most = self._gradients_missed(stage, stages), self._gradients_missed(0, stages)
         return ceil((most - least) / self.accumulate)
 

@@ -92,7 +92,7 @@ def build_scheduler(
     stage: int,
     *,
     has_evaluations: bool,
-    metric: str = "test_loss",
+    metric: str,
 ) -> LRScheduler:
     """Build the scheduler of a stage.
 
@@ -112,27 +112,28 @@ def build_scheduler(
         scheduler = factory(optimizer)
     except (TypeError, ValueError) as error:
         raise OptionError(f"the scheduler of stage {stage} cannot be built: {error}") from error
-    if isinstance(scheduler, ReduceLROnPlateau) and not has_evaluations:
-        raise OptionError(
-            "ReduceLROnPlateau follows the validation loss at the end of each epoch, so it "
-            "wants scheduler_unit 'epoch', and stages that do not run freely"
-        )
-    falls = metric in ("test_loss", "test_error", "train_loss")
-    if isinstance(scheduler, ReduceLROnPlateau) and scheduler.mode == "max" and falls:
-        raise OptionError(
-            f"ReduceLROnPlateau has mode 'max' and follows {metric}, which is better when it "
-            "is less; leave mode at 'min', or name another plateau_metric"
-        )
-    if not isinstance(scheduler, ReduceLROnPlateau) and metric != "test_loss":
-        raise OptionError(
-            f"plateau_metric is {metric!r}, and the scheduler of stage {stage}, a "
-            f"{type(scheduler).__name__}, follows no metric; leave plateau_metric out, or use "
-            "ReduceLROnPlateau"
-        )
     if not isinstance(scheduler, LRScheduler):
         raise OptionError(
             f"the scheduler of stage {stage} is a {type(scheduler).__name__}; wanted one of "
             "torch.optim.lr_scheduler"
+        )
+    if not isinstance(scheduler, ReduceLROnPlateau):
+        if metric != "test_loss":
+            raise OptionError(
+                f"plateau_metric is {metric!r}, and the scheduler of stage {stage}, a "
+                f"{type(scheduler).__name__}, follows no metric; leave plateau_metric out, or "
+                "use ReduceLROnPlateau"
+            )
+        return scheduler
+    if not has_evaluations:
+        raise OptionError(
+            "ReduceLROnPlateau follows the validation loss at the end of each epoch, so it "
+            "wants scheduler_unit 'epoch', and stages that do not run freely"
+        )
+    if scheduler.mode == "max" and metric in ("test_loss", "test_error", "train_loss"):
+        raise OptionError(
+            f"ReduceLROnPlateau has mode 'max' and follows {metric}, which is better when it "
+            "is less; leave mode at 'min', or name another plateau_metric"
         )
     return scheduler
 

@@ -84,14 +84,16 @@ class RotatedAdam(Optimizer):
             state["step"] = torch.zeros((), dtype=torch.float32)
             state["exp_avg"] = torch.zeros_like(weight)
             state["exp_avg_sq"] = torch.zeros_like(weight)
+            if group["rotated"]:
+                for side, size in zip(_SIDES, weight.shape, strict=True):
+                    state[f"{side}_covariance"] = weight.new_zeros(size, size)
         state["step"] += 1
         done = int(state["step"])
         if group["rotated"]:
             # The covariances of rows and of columns, as moving averages.
             products = (gradient @ gradient.T, gradient.T @ gradient)
             for side, product in zip(_SIDES, products, strict=True):
-                average = state.setdefault(f"{side}_covariance", torch.zeros_like(product))
-                average.lerp_(product, 1 - beta2)
+                state[f"{side}_covariance"].lerp_(product, 1 - beta2)
             if "left_basis" not in state or done % group["refresh"] == 0:
                 _turn_bases(state)
         state["exp_avg"].lerp_(gradient, 1 - beta1)

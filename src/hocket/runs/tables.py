@@ -299,7 +299,7 @@ def _described_table(title: str, *columns: str) -> Table:
 def _summary(function: Callable[..., Any]) -> str:
     """Return the first line of a docstring without its verb."""
     line = (function.__doc__ or "").partition("\n")[0].removesuffix(".")
-    return line.partition("; see")[0].split(" ", 1)[1]
+    return line.split(" ", 1)[1]
 
 
 def timeline_table(timeline: Timeline) -> Table:

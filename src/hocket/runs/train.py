@@ -139,7 +139,9 @@ def _train_in(
             stack.enter_context(lock_run_dir(own_dir))
         run_dir = Path(trainer.gather(str(own_dir))[0])
     # Describe the run in its folder, then train.
-    timeline_before = _read_timeline(config, point)
+    timeline_before = Timeline(())
+    if trainer.is_main_process:
+        timeline_before = _read_timeline(config, point)
     run = dataclasses.replace(run, config=dataclasses.replace(config, run_dir=run_dir))
     if trainer.is_main_process:
         _write_description(run.config, trainer, run_dir)
@@ -186,10 +188,7 @@ def _write_description(config: RunConfig, trainer: Trainer, run_dir: Path) -> No
 
 def _log_sizes(point: ResumePoint) -> dict[str, int]:
     """Return the sizes of the files of metrics that the parts of a checkpoint hold."""
-    sizes: dict[str, int] = {}
-    for note in point.notes:
-        sizes |= note
-    return sizes
+    return {name: size for note in point.notes for name, size in note.items()}
 
 
 class _Listener:

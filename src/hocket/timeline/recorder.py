@@ -46,9 +46,6 @@ class Span:
         """Name of the kind, and the batch."""
         return f"{KIND_NAMES.get(self.kind, self.kind)} {self.batch}"
 
-    def __str__(self) -> str:
-        return f"{self.name} of stage {self.stage}, {self.start_s:g} s to {self.end_s:g} s"
-
 
 @dataclass(frozen=True)
 class Fractions:

@@ -70,8 +70,13 @@ class StoreFlags:
         return bool(present)
 
     def values(self, name: str) -> list[str] | None:
-        """Return the values of all processes by rank; None until all have set the flag."""
-        keys = [f"{name}/{rank}" for rank in range(self._size)]
-        if not self._store.check(keys):
+        """Return the values of all processes by rank; None until all have set the flag.
+
+        Raises:
+            HangError: The store has not answered for too long.
+        """
+        if not self.all_set(name):
             return None
-        return [self._store.get(key).decode() for key in keys]
+        keys = [f"{name}/{rank}" for rank in range(self._size)]
+        values, _ = ask_store(lambda: [self._store.get(key).decode() for key in keys])
+        return values

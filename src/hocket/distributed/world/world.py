@@ -113,7 +113,6 @@ class World(Collectives):
         )
         flags = PrefixStore("flags", store)
         self.flags = StoreFlags(flags, self.rank, self.size, self.failures)
-        self.membership = Membership(identity, store, self.failures)
 
         # Operations in process groups, and connections to the neighbours.
         self.open_operations = 0
@@ -122,15 +121,14 @@ class World(Collectives):
         self._closed = self.left = False
 
         # Meet the others.
-        self._groups: ProcessGroups | None = None
-        if self.rejoined:
-            return
         try:
-            self._groups = self._form_groups(slow_timeout_s)
+            self.membership = Membership(identity, store, self.failures)
+            self._groups = None if self.rejoined else self._form_groups(slow_timeout_s)
         except BaseException:
             self.failures.close()
             raise
-        self._group = self._groups.collectives
+        if self._groups is not None:
+            self._group = self._groups.collectives
 
     def _form_groups(self, timeout_s: float) -> ProcessGroups:
         """Form process groups together with all other processes.
