@@ -6,6 +6,7 @@ import threading
 import time
 from dataclasses import replace
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -23,7 +24,7 @@ from hocket.checkpoint.directory import (
 )
 from hocket.distributed.failures import phases
 from hocket.distributed.world.flags import StoreFlags
-from hocket.errors import CheckpointError, HocketError, OptionError
+from hocket.errors import CheckpointError, HangError, HocketError, OptionError
 from unit.training.test_resume import trainer_of
 
 
@@ -183,6 +184,14 @@ def test_a_missing_part_ends_in_a_timeout(tmp_path):
     other.wait()
     other.settle()
     assert other.take_complete() == []
+
+
+def test_a_checkpoint_fails_if_the_store_hangs(tmp_path, monkeypatch):
+    world = WaitingWorld()
+    monkeypatch.setattr(world.flags, "values", Mock(side_effect=HangError("no answer")))
+    saver = begin_part(0, tmp_path, world, on_error="stop")
+    with pytest.raises(CheckpointError, match="no answer"):
+        saver.wait()
 
 
 def test_a_suspension_does_not_count_as_time_in_which_a_part_is_late(tmp_path, monkeypatch):
