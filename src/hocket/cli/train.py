@@ -9,7 +9,6 @@ from cyclopts import Parameter
 
 from hocket.cli.output import (
     end_with_error,
-    messages,
     print_note,
     print_tables,
     print_warning,
@@ -107,7 +106,7 @@ class PrintedReport:
             return 1 if result.message else 0  # a warning has told of unsaved weights
         # Tell how to go on after an interrupt.
         if joined_worlds.is_main():
-            messages.print(f"interrupted: {result.message}; the weights reached are saved")
+            print_note(f"interrupted: {result.message}")
             if config.checkpoint_every:
                 folder = shlex.quote(str(result.folder))
                 world = environment_number("WORLD_SIZE", 1)

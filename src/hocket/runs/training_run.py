@@ -176,7 +176,9 @@ class TrainingRun:
         if state == "finished" and signal_number:
             state = "interrupted"
             message = "stopped after the last epoch, in its last evaluation"
-        message = "; ".join(filter(None, [message, *unsaved]))
+        failures = [failure for failure in unsaved if failure]
+        saved = ["the weights reached are saved"] if state == "interrupted" else []
+        message = "; ".join(filter(None, [message, *(failures or saved)]))
         # Write the timeline, and the summary with the stages of all processes.
         if self._config.record_timeline:
             timeline = trainer.timeline()

@@ -4,6 +4,7 @@ import errno
 import json
 import os
 import shlex
+import signal
 import tempfile
 from pathlib import Path
 from unittest.mock import Mock
@@ -61,6 +62,22 @@ def test_weights_that_do_not_fit_are_told_by_the_exit_code_and_leave_no_part(cal
     assert summary["state"] == "finished"
     assert "network.pt" in summary["message"]
     assert not list(Path("mine").glob("*.part"))
+
+
+@pytest.mark.filterwarnings("default")
+def test_weights_that_do_not_fit_are_not_said_to_be_saved(call, full, monkeypatch):
+    full((Path, "write_bytes"))
+    fill = MetricsLog.log_epoch
+
+    def fill_and_stop(log, epoch):
+        fill(log, epoch)
+        signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(MetricsLog, "log_epoch", fill_and_stop)
+    code, _, told = call("train", *QUICK)
+    assert code == 130
+    assert "network.pt" in told.partition("interrupted: ")[2]
+    assert "are saved" not in told
 
 
 @pytest.mark.filterwarnings("default")

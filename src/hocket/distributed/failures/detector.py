@@ -373,13 +373,13 @@ class FailureDetector:
                 # In this thread, without a limit of time: nothing waits for it.
                 requested = int(read_key(self._own_store, STATUS_REQUEST_KEY) or 0)
                 first = read_key(self._own_store, FAILURE_KEY)
+                status = self.activity  # which reads the clock
+                if requested > self._answered:
+                    answer = json.dumps([requested, status._asdict()])
+                    self._own_store.set(f"status/{self._rank}", answer)
+                    self._answered = requested
             except RuntimeError:
                 return
-            status = self.activity  # which reads the clock
-            if requested > self._answered:
-                answer = json.dumps([requested, status._asdict()])
-                if self.store.set(f"status/{self._rank}", answer):
-                    self._answered = requested
             if first is not None:
                 self.record.known = first
 
