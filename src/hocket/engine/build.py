@@ -325,9 +325,7 @@ def build_replicated(parts: EngineParts) -> ReplicatedEngine:
                 f"{replicas} replicas in one process have no {name}; leave it out, or start "
                 f"{replicas * count} processes with `hocket launch --processes` or torchrun"
             )
-    meet = as_meet(setup.meet)
-    if meet is not None:
-        _require_fragments(meet.fragments, parts.modules, parts.signals[1])
+    meet = _meet_of(parts)
 
     # Copy the network for the other replicas, with the names of its weights.
     try:
@@ -383,9 +381,7 @@ def build_distributed(parts: EngineParts, world: World) -> DistributedEngine:
 
     # Layers, and the networks of signals, may have BatchNorm.
     _, networks = parts.signals
-    meet = as_meet(setup.meet)
-    if meet is not None:
-        _require_fragments(meet.fragments, parts.modules, networks)
+    meet = _meet_of(parts)
     if setup.batchnorm == "shared" and world.replicas > 1:
         # Each process looks at all stages, so that all refuse, before any waits for another.
         layers = nn.ModuleList([*parts.modules, *networks])
@@ -436,26 +432,22 @@ def build_distributed(parts: EngineParts, world: World) -> DistributedEngine:
     )
 
 
-def _require_fragments(
-    fragments: int, modules: Sequence[nn.Module], networks: Sequence[nn.Module]
-) -> None:
-    """Refuse more fragments than a stage has weights to divide.
-
-    Args:
-        fragments: Number of fragments.
-        modules: Layers of every stage.
-        networks: Network of each stage's signal.
+def _meet_of(parts: EngineParts) -> Meet | None:
+    """Return how the replicas of a stage meet; None if they do not.
 
     Raises:
-        OptionError: A stage has fewer weights.
+        OptionError: A stage has fewer weights than the meetings have fragments.
     """
-    for k, pair in enumerate(zip(modules, networks, strict=True)):
+    if (meet := as_meet(parts.setup.meet)) is None:
+        return None
+    for k, pair in enumerate(zip(parts.modules, parts.signals[1], strict=True)):
         weights = {p for module in pair for p in module.parameters() if p.requires_grad}
-        if 0 < len(weights) < fragments:
+        if 0 < len(weights) < meet.fragments:
             raise OptionError(
-                f"meet has {fragments} fragments, and stage {k} has only {len(weights)} weight "
-                "tensors to divide; use fewer fragments"
+                f"meet has {meet.fragments} fragments, and stage {k} has only {len(weights)} "
+                "weight tensors to divide; use fewer fragments"
             )
+    return meet
 
 
 def build_async_simulation(parts: EngineParts) -> AsyncSimulation:

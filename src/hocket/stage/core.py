@@ -127,9 +127,8 @@ def build_core(setup: Setup, parts: StageParts) -> StageCore:
     # Graphs, and the weights that forwards and backwards meet.
     inverted = inverts(method, parts.module, parts.index, parts.count)
     linearizer = build_linearizer(
-        method.linearize,
+        method,
         setup.graph_delay(parts.index, parts.count),
-        method.statistics,
         StageLayers(
             known=layers,
             compiled=CompiledLayers(setup.compile, setup, parts) if setup.compile else None,
@@ -138,8 +137,7 @@ def build_core(setup: Setup, parts: StageParts) -> StageCore:
             # Without delay no batch is in flight between two ticks.
             keep_states=setup.resumable and method.delay(parts.index, parts.count) > 0,
         ),
-        flushes=method.flushes,
-        inverted=parts.module if inverted else None,
+        parts.module if inverted else None,
     )
     in_flight: InFlight = {}
     weights = build_weights(method, parts, updater, linearizer, in_flight)

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from contract.small import conv, data, different
+from hocket.methods import DDG
 from hocket.stage.late_gradients.build import build_linearizer
 from hocket.stage.late_gradients.linearizer import KeptOutput, StageLayers
 from hocket.stage.late_gradients.saved_weights import CopiedWeights, SavedTensorHooks
@@ -53,7 +54,7 @@ def build(name: str = "linear") -> tuple[nn.Module, Tensor]:
 
 
 def copied(module: nn.Module) -> CopiedWeights:
-    linearizer = build_linearizer("stash", 1, "forward", StageLayers(known=KnownLayers(module)))
+    linearizer = build_linearizer(DDG(), 1, StageLayers(known=KnownLayers(module)))
     assert isinstance(linearizer, CopiedWeights)
     return linearizer
 

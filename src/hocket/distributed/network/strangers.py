@@ -36,7 +36,7 @@ def form_without_strangers(
 
     Args:
         form: Forms the groups in this process, and returns them.
-        store: Store for this call alone, to which only the processes of the training write.
+        store: Store of these groups, to which only the processes of the training write.
         rank: Rank of this process.
         size: Number of processes.
         timeout_s: Seconds to wait for the others to have formed their groups.
@@ -48,6 +48,7 @@ def form_without_strangers(
         PeerLostError: A stranger has sent data, and may have taken the place of a process.
         HangError: A process has not formed its groups in time.
     """
+    store = PrefixStore("door", store)
 
     # Tell all processes some values, and return the values of all.
     def exchange(values: list[Any], name: str) -> list[Any]:
@@ -101,7 +102,7 @@ def form_default_group(store: Store, rank: int, size: int, timeout_s: float) -> 
             world_size=size,
             timeout=timedelta(seconds=timeout_s),
         ),
-        PrefixStore("door", store),
+        store,
         rank=rank,
         size=size,
         timeout_s=timeout_s,

@@ -16,6 +16,7 @@ from torch.distributed.distributed_c10d import PrefixStore, ProcessGroupGloo, St
 from hocket.distributed.failures.detector import FailureDetector
 from hocket.distributed.failures.first_failure import FAILURE_KEY
 from hocket.distributed.failures.phases import others
+from hocket.distributed.failures.store_client import read_key
 from hocket.distributed.folder.identity import KEY_TIMEOUT_S, ProcessIdentity
 from hocket.distributed.folder.launch_folder import Note
 from hocket.distributed.network.strangers import form_without_strangers
@@ -155,11 +156,7 @@ class Membership:
 
     def incarnation(self, rank: int) -> int:
         """Return the number of the restart that began the process of a rank; 0 for none."""
-        return self._store_number(f"incarnation/{rank}", 0)
-
-    def _store_number(self, key: str, default: int) -> int:
-        """Return the number that the store has for a key, or the default if it has none."""
-        return int(self._store.get(key)) if self._store.check([key]) else default
+        return int(read_key(self._store, f"incarnation/{rank}") or 0)
 
     def pair_group(self, rank: int) -> Group | None:
         """Form a group with another process.
@@ -182,7 +179,7 @@ class Membership:
         if incarnations == (0, 0):
             return None
         # Each process tells which try it is ready for; the one that has done fewer skips some.
-        theirs = self._store_number(f"{name}/{rank}", -1)
+        theirs = int(read_key(self._store, f"{name}/{rank}") or -1)
         number = max(self._next_tries.get(name, 0), theirs)
         self._store.set(f"{name}/{self._identity.rank}", str(number))
         if theirs < number:
@@ -194,11 +191,10 @@ class Membership:
     def _group(self, name: str, rank: int, size: int, timeout_s: float) -> Group:
         store, timeout = PrefixStore(name, self._store), timedelta(seconds=timeout_s)
         form = partial(ProcessGroupGloo, store, rank, size, timeout)
-        door = PrefixStore("door", store)
         # The door would take the connections of another group that forms now for a stranger's.
         with self._forming:
             return form_without_strangers(
-                form, door, rank=rank, size=size, timeout_s=5 * timeout_s
+                form, store, rank=rank, size=size, timeout_s=5 * timeout_s
             )
 
 

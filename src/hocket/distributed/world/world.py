@@ -144,10 +144,10 @@ class World(Collectives):
         while _left_groups:  # by all processes, as they are here now
             _left_groups.pop().destroy()
         form = partial(ProcessGroups, self.stages, self.replicas, timeout_s)
-        door = PrefixStore("door", connect_again(self._store))
+        store = connect_again(self._store)
         return self.failures.connect(
             lambda: form_without_strangers(
-                form, door, rank=self.rank, size=self.size, timeout_s=timeout_s
+                form, store, rank=self.rank, size=self.size, timeout_s=timeout_s
             )
         )
 

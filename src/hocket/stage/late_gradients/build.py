@@ -2,7 +2,7 @@
 
 from torch import nn
 
-from hocket.methods.method import FORWARDS_AGAIN, Linearize, Statistics
+from hocket.methods.method import FORWARDS_AGAIN, Method
 from hocket.stage.late_gradients.compiled_graph import CompiledGraph
 from hocket.stage.late_gradients.linearizer import (
     Invert,
@@ -15,22 +15,14 @@ from hocket.stage.late_gradients.saved_weights import CopiedWeights, SavedTensor
 
 
 def build_linearizer(
-    linearize: Linearize,
-    delay: int,
-    statistics: Statistics,
-    layers: StageLayers,
-    *,
-    flushes: bool = False,
-    inverted: nn.Module | None = None,
+    method: Method, delay: int, layers: StageLayers, inverted: nn.Module | None = None
 ) -> Linearizer:
     """Build the linearizer of a stage; without delay it is always `PlainGraph`.
 
     Args:
-        linearize: Weights that a late gradient is applied at.
+        method: The method.
         delay: Ticks between a forward and its backward.
-        statistics: Passes that update BatchNorm's running statistics under ``recompute``.
         layers: What is known of the layers.
-        flushes: The pipeline is flushed, so that its gradients equal back-propagation's.
         inverted: Layers of the stage, if it inverts them; None if it keeps its inputs.
     """
     # Where no update comes between forward and backward, nothing has to be held.
@@ -40,9 +32,9 @@ def build_linearizer(
     # The forward is repeated, or its graph is kept with old or live weights.
     if inverted is not None:
         return Invert(layers, inverted)
-    if linearize in FORWARDS_AGAIN:
-        return Recompute(layers, statistics, keep_buffers=flushes)
-    stash = linearize == "stash"
+    if method.linearize in FORWARDS_AGAIN:
+        return Recompute(layers, method.statistics, keep_buffers=method.flushes)
+    stash = method.linearize == "stash"
     if layers.compiled is not None:
         return CompiledGraph(layers, stash=stash)
     if stash and layers.known.weight_places:
