@@ -62,7 +62,8 @@ class Tracking(Callback):
     """Passes rows of metrics on to trackers, such as ``WandB`` or ``MLflow``.
 
     Each process passes on the rows of its stages, and the main one also the rows of epochs
-    and evaluations. The trackers stay open after the ``fit``.
+    and evaluations. The trackers stay open after the ``fit``. Rows of ticks in which no batch
+    enters, as at the end of a training, are in the metrics of ``hocket train`` only.
 
     Args:
         trackers: The trackers of this process.

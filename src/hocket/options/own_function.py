@@ -47,7 +47,7 @@ class OwnFunction:
 
     @property
     def file(self) -> Path:
-        """File of the module; one that does not exist if it is not found or is no file."""
+        """File of the module; if none is found, a path at which there is no file."""
         if self.module.endswith(".py"):
             return Path(self.module)
         self._let_import()

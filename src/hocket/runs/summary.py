@@ -20,8 +20,8 @@ class StageSummary:
         parameters: Number of trained values, without auxiliary networks.
         extra_parameters: Number of values in its head or synthesizer.
         delay: Ticks between forward and backward of a batch.
-        staleness: Updates in between, measured: mean of the last epoch; None without one in
-            as many stages.
+        staleness: Updates in between, measured: mean of the last epoch; None if no epoch was
+            trained with this number of stages.
         skipped: Number of batches that it did not learn from, as a value was NaN or infinite.
         busy: Fraction of the time since this process began to train, or resumed, in which it
             computed; None if it has not trained.

@@ -28,7 +28,7 @@ class Collectives:
     rank = 0
     size = 1
     _group: Group | None = None
-    """Group of all processes; None in one without others, or with none in common with them."""
+    """Group of all processes; None in one that is alone, or was started again alone."""
 
     def collective(self, activity: str) -> AbstractContextManager[Finish]:
         """Return a context manager for operations of all processes; see `FailureDetector`."""

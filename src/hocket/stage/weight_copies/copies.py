@@ -123,7 +123,7 @@ def _same_size(copy: Tensor, weight: Tensor) -> bool:
 
 
 def _layout(tensor: Tensor) -> tuple[object, ...]:
-    """Return what two tensors of the same memory have in common if they are the same one."""
+    """Return all in which two views of one memory can differ."""
     flags = tensor.is_conj(), tensor.is_neg()
     return tensor.dtype, tensor.size(), tensor.stride(), tensor.storage_offset(), flags
 

@@ -186,7 +186,7 @@ def require_batches(name: str, batches: object) -> None:
         batches: The data.
 
     Raises:
-        DataError: They are, or cannot be iterated.
+        DataError: They cannot be iterated, or are a data set, or are divided among processes.
     """
     if not (hasattr(batches, "__iter__") or hasattr(type(batches), "__getitem__")):
         raise DataError(
