@@ -111,7 +111,7 @@ class _Gaps(StageRemedy):
             mean.mul_(self._decay)
             if weight in state:
                 velocity = state[weight]["momentum_buffer"]
-                if velocity.layout == torch.strided:  # else `correct_gradient` refuses the gradient
+                if velocity.layout == torch.strided:  # `correct_gradient` refuses others
                     mean.addcmul_(velocity, velocity, value=1 - self._decay)
 
     def state_dict(self) -> dict[str, Any]:
