@@ -80,7 +80,7 @@ def _forecast_table(record: Record, timed: Sequence[Row]) -> str:
 
 
 def short_target_table(record: Record) -> str:
-    """Return a table of the seconds to the loss over all links, compared with one machine."""
+    """Return a table of seconds to the loss over the first and last link, of one machine's."""
     settings = record.settings
     over: dict[str, dict[str, Row]] = {link: {} for link in settings["links"]}
     for row in record.rows:
@@ -90,14 +90,14 @@ def short_target_table(record: Record) -> str:
     def compare(link: str) -> Cell:
         return lambda row: _format_ratio(over[link][row["row"]], over[link].get("bp"))
 
-    *_, last = over.values()
+    first, *_, last = over
     shown = table(
-        sorted(last.values(), key=_seconds),
+        sorted(over[last].values(), key=_seconds),
         ("row", "{row}"),
         ("updates", _format_updates),
         ("final loss", "{final_loss:.3f}"),
         ("MiB of each machine", _format_peaks),
-        *((name_link(link), compare(link)) for link in over),
+        *((name_link(link), compare(link)) for link in (first, last)),
     )
     legend = (
         "{network} on {data}, batches of {batch}: seconds until the test loss stays at "

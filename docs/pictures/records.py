@@ -61,8 +61,10 @@ FAST = {
 # Rows of links.svg, and its links.
 LINKED = {
     "bp, both cores": "bp-all",
-    "PACI, int8": "paci accumulate=4 codec=int8+predict",
-    "PACI": "paci accumulate=4+predict",
+    "Local SGD": "local-sgd every=16",
+    "DGL": "dgl",
+    "ADL, int8": "adl accumulate=4 codec=int8+predict",
+    "ADL": "adl accumulate=4+predict",
     "1F1B of PyTorch": "1f1b microbatches=4",
     "DDP": "ddp",
 }

@@ -10,7 +10,7 @@ MOST_LINES = {
     "src/hocket": 43_195,
     "src/hocket_lab": 7_175,
     "benchmarks": 8_583,
-    "tests": 43_555,
+    "tests": 43_655,
 }
 # Words, as `wc -w` counts them.
 MOST_WORDS = {
