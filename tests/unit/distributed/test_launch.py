@@ -412,9 +412,10 @@ def test_a_process_that_is_killed_at_birth_is_the_only_thing_told_and_ctrl_c_is_
 ):
     at_birth(happen)
     assert launch(launched.add, processes=2, grace_s=1000) == code
-    err = capfd.readouterr().err
-    assert err.startswith(told)
-    assert len(err.splitlines()) == bool(told)
+    lines = capfd.readouterr().err.splitlines()
+    # Gloo logs that a peer is gone if that was killed after it had told its address.
+    lines = [line for line in lines if "/gloo/transport/" not in line]
+    assert [line.startswith(told) for line in lines] == [True] * bool(told)
 
 
 def test_processes_that_cannot_connect_say_why(capfd, monkeypatch):
