@@ -27,7 +27,7 @@ class Inbox:
         self._changed = threading.Condition()
 
     def put(self, key: PacketKey, message: Message) -> None:
-        """Add a message, once there is room; those of a kind must be added in ascending order.
+        """Add a message, once there is room; messages of one kind come in ascending order.
 
         Raises:
             TransitError: A message with this key is there already.
