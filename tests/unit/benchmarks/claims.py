@@ -188,7 +188,7 @@ RESULTS = EXPECTED | {
             for x in (TIME, FAR_TIME)
         ),
     ],
-    "Two machines are faster": [
+    "DGL, ADL and PACI on two machines": [
         *("100", "20", FAR_TIME["dgl"], "0.58"),
         *(FAR_TIME[label] for label in (INT8, LOCAL, "bp-all")),
     ],
