@@ -9,7 +9,7 @@ from torch import Tensor
 
 from hocket.codecs.codec import Codec, Decoder, Encoder
 from hocket.distributed.wire import parse_dtype
-from hocket.errors import NonFiniteError
+from hocket.errors import NonFiniteError, OptionError
 from hocket.tree import Tree
 
 STEPS = 127
@@ -75,11 +75,18 @@ class Cast(StatelessCodec):
         dtype: ``torch.bfloat16`` or ``torch.float16``. Larger numbers than it holds, above
             3.39e38 and 65,504, become infinite, which the training then refuses.
 
+    Raises:
+        OptionError: It is another type.
+
     >>> Cast(torch.bfloat16).decode(Cast(torch.bfloat16).encode(torch.tensor([1.001])))
     tensor([1.])
     """
 
     dtype: torch.dtype
+
+    def __post_init__(self) -> None:
+        if self.dtype not in (torch.bfloat16, torch.float16):
+            raise OptionError(f"dtype is {self.dtype!r}; use torch.bfloat16 or torch.float16")
 
     def encode(self, tensor: Tensor) -> Tree:
         """Return the rounded numbers, and the type of the tensor."""

@@ -21,6 +21,7 @@ from hocket.codecs.codec import Codec, Decoder, Encoder
 from hocket.codecs.stateless import Exact, require_finite
 from hocket.distributed.wire import parse_dtype
 from hocket.errors import OptionError, PacketError, format_problems
+from hocket.options.hints import wrong_fields
 from hocket.options.ranges import Range, out_of_range
 from hocket.tree import Tree
 
@@ -50,7 +51,7 @@ class VQ:
         every: Learn from every n-th batch.
 
     Raises:
-        OptionError: An option is out of its range.
+        OptionError: An option is of a wrong type or out of its range.
     """
 
     groups: int | None = None
@@ -68,8 +69,7 @@ class VQ:
             "every": Range(least=1),
             "width": Range(least=1),
         }
-        problems = out_of_range(self, ranges)
-        if problems:
+        if problems := wrong_fields(self) + out_of_range(self, ranges):
             raise OptionError(format_problems("invalid options of vq", problems))
 
     @property

@@ -8,7 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hocket.codecs import VQ, Integers
+from hocket.codecs import VQ, Cast, Integers
 from hocket.codecs.registry import as_codec
 from hocket.codecs.vq import KEPT_VERSIONS, UNUSED, nearest_codes
 from hocket.errors import NonFiniteError, OptionError, PacketError
@@ -210,6 +210,14 @@ def test_a_group_has_eight_channels_by_default():
 def test_what_cannot_be_quantized_is_refused():
     with pytest.raises(OptionError, match=r"(?s)groups is 0.*40000;.*decay is 0.*every is 0"):
         VQ(groups=0, codes=40_000, decay=0.0, every=0)
+    with pytest.raises(OptionError, match=r"(?s)groups is True;.*codes is 2.5;.*width is None"):
+        VQ(groups=True, codes=2.5, width=None)
+
+
+@pytest.mark.parametrize("dtype", [torch.int8, torch.float64, "bf16"], ids=str)
+def test_another_type_than_those_of_16_bits_is_refused(dtype):
+    with pytest.raises(OptionError, match=f"dtype is {dtype!r}; use torch.bfloat16 or torch.f"):
+        Cast(dtype)
 
 
 def test_a_version_that_has_not_arrived_is_an_error():
