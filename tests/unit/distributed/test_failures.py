@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from unittest.mock import Mock
 
 import pytest
+import torch
 from torch.distributed import HashStore
 
 from contract.processes import wait_until
@@ -148,6 +149,22 @@ def test_a_process_that_has_left_was_not_killed(detectors, rank):
         message = str(detectors[0].peer_lost(rank, "x"))
     assert "stage 1 is gone, and it has already left the training" in message
     assert message.endswith("(stage 0 was gathering)")
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "told"),
+    [
+        (RuntimeError("reset by peer"), PeerLostError, "another process is gone"),
+        (torch.OutOfMemoryError("CUDA out of memory"), torch.OutOfMemoryError, "CUDA out of"),
+        (RuntimeError("DataLoader worker is killed"), RuntimeError, "^DataLoader worker"),
+    ],
+    ids=["connection", "GPU", "loader"],
+)
+def test_an_error_of_this_process_in_a_collective_is_no_lost_process(
+    detectors, error, kind, told
+):
+    with pytest.raises(kind, match=told), detectors[0].collective("gathering", range(3)):
+        raise error
 
 
 # Hangs.

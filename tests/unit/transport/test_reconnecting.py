@@ -4,6 +4,10 @@ import threading
 from types import SimpleNamespace
 from unittest.mock import Mock
 
+import pytest
+import torch
+
+from hocket.errors import TransitError
 from hocket.transport.processes.reconnecting import ReconnectingLink
 
 
@@ -101,4 +105,18 @@ def test_a_connection_that_is_lost_while_the_link_is_closed_is_closed_once():
     link.start_reconnecting()
     assert link.finish_close(20.0)
     connection.begin_close.assert_called_once_with()
+    connection.abort.assert_not_called()
+
+
+@pytest.mark.parametrize(
+    "error", [TransitError("damaged"), torch.OutOfMemoryError("short"), KeyError("epoch")]
+)
+def test_an_error_that_is_no_loss_of_the_neighbour_is_raised_and_nothing_reconnects(error):
+    connection = Mock()
+    connection.wait_closed.return_value = error
+    link = build_link(connect=lambda lost_error, backend: connection)
+    link.start_reconnecting()
+    link._thread.join(20.0)
+    with pytest.raises(type(error), match=str(error)):
+        link.raise_if_lost()
     connection.abort.assert_not_called()

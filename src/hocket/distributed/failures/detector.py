@@ -18,6 +18,7 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from datetime import timedelta
 from typing import Any, TypeAlias, TypeVar
 
+from torch import OutOfMemoryError
 from torch.distributed.distributed_c10d import Store
 
 from hocket.distributed.failures.first_failure import FAILURE_KEY, FailureRecord
@@ -52,6 +53,15 @@ EXITED = (
     "it has already left the training; call fit, evaluate and everything else that needs all "
     "stages in all processes"
 )
+
+
+def means_loss(error: Exception) -> bool:
+    """Return True for an error of PyTorch whose connection to another process is gone."""
+    if isinstance(error, (HocketError, OutOfMemoryError)):
+        return False
+    # PyTorch raises this one in any line, when the worker of a loader ends.
+    of_loader = str(error).startswith("DataLoader worker")
+    return isinstance(error, (RuntimeError, OSError)) and not of_loader
 
 
 class FailureDetector:
@@ -180,6 +190,7 @@ class FailureDetector:
 
         Raises:
             HocketError: A process has failed, hangs or is gone.
+            Exception: The body's own error, if it is of something else.
         """
         awaited = f"all processes to take part in {activity}"
         self.operations += (common := len(ranks) == len(self.names))
@@ -188,9 +199,9 @@ class FailureDetector:
             with self._during(status):
                 wait = Wait(self, status, awaited, self.operations if common else 0)
                 yield wait.finish
-        except HocketError:
-            raise
-        except RuntimeError as error:
+        except Exception as error:
+            if not means_loss(error):
+                raise
             raise self.peer_lost(None, str(error)) from None
 
     def connect(self, form: Callable[[], T]) -> T:

@@ -13,7 +13,7 @@ from functools import partial
 
 import torch
 
-from hocket.distributed.failures.detector import Wait
+from hocket.distributed.failures.detector import Wait, means_loss
 from hocket.distributed.world.world import World
 from hocket.errors import HocketError
 from hocket.transport.packet import Activation, Gradient
@@ -197,20 +197,14 @@ class Connection:
 
         Raises:
             HocketError: The neighbour failed, was lost or did not respond in time.
-            OutOfMemoryError: The memory of this process's GPU was short.
-            RuntimeError: A worker of this process's DataLoader ended.
+            Exception: The body's own error, if it is of something else.
         """
         try:
             with self._world.failures.waiting_for(activity, [self.rank], wanted) as wait:
                 yield wait
-        except (HocketError, torch.OutOfMemoryError):
-            raise
-        except RuntimeError as error:
-            # PyTorch raises this one in any line, when the worker ends.
-            if str(error).startswith("DataLoader worker"):
+        except Exception as error:
+            if not means_loss(error):
                 raise
-            raise self._lost_error(str(error)) from None
-        except OSError as error:
             raise self._lost_error(str(error)) from None
 
     def _receive_loop(self) -> None:

@@ -12,6 +12,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TypeAlias
 
+from hocket.distributed.failures.detector import means_loss
 from hocket.distributed.world.world import World
 from hocket.errors import HangError, HocketError
 from hocket.timeline import Recorder
@@ -65,7 +66,7 @@ class ReconnectingLink:
         self._closing = False
         # Held to replace the connection and to begin to close it, so that each is closed, once.
         self._changing = threading.Lock()
-        self._failure: HocketError | None = None  # once the neighbour is lost for good
+        self._failure: Exception | None = None  # after which nothing reconnects
         self._thread: threading.Thread | None = None
 
     @property
@@ -105,11 +106,12 @@ class ReconnectingLink:
         return connection
 
     def raise_if_lost(self) -> None:
-        """Raise the error of a neighbour that is lost for good.
+        """Raise the error after which no connection is made any more, if there was one.
 
         Raises:
             HocketError: The neighbour is lost and does not come back, or has sent an invalid
                 packet.
+            Exception: Another error in a thread of this link, such as short memory of a GPU.
         """
         if self._failure is not None:
             raise self._failure
@@ -144,7 +146,7 @@ class ReconnectingLink:
                 error = self.connection.wait_closed()
                 if error is None or not self._detached:
                     return
-                if isinstance(error, HocketError):  # not cut: it has brought an invalid packet
+                if not means_loss(error):  # such as an invalid packet, or short memory
                     raise error
                 if not self._world.membership.may_rejoin:
                     raise self._world.failures.peer_lost(self.rank, str(error))
@@ -154,7 +156,7 @@ class ReconnectingLink:
                     cut, self.connection = self.connection, None
                     self._closed_sent_bytes += cut.sent_bytes
                 cut.abort()
-        except HocketError as error:
+        except Exception as error:
             self._failure = error
 
     def _reconnect(self) -> None:
