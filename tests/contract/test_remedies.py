@@ -16,6 +16,7 @@ from contract.small import (
     far,
     mlp,
     outcome,
+    sgd,
     train,
     weights_of,
 )
@@ -485,3 +486,16 @@ def test_a_typical_step_has_the_largest_learning_rate_there_was():
     weight.grad = torch.ones(3)
     acting.correct_gradient([weight.detach() + 0.5])
     torch.testing.assert_close(weight.grad, torch.full((3,), 0.5))
+
+
+@every_remedy
+def test_an_optimizer_may_leave_out_weights(name):
+    def of_matrices(parameters):
+        return sgd([p for p in parameters if p.dim() == 2])
+
+    method = base_of(REMEDIES[name]).with_remedies(REMEDIES[name]())
+    modules, before = mlp(2), mlp(2)
+    with pytest.warns(UserWarning, match="have no optimizer"):
+        train(method, modules, data(mlp, 6), optimizer=of_matrices)
+    moved = different(modules[0].parameters(), before[0].parameters())
+    assert [text.split(":")[0] for text in moved] == ["tensor 0", "tensor 2"]

@@ -96,8 +96,10 @@ class _Gaps(StageRemedy):
         for weight, old, mean in zip(
             self._weights.parameters, forward_weights, self._squares, strict=True
         ):
-            lr = self._largest_lrs[self._group[id(weight)]]
-            if weight.grad is not None and lr > 0:
+            group = self._group.get(id(weight))  # the optimizer may leave out the weight
+            if group is None or weight.grad is None:
+                continue
+            if (lr := self._largest_lrs[group]) > 0:
                 step = lr * ((mean / known).sqrt() + EPSILON)
                 gap = (weight.detach() - old).abs()
                 weight.grad = dense_gradient(weight, self._stage) / (1 + gap / step)
