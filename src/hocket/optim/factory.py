@@ -117,6 +117,11 @@ def build_scheduler(
             f"the scheduler of stage {stage} is a {type(scheduler).__name__}; wanted one of "
             "torch.optim.lr_scheduler"
         )
+    if getattr(scheduler, "optimizer", optimizer) is not optimizer:
+        raise OptionError(
+            f"the scheduler of stage {stage}, a {type(scheduler).__name__}, changes the rates "
+            "of another optimizer; build it from the optimizer that the function is given"
+        )
     if not isinstance(scheduler, ReduceLROnPlateau):
         if metric != "test_loss":
             raise OptionError(

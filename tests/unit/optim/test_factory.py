@@ -135,7 +135,16 @@ class Unscheduled(optim.Optimizer):
         (optim.LBFGS, {}, "the optimizer of stage 0, LBFGS, calls the network again"),
         (lambda weights: sgd([*weights, WEIGHT]), {}, "has 1 weights that are not in this"),
         (sgd, {"scheduler": optim.lr_scheduler.StepLR(BUILT, 1)}, "is an object of StepLR"),
-        (sgd, {"scheduler": lambda optimizer: optimizer}, "the scheduler of stage 0 is a SGD"),
+        (
+            sgd,
+            {"scheduler": lambda optimizer: optimizer, "plateau_metric": "test_error"},
+            "the scheduler of stage 0 is a SGD",
+        ),
+        (
+            sgd,
+            {"scheduler": lambda optimizer: optim.lr_scheduler.StepLR(BUILT, 1)},
+            "of stage 0, a StepLR, changes the rates of another optimizer",
+        ),
         (
             optim.Adagrad,
             {"scheduler": lambda o: optim.lr_scheduler.OneCycleLR(o, 0.1, total_steps=9)},
