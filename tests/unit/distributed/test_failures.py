@@ -6,6 +6,7 @@ import threading
 import time
 import warnings
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 from unittest.mock import Mock
 
 import pytest
@@ -394,6 +395,21 @@ def test_without_a_store_every_process_reports_what_it_knows():
     with pytest.raises(HangError, match="build their Trainer; stage 1 does not answer"):
         barriers_of(detector).wait_for_all()
     detector.close()
+
+
+def test_the_thread_of_a_detector_asks_without_the_client_which_has_one_request_at_a_time():
+    store, askers = HashStore(), set()
+
+    def check(keys):
+        if keys == [STATUS_REQUEST_KEY]:  # which only that thread looks at
+            askers.add(threading.current_thread())
+        return store.check(keys)
+
+    noting = SimpleNamespace(set=store.set, get=store.get, check=check)
+    detector = FailureDetector(noting, NAMES, 0, TIMEOUT_S)
+    wait_until(lambda: askers)
+    detector.close()
+    assert askers == {detector._thread}
 
 
 class SlowStore:

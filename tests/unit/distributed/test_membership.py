@@ -1,5 +1,6 @@
 """A killed process may rejoin during the elastic phase, and not after it."""
 
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 
@@ -144,14 +145,15 @@ def test_two_processes_try_again_if_one_was_too_slow_or_their_group_is_lost(monk
     assert store.get("pair/0-1/0-1/0") == store.get("pair/0-1/0-1/1") == b"2"
 
 
-def test_a_process_that_rejoins_after_the_end_of_the_phase_is_too_late():
-    store = HashStore()
+def test_a_process_that_rejoins_after_the_end_of_the_phase_is_too_late_and_keeps_no_thread():
+    store, threads = HashStore(), threading.enumerate()
     for rank in (0, 1):
         build_membership(store, rank).detach(again=False)
         store.set(f"arrived/end of elastic phase 1/{rank}", "yes")
     with pytest.raises(PeerLostError, match="stage 1 was started again alone, but all stages"):
-        build_membership(store, 1, incarnation=1)
+        World(2, 1, 20.0, store, ProcessIdentity(1, 2, store, incarnation=1))
     assert b"stage 1 failed" in store.get("failure")
+    assert set(threading.enumerate()) <= set(threads)
 
 
 @pytest.fixture
