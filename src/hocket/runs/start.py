@@ -39,16 +39,16 @@ def start_training(
     config: RunConfig,
     report: ReportOfAll,
     *,
-    resume_from: Path | None = None,
-    processes: int = 1,
-    max_restarts: int = 0,
+    resume_from: Path | None,
+    processes: int,
+    max_restarts: int,
 ) -> int:
     """Train as a configuration says, with restarts after losses.
 
     Args:
         config: Choices of the training.
         report: Reports on the training.
-        resume_from: Folder of a run to resume from its last checkpoint.
+        resume_from: Folder of a run to resume from its last checkpoint; None for a new run.
         processes: Processes of this machine to train in.
         max_restarts: Number of restarts after a process was lost, of all processes or of a
             single one.
@@ -79,14 +79,23 @@ def start_training(
     # Train in this process, which torchrun may have started, and started again.
     if processes == 1:
         return train_in_process(config, resume or _restarted_by_torchrun(config), report)
+    # Train in several processes, one for each replica of a stage.
+    needed = config.stages * config.replicas
+    if processes != needed:
+        raise OptionError(
+            f"processes is {processes}, but {config.stages} stages x {config.replicas} "
+            f"replicas want {needed}; give --processes {needed}, or change --stages"
+        )
+    # The processes look for all else that the run names: code of the user may ask for its rank.
+    rejoins = build_run_method(config).free_running
     budget = RestartBudget(max_restarts)
-    # Train in several processes, with one folder for all restarts.
     if not max_restarts or config.run_dir is not None:
-        return _launch_training(config, report, resume, processes, budget)
+        return _launch_training(config, report, resume, budget, rejoins=rejoins)
+    # All restarts have one folder.
     run_dir = create_run_dir(config)
     config = dataclasses.replace(config, run_dir=run_dir)
     try:
-        return _launch_training(config, report, resume, processes, budget)
+        return _launch_training(config, report, resume, budget, rejoins=rejoins)
     finally:
         with suppress(OSError):  # it is not empty
             run_dir.rmdir()
@@ -113,23 +122,22 @@ def _train_launched(config: RunConfig, resume: bool, report: ReportOfAll) -> int
 
 
 def _launch_training(
-    config: RunConfig, report: ReportOfAll, resume: bool, processes: int, budget: RestartBudget
+    config: RunConfig,
+    report: ReportOfAll,
+    resume: bool,
+    budget: RestartBudget,
+    *,
+    rejoins: bool,
 ) -> int:
     """Train in processes of this machine, and return the exit code of the last start.
 
-    Raises:
-        OptionError: The number of processes is not stages times replicas.
+    Args:
+        config: Choices of the training.
+        report: Reports on the training.
+        resume: True to resume in the run folder.
+        budget: Restarts after losses.
+        rejoins: True if a process that was lost is restarted alone, as its stage runs freely.
     """
-    # Each stage has one process for each replica.
-    needed = config.stages * config.replicas
-    if processes != needed:
-        raise OptionError(
-            f"processes is {processes}, but {config.stages} stages x {config.replicas} "
-            f"replicas want {needed}; give --processes {needed}, or change --stages"
-        )
-    # Start them, and start them again after a loss. They import the code of the user, which may
-    # ask for its rank.
-    free_running = build_run_method(config).free_running
 
     def start(resume: bool) -> int:
         return launch(
@@ -137,10 +145,10 @@ def _launch_training(
             config,
             resume,
             report,
-            processes=processes,
+            processes=config.stages * config.replicas,
             threads=config.threads,
             grace_s=CHECKPOINT_GRACE_S,
-            rejoin_restarts=budget if free_running else None,
+            rejoin_restarts=budget if rejoins else None,
         )
 
     return retry_after_loss(lambda restarted: start(resume or restarted), budget)

@@ -310,6 +310,7 @@ def test_what_torchrun_starts_again_leaves_the_folder_of_another_run(call, whole
 
 TORCHRUN = {"WORLD_SIZE": "2"}
 RESTARTED = {"TORCHELASTIC_MAX_RESTARTS": "3"}
+RESTARTS = ("--max-restarts", 1, "--checkpoint-every", 5)
 
 
 @pytest.mark.parametrize(
@@ -320,6 +321,8 @@ RESTARTED = {"TORCHELASTIC_MAX_RESTARTS": "3"}
         ({}, ["--max-restarts", -1], "max_restarts is -1"),
         ({}, ["--max-restarts", 1, "--checkpoint-every", 5], "max_restarts is 1"),
         ({}, ["--max-restarts", 1, "--processes", 2], "max_restarts is 1"),
+        ({}, [*RESTARTS, "--processes", 3], "processes is 3, but 2 stages x 1 replicas want 2"),
+        ({}, [*RESTARTS, "--processes", 2, "--method", "fgd"], "unknown method 'fgd'"),
         (RESTARTED, ["--checkpoint-every", 5], "(--max-restarts 3)"),
         (RESTARTED, ["--run-dir", "there"], "give --run-dir and --checkpoint-every, or"),
         (TORCHRUN | {"RANK": "x"}, [], "the environment variable RANK is 'x'"),
@@ -336,6 +339,7 @@ def test_what_cannot_be_started_is_refused(call, monkeypatch, variables, words, 
     code, _, told = call("train", *words)
     assert code != 0
     assert said in told
+    assert not Path("runs").exists()
 
 
 @pytest.mark.filterwarnings("default")
