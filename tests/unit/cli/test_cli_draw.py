@@ -84,7 +84,7 @@ def test_a_timeline_is_drawn_below_its_program(draw, options, title, absent):
         ("--timeline t.json --batches 0", "batches is 0"),
         ("--timeline t.json --out t.gif", "cannot draw to 't.gif'"),
         ("--first 3", "first is 3, but there is no timeline"),
-        ("--staleness 2,1", "staleness is [2, 1]; write numbers of updates that fall to 0"),
+        ("--staleness 2,1", "staleness is [2, 1]; write whole numbers of updates"),
         ("--staleness 2,0 --timeline t.json", "a timeline has one already; drop --staleness"),
     ],
 )

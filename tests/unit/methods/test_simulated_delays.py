@@ -58,9 +58,11 @@ def test_delays_of_single_edges_are_lengthened_as_those_of_all(more, first):
         (with_staleness(DDG(), [0]), 1, "'ddg' has no delay that could be extended"),
         (BP(), 1, "'bp' has no delay that could be extended: its stages wait for each other"),
         (METHODS["dgl-async"](), 1, "'dgl-async' has no ticks"),
-        (FDG(), -1, "extra_delay is -1; use numbers of ticks in [0, 1000]"),
-        (FDG(), [1, 1001], "extra_delay is [1, 1001]; use numbers of ticks in [0, 1000]"),
-        (FDG(), [], "extra_delay is []; use numbers"),
+        (FDG(), -1, "extra_delay is -1; use whole numbers of ticks in [0, 1000]"),
+        (FDG(), [1, 1001], "extra_delay is [1, 1001]; use whole numbers of ticks in [0, 1000]"),
+        (FDG(), [], "extra_delay is []; use whole numbers"),
+        (FDG(), [1.5, 0], "extra_delay is [1.5, 0]; use whole numbers"),
+        *((FDG(), v, f"extra_delay is {v!r}; give a list") for v in (1.5, "1,0", None)),
     ],
 )
 def test_what_cannot_be_extended_is_refused(method, ticks, said):
@@ -108,14 +110,15 @@ def test_locks_memory_and_delays_follow_from_it():
     assert with_staleness(FDG(), (1000, 0)).delay(0, 2) == 1000
 
 
-IMPOSSIBLE = [(), (1,), (1, 2, 0), (0, -1, 0), (1001, 0)]
+IMPOSSIBLE = [(), (1,), (1, 2, 0), (0, -1, 0), (1001, 0), (1.5, 0), ("1", "0")]
 WITHOUT = [DGL(), ADL(), PipeDream(hold="vertical"), METHODS["dgl-async"](), OneFOneB()]
 
 
 @pytest.mark.parametrize(
     ("method", "profile", "said"),
     [
-        *((DDG(), p, f"staleness is {list(p)}; write numbers of updates") for p in IMPOSSIBLE),
+        *((DDG(), p, f"staleness is {list(p)}; write whole numbers") for p in IMPOSSIBLE),
+        *((DDG(), v, f"staleness is {v!r}; give a list") for v in (3, "6,3,0", None)),
         *((m, (1, 0), f"and method '{m.name}' has none to choose: that n") for m in WITHOUT),
     ],
 )

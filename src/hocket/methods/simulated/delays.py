@@ -6,7 +6,9 @@ from itertools import pairwise
 
 from hocket.errors import OptionError
 from hocket.methods.method import MAX_DELAY, Method
+from hocket.options.hints import matches_hint
 from hocket.options.named import parse_numbers
+from hocket.options.require import require_list
 
 
 def parse_extra_delay(value: int | str) -> int | list[int]:
@@ -42,9 +44,12 @@ def with_extra_delay(method: Method, ticks: int | Sequence[int]) -> Method:
     >>> [with_extra_delay(DDG(), [0, 2]).delay(k, stages=3) for k in range(3)]
     [4, 3, 0]
     """
-    each = [ticks] if isinstance(ticks, int) else list(ticks)
-    if not each or not all(0 <= more <= MAX_DELAY for more in each):
-        raise OptionError(f"extra_delay is {ticks}; use numbers of ticks in [0, {MAX_DELAY}]")
+    each = [ticks] if isinstance(ticks, int) else require_list("extra_delay", ticks)
+    whole = bool(each) and matches_hint(each, list[int])
+    if not whole or not all(0 <= more <= MAX_DELAY for more in each):
+        raise OptionError(
+            f"extra_delay is {ticks}; use whole numbers of ticks in [0, {MAX_DELAY}]"
+        )
     if not any(each):
         return method
     if method.free_running:
@@ -115,7 +120,8 @@ def with_staleness(method: Method, profile: Sequence[int]) -> Method:
     >>> [method.staleness(k, stages=3) for k in range(3)]
     [6.0, 3.0, 0.0]
     """
-    words = f"staleness is {list(profile)}"
+    profile = require_list("staleness", profile)
+    words = f"staleness is {profile}"
     pliant = method.signal.needs_gradient and method.accumulate == 1 and not method.flushes
     if not pliant or method.hold != "newest":
         raise OptionError(
@@ -123,11 +129,12 @@ def with_staleness(method: Method, profile: Sequence[int]) -> Method:
             "from the next stage, an update for each of them (accumulate=1), and the newest "
             "weights, in a pipeline that is not flushed; use ddg or fdg, or leave staleness out"
         )
-    steps = tuple(before - behind for before, behind in pairwise(profile))
-    falls = bool(profile) and profile[-1] == 0 and min(steps, default=0) >= 0
+    whole = matches_hint(profile, list[int])
+    steps = tuple(before - behind for before, behind in pairwise(profile)) if whole else ()
+    falls = whole and profile[-1:] == [0] and min(steps, default=0) >= 0
     if not falls or profile[0] > MAX_DELAY:
         raise OptionError(
-            f"{words}; write numbers of updates that fall to 0 at the last stage, from "
+            f"{words}; write whole numbers of updates that fall to 0 at the last stage, from "
             f"{MAX_DELAY} at most: the gradient of a batch reaches no stage before the next one"
         )
     delays = tuple((0, step) for step in steps)
