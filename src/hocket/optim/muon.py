@@ -47,14 +47,20 @@ class MuonAdamW(Optimizer):
         self._parts = [*([of_matrices] if matrices else []), *([of_others] if others else [])]
         super().__init__([group for part in self._parts for group in part.param_groups], {})
 
-    def step(self, closure: Callable[[], Tensor] | None = None) -> None:  # type: ignore[override]
-        """Let both make their step, with the groups and the state that are here."""
+    def step(self, closure: Callable[[], Tensor] | None = None) -> Tensor | None:  # type: ignore[override]
+        """Let both make their step, with the groups and the state that are here.
+
+        Args:
+            closure: Computes the gradients first, and returns their loss, which is returned.
+        """
+        loss = None if closure is None else closure()
         for part in self._parts:
             # Anew each time, as loading a state replaces groups and state.
             kind = type(part)
             part.param_groups = [g for g in self.param_groups if self.class_of(g) is kind]
             part.state = self.state
             part.step()
+        return loss
 
     def class_of(self, group: Mapping[str, Any]) -> type[Optimizer]:
         """Return the class of the optimizer that steps the weights of a group."""

@@ -64,12 +64,18 @@ class RotatedAdam(Optimizer):
                     )
 
     @torch.no_grad()
-    def step(self, closure: Callable[[], Tensor] | None = None) -> None:  # type: ignore[override]
-        """Do one step with the gradients of the weights that have one."""
+    def step(self, closure: Callable[[], Tensor] | None = None) -> Tensor | None:  # type: ignore[override]
+        """Do one step with the gradients of the weights that have one.
+
+        Args:
+            closure: Computes the gradients first, and returns their loss, which is returned.
+        """
+        loss = None if closure is None else torch.enable_grad()(closure)()
         for group in self.param_groups:
             for weight in group["params"]:
                 if weight.grad is not None:
                     self._update(weight, weight.grad, group)
+        return loss
 
     def _update(self, weight: nn.Parameter, gradient: Tensor, group: dict[str, Any]) -> None:
         """Update one weight.

@@ -81,6 +81,28 @@ def test_steps_are_those_of_muon_and_adamw_alone():
     assert different(ours.parameters(), alone.parameters()) == []
 
 
+@pytest.mark.parametrize("build", [muon, rotated_adam])
+def test_a_step_with_a_closure_has_its_gradients_and_returns_its_loss(build):
+    """As PyTorch's optimizers do; Lightning steps in this way."""
+    (batch,), ends = texts(1), []
+    for given in (False, True):
+        network = gpt()
+        optimizer = build(network)(list(network.named_parameters()))
+
+        def closure(network=network):
+            back_propagate(network, batch)
+            return 5.0
+
+        if given:
+            assert optimizer.step(closure) == 5.0
+        else:
+            closure()
+            assert optimizer.step() is None
+        ends.append(list(network.parameters()))
+    assert different(*ends) == []
+    assert different(ends[0], gpt().parameters()) != []
+
+
 @pytest.mark.parametrize(
     ("build", "method", "stages"),
     [
