@@ -148,7 +148,10 @@ def command_line(program: str, settings: Settings) -> str:
         if isinstance(value, bool):
             words.append(f"--{option}" if value else f"--no-{option}")
             continue
-        for item in value if isinstance(value, list | tuple) else [value]:
+        items = value if isinstance(value, list | tuple) else [value]
+        if not items:
+            words.append(f"--empty-{option}")
+        for item in items:
             words += [f"--{option}", "DIR" if field.name == "data_dir" else _format_path(item)]
     return shlex.join(words)
 

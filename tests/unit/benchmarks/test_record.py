@@ -77,6 +77,7 @@ def test_the_command_has_what_differs_and_no_folders_of_this_machine():
     )
     command = command_line("python -m benchmarks x", settings)
     assert command == "python -m benchmarks x --out x --data-dir DIR --seeds 2 --seeds 3 --fast"
+    assert command_line("x", ExampleSettings(seeds=())) == "x --empty-seeds"
     same = ExampleSettings(seeds=[0, 1])
     assert command_line("python -m benchmarks x", same) == "python -m benchmarks x"
 
