@@ -59,6 +59,7 @@ def _as_candidate(row: str, link: str, cuts: tuple[str, ...]) -> Candidate:
     own = as_method(Row.parse(row)) or Row.parse(row)
     options = dict(own.options)
     delay = options.pop("extra_delay", 0)
+    options.pop("checksum", None)  # whose time the planner leaves out
     method = str(replace(own, named=Named(own.name, options)))
     known = parse_link(link)
     return Candidate(
