@@ -53,7 +53,7 @@ DEFAULTS = IntegrationsSettings()
 
 def measure_integrations(settings: IntegrationsSettings = DEFAULTS) -> None:
     """Run the tests of each integration under this interpreter, and write the record."""
-    rows = []
+    record, rows = Record.from_settings("integrations", settings), []
     for name in settings.rows:
         one = INTEGRATIONS[name]
         selected = ["-m", "longer or not longer", *(f"tests/{test}" for test in one["tests"])]
@@ -61,7 +61,7 @@ def measure_integrations(settings: IntegrationsSettings = DEFAULTS) -> None:
         versions = [f"{package} {installed_version(package)}" for package in one["packages"]]
         rows.append({"row": name, "versions": versions, "change": one["change"], **found})
         print(f"{name}: {found['passed']} passed, {found['failed']} failed", file=sys.stderr)
-    Record.from_settings("integrations", settings).with_rows(rows).write(settings.out)
+    record.with_rows(rows).write(settings.out)
 
 
 def installed_version(package: str) -> str:

@@ -8,6 +8,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from cyclopts import Parameter
 
@@ -39,7 +40,8 @@ def measure_newcomer(settings: NewcomerSettings = DEFAULTS) -> None:
     Raises:
         HocketError: One of them failed.
     """
-    rows, total_s = [], 0.0
+    record = Record.from_settings("newcomer", settings)
+    rows: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory() as home:
         bin_, wanted = Path(home, "env/bin"), f"{ROOT}[cli,transformers]"
         install = ["pip", "install", "--quiet", "-c", str(ROOT / "constraints.txt"), wanted]
@@ -60,7 +62,6 @@ def measure_newcomer(settings: NewcomerSettings = DEFAULTS) -> None:
                 raise HocketError(f"{step} ended with {ended.returncode}:\n{ended.stderr}")
             wall_s = time.perf_counter() - start_s
             rows.append({"row": step, "wall_s": wall_s})
-            total_s += wall_s
             print(f"{step}: {wall_s:.0f} s", file=sys.stderr, flush=True)
-    rows.append({"row": "together", "wall_s": total_s})
-    Record.from_settings("newcomer", settings).with_rows(rows).write(settings.out)
+    rows.append({"row": "together", "wall_s": sum(row["wall_s"] for row in rows)})
+    record.with_rows(rows).write(settings.out)

@@ -169,10 +169,12 @@ def run_tests(python: str, tests: Sequence[str], threads: int) -> dict[str, Any]
             f"pytest under {python} ended with {ended.returncode} and no counts; install the "
             f"extra 'test' for it, or correct the names of the tests:\n{told}"
         )
-    failures = re.findall(r"^(?:FAILED|ERROR) (\S+)", ended.stdout, re.MULTILINE)
-    names = ("passed", "skipped")
+    # Once each, though a test may fail and then its teardown as well.
+    told = re.findall(r"^(?:FAILED|ERROR) (.+?)(?: - .*)?$", ended.stdout, re.MULTILINE)
+    failures = list(dict.fromkeys(told))
     return {
-        **{name: counts.get(name, 0) for name in names},
+        "passed": counts.get("passed", 0),
+        "skipped": counts.get("skipped", 0),
         "failed": len(failures),
         "wall_s": wall_s,
         "failures": failures,

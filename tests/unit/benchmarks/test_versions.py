@@ -25,7 +25,12 @@ from hocket.errors import HocketError, OptionError
 THREE_OUTCOMES = """
 import pytest
 def test_passes(): pass
-def test_fails(): assert False
+@pytest.fixture
+def ending():
+    yield
+    raise OSError
+@pytest.mark.parametrize("how", ["at once"])
+def test_fails(how, ending): assert how == "later"
 def test_is_skipped(): pytest.skip("no reason")
 """
 
@@ -41,7 +46,7 @@ def test_outcomes_are_counted_failures_named_and_other_versions_kept(
     measure_versions(settings)
     (row,) = Record.read(tmp_path).rows
     assert (row["passed"], row["failed"], row["skipped"]) == (1, 1, 1)
-    assert row["failures"] == ["test_three.py::test_fails"]
+    assert row["failures"] == ["test_three.py::test_fails[at once]"]
     assert row["python"] == ".".join(map(str, sys.version_info[:3]))
     assert "1 passed, 1 failed, 1 skipped" in capsys.readouterr().err
     found = {name: row[name] for name in ("passed", "failed", "skipped", "wall_s", "failures")}
@@ -55,7 +60,7 @@ def test_outcomes_are_counted_failures_named_and_other_versions_kept(
     render(tmp_path)
     text = (tmp_path / "README.md").read_text()
     assert f"| {row['python']} | {row['torch']} | {row['numpy']} | 1 | 1 | 1 |" in text
-    assert "`test_three.py::test_fails`" in text
+    assert "`test_three.py::test_fails[at once]`" in text
 
 
 def test_an_interpreter_that_is_not_there_or_lacks_what_tests_need_is_told(
@@ -98,7 +103,7 @@ def test_the_newcomer_is_timed_and_a_failed_step_told(tmp_path, monkeypatch):
         called.append(command)
         return SimpleNamespace(returncode=len(called) // 4, stderr="no space left")
 
-    monkeypatch.setattr(newcomer.subprocess, "run", run)
+    monkeypatch.setattr(newcomer, "subprocess", SimpleNamespace(run=run))
     measure_newcomer(NewcomerSettings(out=tmp_path))
     render(tmp_path)
     text = (tmp_path / "README.md").read_text()
@@ -106,6 +111,23 @@ def test_the_newcomer_is_timed_and_a_failed_step_told(tmp_path, monkeypatch):
     assert "| `together` | 0 |" in text
     with pytest.raises(HocketError, match=r"(?s)venv.* ended with 1:.*no space left"):
         measure_newcomer(NewcomerSettings(out=tmp_path))
+
+
+def test_a_record_is_of_the_time_and_code_before_its_programs_ran(tmp_path, monkeypatch):
+    order, begin = [], Record.from_settings
+
+    def note(name, value):
+        return lambda *_, **__: order.append(name) or value
+
+    monkeypatch.setattr(
+        Record, "from_settings", lambda *of: order.append("begun") or begin(*of)
+    )
+    monkeypatch.setattr(integrations, "run_tests", note("tests", {"passed": 1, "failed": 0}))
+    ended = SimpleNamespace(returncode=0)
+    monkeypatch.setattr(newcomer, "subprocess", SimpleNamespace(run=note("step", ended)))
+    measure_integrations(IntegrationsSettings(out=tmp_path, rows=("torchrun",)))
+    measure_newcomer(NewcomerSettings(out=tmp_path))
+    assert order == ["begun", "tests", "begun", "step", "step", "step"]
 
 
 def test_tests_that_end_without_a_report_are_told(tmp_path, monkeypatch):
