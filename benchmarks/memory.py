@@ -12,6 +12,7 @@ from torch import nn
 
 from benchmarks.harness.allocations import trace_allocations
 from benchmarks.harness.record import Record
+from benchmarks.harness.settings import check_settings
 from hocket import Trainer, cross_entropy
 from hocket.methods import Method, parse_method
 from hocket.partition.costs.profile import profile
@@ -35,11 +36,28 @@ class MemorySettings:
         out: Folder of the record.
         rows: Methods.
         stages: Numbers of stages, between which the reversible blocks are divided.
+
+    Raises:
+        OptionError: A setting is out of range.
     """
 
     out: Path = Path("records/memory")
     rows: Sequence[str] = ("fdg", "adl:accumulate=4", "paci:accumulate=4", "petra")
     stages: Sequence[int] = (2, 3, 4, 6)
+
+    def __post_init__(self) -> None:
+        for row in self.rows:
+            parse_method(row)
+        check_settings(
+            "cannot measure memory",
+            self,
+            not_empty=("rows", "stages"),
+            problems=[
+                f"stages is {count}; give 1 to {BLOCKS}, as many as there are blocks"
+                for count in self.stages
+                if not 1 <= count <= BLOCKS
+            ],
+        )
 
 
 DEFAULTS = MemorySettings()

@@ -12,6 +12,7 @@ from benchmarks.gpu import GpuSettings
 from benchmarks.harness.record import Record
 from benchmarks.kill_recovery import KillRecoverySettings
 from benchmarks.link import LinkSettings, measure_link
+from benchmarks.memory import MemorySettings
 from benchmarks.overhead import OverheadSettings
 from benchmarks.speed import SpeedSettings
 from benchmarks.target import TargetSettings
@@ -77,6 +78,7 @@ REFUSED = [
     (link, {"rows": ["dpd"]}, "unknown row 'dpd'"),
     (link, {"rows": ["fdg:extra_delay=-1"]}, "extra_delay is -1 in the row fdg:extra_delay=-1"),
     (link, {"rows": ["fdg:extra_dely=1"]}, "unknown option 'extra_dely'"),
+    (MemorySettings, {"stages": (0, 2, 13)}, "stages is 0; stages is 13"),
     (OverheadSettings, {"rows": (), "pairs": 0, "steps": 0}, "pairs is 0; rows is empty"),
     (SpeedSettings, {"rows": (), "steps": 0, "at_once": 0}, "steps is 0; at_once is 0"),
     (TargetSettings, {"links": ("fast",), "updates": 0}, "the link is 'fast'; updates is 0"),
