@@ -193,7 +193,7 @@ def time_row(settings: GpuSettings, network: str, row: GpuRow) -> dict[str, Any]
     peak_mib = None
     if row.apart:
         apart_s = _time_apart(settings, work, row)
-        times = time_both({"plain": plain, "other": plain}) | {"other": apart_s}
+        times = time_both({"plain": plain}) | {"other": apart_s}
     else:
         step = _step(work, row, device)
         times = time_both({"plain": plain, "other": step})

@@ -200,7 +200,7 @@ def speed_excerpt(record: Record, labels: Sequence[str]) -> str:
         [rows[label] for label in labels],
         ("row", "{row}"),
         ("samples/s", "{samples_per_s:.1f}"),
-        ("compared with bp", "{ratio:.2f} times"),
+        (f"compared with {record.settings.get('base', 'bp')}", "{ratio:.2f} times"),
         SHORT_RATIOS[1],
         ("peak of each process, MiB", _format_peaks),
     )

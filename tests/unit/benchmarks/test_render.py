@@ -93,6 +93,7 @@ def test_an_excerpt_is_stale_until_it_is_rendered_and_may_quote_some_rows(tmp_pa
         shown = excerpt(marker, tmp_path / "records").splitlines()
         assert [line.split(" | ")[0] for line in shown[2:4]] == ["| fdg", "| bp"]
         assert " | 1.00 times | 1.00 to 1.00 | " in shown[3]
+        assert 'compared with fdg:speeds="1,1"' in excerpt("unequal rows=bp", KEPT)
 
 
 def test_a_short_table_of_times_to_a_loss_compares_over_the_first_and_last_link():
