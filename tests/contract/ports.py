@@ -15,6 +15,7 @@ from torch.distributed.distributed_c10d import _get_default_store
 from benchmarks.faults.packets import damage_packet, relabel_packet
 from contract.crossing import TENSORS, TREES
 from contract.processes import in_processes
+from hocket.distributed.failures.phases import TimeLimits
 from hocket.distributed.folder.identity import ProcessIdentity
 from hocket.distributed.world.world import World
 from hocket.errors import HangError, PacketError
@@ -193,7 +194,7 @@ def connect(world, transport, capacity=CAPACITY, checksum=True):
         assert isinstance(backend, SharedMemoryBackend)
     connection = Connection(world, rank, capacity, device, backend, checksum=checksum)
     port = (ConnectionToNext, ConnectionToPrevious)[world.rank]
-    return port(connection, Lookahead(), Recorder(world.rank, keep=False)), connection
+    return port(connection, Lookahead(), Recorder(world.rank, keep=False), 0), connection
 
 
 def in_a_process(transport):
@@ -208,7 +209,8 @@ def run_steps(connect):
 
     def build_world(name, timeout_s):
         store = PrefixStore(name, _get_default_store())
-        return World(2, 1, timeout_s, store, ProcessIdentity(rank, 2, store), timeout_s)
+        limits, identity = TimeLimits(timeout_s, timeout_s), ProcessIdentity(rank, 2, store)
+        return World(2, 1, limits, store, identity)
 
     world = build_world("unchanged", 20.0)
     port, connection = connect(world)

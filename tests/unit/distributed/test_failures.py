@@ -29,6 +29,7 @@ from hocket.errors import HangError, HocketError, PeerFailedError, PeerLostError
 NAMES = ["stage 0", "stage 1", "stage 2"]
 TIMEOUT_S = 0.32  # every process looks for requests 50 times a second
 SLOW_TIMEOUT_S = 60.0
+LIMITS = TimeLimits(TIMEOUT_S, SLOW_TIMEOUT_S)
 silent = []
 """Ranks of processes that a detector has found silent."""
 at_work = []
@@ -47,8 +48,7 @@ def detectors():
     silent.clear()
     at_work.clear()
     built = [
-        FailureDetector(store, NAMES, rank, TIMEOUT_S, SLOW_TIMEOUT_S, is_silent=note_silence)
-        for rank in range(3)
+        FailureDetector(store, NAMES, rank, LIMITS, is_silent=note_silence) for rank in range(3)
     ]
     yield built
     for detector in built:
@@ -259,7 +259,7 @@ def test_a_known_failure_is_reported_instead_of_a_hang(detectors):
 
 
 def test_a_wait_that_is_over_counts_as_progress_of_the_phase_around_it(monkeypatch):
-    detector = FailureDetector(HashStore(), NAMES, 0, 60.0)
+    detector = FailureDetector(HashStore(), NAMES, 0, LIMITS)
     detector.close()  # its thread reads the clock
     seconds = 0.0
     monkeypatch.setattr(time, "monotonic", lambda: seconds)
@@ -388,7 +388,7 @@ def test_without_a_store_every_process_reports_what_it_knows():
     store, gone = Mock(), RuntimeError("connection refused")
     for call in (store.check, store.set, store.add, store.compare_set):
         call.side_effect = gone
-    detector = FailureDetector(store, NAMES, 0, TIMEOUT_S)
+    detector = FailureDetector(store, NAMES, 0, LIMITS)
     assert type(detector.peer_lost(1, "reset")) is PeerLostError
     assert "stage 1 does not answer" in str(end_of_wait(detector, 1))
     assert detector.record.report(build_error())
@@ -406,7 +406,7 @@ def test_the_thread_of_a_detector_asks_without_the_client_which_has_one_request_
         return store.check(keys)
 
     noting = SimpleNamespace(set=store.set, get=store.get, check=check)
-    detector = FailureDetector(noting, NAMES, 0, TIMEOUT_S)
+    detector = FailureDetector(noting, NAMES, 0, LIMITS)
     wait_until(lambda: askers)
     detector.close()
     assert askers == {detector._thread}
@@ -435,9 +435,8 @@ def slow():
 def pair(slow):
     """Detectors of two processes, the first of which has a store that may be slow."""
     silent.clear()
-    limits = {"timeout_s": TIMEOUT_S, "slow_timeout_s": SLOW_TIMEOUT_S}
     built = [
-        FailureDetector(store, NAMES[:2], rank, **limits, is_silent=note_silence)
+        FailureDetector(store, NAMES[:2], rank, LIMITS, is_silent=note_silence)
         for rank, store in enumerate((slow, slow.store))
     ]
     yield built

@@ -10,6 +10,7 @@ from torch import nn
 from torch.distributed import HashStore, Store
 
 from hocket.distributed.failures.detector import FailureDetector
+from hocket.distributed.failures.phases import TimeLimits
 from hocket.distributed.folder.identity import ProcessIdentity
 from hocket.distributed.folder.launch_folder import LaunchFolder, Note
 from hocket.distributed.world import membership as module
@@ -18,6 +19,7 @@ from hocket.distributed.world.world import World
 from hocket.errors import PeerLostError, WorldError
 
 NAMES = ["stage 0", "stage 1"]
+LIMITS = TimeLimits(20.0, 20.0)
 
 
 def build_membership(store, rank, incarnation=0, folder=None):
@@ -29,7 +31,7 @@ def build_membership(store, rank, incarnation=0, folder=None):
         incarnation: Number of the restart that began it; 0 for none.
         folder: Folder of the launch.
     """
-    detector = FailureDetector(store, NAMES, rank, timeout_s=20.0)
+    detector = FailureDetector(store, NAMES, rank, LIMITS)
     identity = ProcessIdentity(rank, 2, store, incarnation, folder)
     try:
         return Membership(identity, store, detector)
@@ -151,7 +153,7 @@ def test_a_process_that_rejoins_after_the_end_of_the_phase_is_too_late_and_keeps
         build_membership(store, rank).detach(again=False)
         store.set(f"arrived/end of elastic phase 1/{rank}", "yes")
     with pytest.raises(PeerLostError, match="stage 1 was started again alone, but all stages"):
-        World(2, 1, 20.0, store, ProcessIdentity(1, 2, store, incarnation=1))
+        World(2, 1, LIMITS, store, ProcessIdentity(1, 2, store, incarnation=1))
     assert b"stage 1 failed" in store.get("failure")
     assert set(threading.enumerate()) <= set(threads)
 
@@ -159,7 +161,7 @@ def test_a_process_that_rejoins_after_the_end_of_the_phase_is_too_late_and_keeps
 @pytest.fixture
 def world():
     store = HashStore()
-    joined = World(2, 1, 20.0, store, ProcessIdentity(1, 2, store, incarnation=1))
+    joined = World(2, 1, LIMITS, store, ProcessIdentity(1, 2, store, incarnation=1))
     yield joined
     joined.close()
 

@@ -12,10 +12,13 @@ from torch.distributed import HashStore
 
 from hocket.distributed.failures.detector import FailureDetector
 from hocket.distributed.failures.first_failure import FAILURE_KEY
+from hocket.distributed.failures.phases import TimeLimits
 from hocket.distributed.folder.identity import ProcessIdentity
 from hocket.distributed.folder.launch_folder import LaunchFolder, Note
 from hocket.distributed.world import joined_worlds
 from hocket.errors import HangError, PeerFailedError, WorldError
+
+LIMITS = TimeLimits(60.0, 60.0)
 
 
 class Process:
@@ -83,7 +86,7 @@ def test_of_two_that_fail_one_tells_the_next_world(
 def test_what_follows_from_the_failure_of_another_process_is_no_first_one(monkeypatch, store):
     """Although it may come to the next store before the process with the cause does."""
     world = HashStore()
-    seen, own = (FailureDetector(world, ["a", "b"], rank, 60.0) for rank in (1, 0))
+    seen, own = (FailureDetector(world, ["a", "b"], rank, LIMITS) for rank in (1, 0))
     cause, symptom, wrapped = ValueError("cause"), PeerFailedError("a failed"), KeyError("mine")
     wrapped.__context__ = symptom
     assert own.record.report(cause)
@@ -97,7 +100,7 @@ def test_what_follows_from_the_failure_of_another_process_is_no_first_one(monkey
 
 def test_a_detector_keeps_no_error():
     """Nor the frames that raised it, which hold all that was trained there."""
-    detector, error = FailureDetector(HashStore(), ["a"], 0, 60.0), ValueError("mine")
+    detector, error = FailureDetector(HashStore(), ["a"], 0, LIMITS), ValueError("mine")
     detector.record.report(error)
     assert detector.record.has_ended_by(error)
     assert not detector.record.has_ended_by(ValueError("mine"))

@@ -15,6 +15,7 @@ from torch.distributed.distributed_c10d import _get_default_store
 from contract.processes import in_processes
 from hocket.distributed.failures import store_client
 from hocket.distributed.failures.detector import FailureDetector
+from hocket.distributed.failures.phases import TimeLimits
 from hocket.distributed.folder.identity import ProcessIdentity
 from hocket.distributed.folder.process_state import GLOO_THREADS
 from hocket.distributed.replicas.gradient_sync import sync_replicas
@@ -36,7 +37,7 @@ def build_world(name, stages, replicas=1):
     """
     store = PrefixStore(name, _get_default_store())
     identity = ProcessIdentity(distributed.get_rank(), distributed.get_world_size(), store)
-    return World(stages, replicas, 20.0, store, identity)
+    return World(stages, replicas, TimeLimits(20.0, 1800.0), store, identity)
 
 
 def refusal(stages, replicas):
@@ -231,7 +232,7 @@ def test_everything_in_a_solo_world_is_in_a_world_too():
 
 @pytest.fixture
 def detector():
-    detector = FailureDetector(HashStore(), ["stage 0", "stage 1"], 0, timeout_s=2.5)
+    detector = FailureDetector(HashStore(), ["stage 0", "stage 1"], 0, TimeLimits(2.5, 60.0))
     yield detector
     detector.close()
 

@@ -83,7 +83,7 @@ def exchange(packet, change=lambda header: None):
         ends = ends[::-1]
     try:
         sender, receiver = (
-            end(connect(pipe), Lookahead(), Recorder(0, keep=False))
+            end(connect(pipe), Lookahead(), Recorder(0, keep=False), 0)
             for end, pipe in zip(ends, pipes, strict=True)
         )
         sender.send(packet)

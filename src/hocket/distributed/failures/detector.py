@@ -71,8 +71,7 @@ class FailureDetector:
         store: Store that all processes of the training read and write.
         names: Name of the process of each rank, such as ``stage 1``.
         rank: Rank of this process.
-        timeout_s: Seconds that an action of another process may keep this one waiting.
-        slow_timeout_s: The same for a phase that is no training step.
+        limits: Limits of the phases.
         is_silent: Tells by its rank if a process that does not answer is not at work either.
 
     Attributes:
@@ -89,13 +88,12 @@ class FailureDetector:
         store: Store,
         names: list[str],
         rank: int,
-        timeout_s: float,
-        slow_timeout_s: float = 1800.0,
+        limits: TimeLimits,
         *,
         is_silent: Callable[[int], bool] = lambda rank: True,
     ) -> None:
         # The processes, and what they share.
-        self.limits = TimeLimits(timeout_s, slow_timeout_s)
+        self.limits = limits
         self.store = StoreClient(store)
         self.record = FailureRecord(self.store, names[rank])
         self._own_store = store  # for the thread that is not waited for
@@ -103,7 +101,7 @@ class FailureDetector:
         self._rank = rank
         self._is_silent = is_silent
         # How often to look for status requests and failures.
-        self._poll_s = min(1.0, timeout_s / 16)
+        self._poll_s = min(1.0, limits.timeout_s / 16)
         self.slice_s = self._poll_s / 2
         self._clock = RunningClock(2 * self._poll_s)
         self._begin(Status(Phase.STARTING, limit="slow_timeout_s", idle=True))

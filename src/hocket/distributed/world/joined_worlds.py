@@ -18,6 +18,7 @@ from hocket.distributed.failures.first_failure import (
     mark,
     record_first_failure,
 )
+from hocket.distributed.failures.phases import TimeLimits
 from hocket.distributed.failures.store_client import ask_store, connect_again, leave_store
 from hocket.distributed.folder.identity import ProcessIdentity, current_identity
 from hocket.distributed.folder.last_words import flush_files, write_last_words
@@ -108,7 +109,8 @@ def join_world(
     store = connect_again(_next_store(identity))  # torch waits in its own while groups form
     _joined.count += 1
     try:
-        world = World(stages, replicas, timeout_s, store, identity, slow_timeout_s)
+        limits = TimeLimits(timeout_s, slow_timeout_s)
+        world = World(stages, replicas, limits, store, identity)
     except BaseException as error:
         if not isinstance(error, PeerFailedError):
             # A world has recorded its own errors: later ones would be a PeerFailedError.

@@ -14,7 +14,7 @@ from typing import Protocol
 from torch.distributed.distributed_c10d import PrefixStore, Store
 
 from hocket.distributed.failures.detector import FailureDetector, Finish, Operation
-from hocket.distributed.failures.phases import Phase
+from hocket.distributed.failures.phases import Phase, TimeLimits
 from hocket.distributed.failures.store_client import connect_again
 from hocket.distributed.folder.identity import ProcessIdentity
 from hocket.distributed.network.strangers import form_without_strangers
@@ -48,10 +48,9 @@ class World(Collectives):
     Args:
         stages: Number of stages, K.
         replicas: Number of processes that share the batches of a stage, R.
-        timeout_s: Seconds that an action of a process may keep another one waiting.
+        limits: Seconds that a process may keep another one waiting.
         store: Store of the processes of this training alone.
         identity: Identity of this process.
-        slow_timeout_s: The same for a phase that is no training step.
 
     Attributes:
         rank: Rank of this process; rank 0 has the first replica of stage 0.
@@ -76,10 +75,9 @@ class World(Collectives):
         self,
         stages: int,
         replicas: int,
-        timeout_s: float,
+        limits: TimeLimits,
         store: Store,
         identity: ProcessIdentity,
-        slow_timeout_s: float = 1800.0,
     ) -> None:
         # The place of this process, and the names of all.
         self.rank, self.size = identity.rank, identity.size
@@ -104,12 +102,7 @@ class World(Collectives):
         self._store = store
         self._agreements = 0
         self.failures = FailureDetector(
-            store,
-            self.names,
-            self.rank,
-            timeout_s,
-            slow_timeout_s,
-            is_silent=identity.is_silent,
+            store, self.names, self.rank, limits, is_silent=identity.is_silent
         )
         flags = PrefixStore("flags", store)
         self.flags = StoreFlags(flags, self.rank, self.size, self.failures)
@@ -123,18 +116,15 @@ class World(Collectives):
         # Meet the others.
         try:
             self.membership = Membership(identity, store, self.failures)
-            self._groups = None if self.rejoined else self._form_groups(slow_timeout_s)
+            self._groups = None if self.rejoined else self._form_groups()
         except BaseException:
             self.failures.close()
             raise
         if self._groups is not None:
             self._group = self._groups.collectives
 
-    def _form_groups(self, timeout_s: float) -> ProcessGroups:
+    def _form_groups(self) -> ProcessGroups:
         """Form process groups together with all other processes.
-
-        Args:
-            timeout_s: Seconds that an operation of NCCL, and the start, waits for a process.
 
         Raises:
             HocketError: Another process has failed, or does not arrive.
@@ -143,8 +133,8 @@ class World(Collectives):
         self.membership.wait_for_all()
         while _left_groups:  # by all processes, as they are here now
             _left_groups.pop().destroy()
+        timeout_s, store = self.slow_timeout_s, connect_again(self._store)
         form = partial(ProcessGroups, self.stages, self.replicas, timeout_s)
-        store = connect_again(self._store)
         return self.failures.connect(
             lambda: form_without_strangers(
                 form, store, rank=self.rank, size=self.size, timeout_s=timeout_s

@@ -43,7 +43,7 @@ class ConnectionPort(Generic[Sent, Received]):
     _received_type: type[Received]
 
     def __init__(
-        self, connection: Connection, lookahead: Lookahead, recorder: Recorder, delay: int = 0
+        self, connection: Connection, lookahead: Lookahead, recorder: Recorder, delay: int
     ) -> None:
         self._connection = connection
         self._lookahead = lookahead
