@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from hocket.cli.output import messages, print_result, print_tables
+from hocket.cli.output import print_note, print_result, print_tables
 from hocket.errors import OptionError
 from hocket.runs.config import require_writable
 
@@ -71,7 +71,7 @@ def draw_command(
         if staleness is not None:
             title += f", staleness {staleness}"
         draw_program(ticks, stages, title, out)
-        messages.print(f"drawn to {out}", soft_wrap=True)
+        print_note(f"drawn to {out}")
     print_result(format_program(ticks, stages))
     return 0
 
@@ -128,5 +128,5 @@ def _show_timeline(
         title = f"{method} on {stage_count} stages"
         panels.insert(0, program_panel(ticks, stage_count, title, first, count))
     draw_panels(panels, out)
-    messages.print(f"drawn to {out}", soft_wrap=True)
+    print_note(f"drawn to {out}")
     return 0

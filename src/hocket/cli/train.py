@@ -7,12 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
-from hocket.cli.output import (
-    end_with_error,
-    print_note,
-    print_tables,
-    print_warning,
-)
+from hocket.cli.output import end_with_error, print_note, print_tables, print_warning
 from hocket.errors import HocketError, OptionError
 from hocket.runs.config import RunConfig
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
-from hocket.cli.output import console, messages, print_note, print_result, print_tables
+from hocket.cli.output import messages, print_note, print_result, print_tables
 from hocket.errors import OptionError, format_problems
 from hocket.options.named import split_at_commas
 from hocket.runs.config import RUN_RANGES, RunConfig, plain_values, require_writable
@@ -106,7 +106,7 @@ def plan_command(
     print_result(f"train with: {train}")
     if picture is not None:
         _draw_program(chosen, picture)
-        console.print(f"drawn to {picture}", soft_wrap=True)
+        print_result(f"drawn to {picture}")
     return 0
 
 
@@ -238,10 +238,9 @@ def _print_forecasts(forecasts: "Sequence[Forecast]", *, same_machine: bool) -> 
             "stage; this processor has 1. --same-machine forecasts stages that share it."
         )
     if any(one.speed_up > CREDIBLE_SPEED_UP * len(one.times) for one in forecasts):
-        console.print(
+        print_result(
             "A speed-up above the number of stages is not possible: the speed of this machine "
-            "has changed during the rehearsal; plan again when nothing else runs on it.",
-            soft_wrap=True,
+            "has changed during the rehearsal; plan again when nothing else runs on it."
         )
     return chosen
 
@@ -271,7 +270,7 @@ def _write_plan(
         made_for=made_for | {"devices": plain_values(dataclasses.asdict(chosen)["devices"])},
         forecasts=[plain_values(dataclasses.asdict(forecast)) for forecast in forecasts],
     )
-    console.print(f"written to {file}", soft_wrap=True)
+    print_result(f"written to {file}")
 
 
 def _train_command(config: RunConfig, chosen: "Forecast", plan_out: Path | None) -> str:

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from hocket.cli.output import messages, print_note, print_result
+from hocket.cli.output import print_note, print_result
 
 
 def sweep_command(
@@ -43,28 +43,24 @@ def sweep_command(
     own = {"network": network or [], "method": method or [], "data": data or []}
     record = sweep(Study.read(study, own_code=own, **changes), out)
     print_result(results_table(record.values))
-    messages.print(f"the record is in {record.folder}", soft_wrap=True)
+    print_note(f"the record is in {record.folder}")
     if record.orphans:
-        messages.print(
+        print_note(
             f"{len(record.orphans)} run folders belong to no run of the study as it is now: "
-            f"{', '.join(record.orphans)}",
-            soft_wrap=True,
+            f"{', '.join(record.orphans)}"
         )
     if record.kept:
-        messages.print(
+        print_note(
             f"the record keeps the results of {len(record.kept)} runs that belong to no row of "
-            "the study as it is now",
-            soft_wrap=True,
+            "the study as it is now"
         )
     for failure in record.failures:
         print_note(f"failed: {failure}", "red")
     if record.stopped_by:
-        messages.print(
+        print_note(
             f"interrupted: {record.unfinished} runs are missing; the same command goes on"
         )
         return 128 + record.stopped_by
     if record.unfinished:
-        messages.print(
-            f"{record.unfinished} runs were stopped by others; the same command goes on"
-        )
+        print_note(f"{record.unfinished} runs were stopped by others; the same command goes on")
     return 1 if record.failures or record.unfinished else 0

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from hocket.cli.output import messages, print_note
+from hocket.cli.output import print_note
 from hocket.errors import RunFolderError
 
 
@@ -33,5 +33,5 @@ def watch_command(*folders: Path, port: int = 8470) -> int:
         try:
             server.serve_forever()
         except KeyboardInterrupt:
-            messages.print("the report is no longer served")
+            print_note("the report is no longer served")
     return 0
