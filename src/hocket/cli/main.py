@@ -5,7 +5,6 @@ that ``--help`` answers at once.
 """
 
 import os
-import shlex
 import sys
 import warnings
 from collections.abc import Mapping, Sequence
@@ -17,16 +16,9 @@ from typing import Any, get_args
 import cyclopts
 from cyclopts import App, Parameter, Token
 
-from hocket.cli.output import (
-    console,
-    end_with_error,
-    messages,
-    print_error,
-    print_note,
-    print_warning,
-)
+from hocket.cli.output import console, end_with_error, print_error, print_note, print_warning
 from hocket.cli.train_help import GroupedFormatter
-from hocket.errors import HocketError, OptionError, format_problems, unknown_name
+from hocket.errors import HocketError, OptionError, unknown_name
 from hocket.runs.config import parse_config, read_values
 from hocket.runs.recipes import recipe
 
@@ -199,7 +191,7 @@ def run_app(app: App, words: Sequence[str]) -> int:
     except HocketError as error:
         return end_with_error(error)
     except KeyboardInterrupt:
-        messages.print("interrupted")
+        print_note("interrupted")
         return 130
 
 
@@ -268,16 +260,9 @@ def _choices_of(file: str, words: Sequence[str]) -> dict[str, Any]:
         return _value_of(f"--{key.replace('_', '-')}", words) is not None
 
     # Refuse code that a file must not choose alone, and tell of connections.
-    from hocket.runs.own_code import named_code
+    from hocket.runs.own_code import require_named_code
 
-    problems = [
-        f"it runs {', '.join(map(str, functions))} for {key} = {chosen[key]!r}; if you want "
-        f"that, give --{key} {shlex.quote(str(chosen[key]))} as well"
-        for key, functions in named_code(chosen).items()
-        if not given(key)
-    ]
-    if problems:
-        raise OptionError(format_problems(f"{file!r} does not choose that alone", problems))
+    require_named_code(chosen, list(filter(given, chosen)), file)
     services = chosen.get("log_to", "none")
     if services != "none" and not given("log_to"):
         print_note(f"{file!r} makes connections: log_to sends metrics to {services!r}")

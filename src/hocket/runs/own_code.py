@@ -1,8 +1,10 @@
 """Code of the user that the options of a run name, which no file chooses alone."""
 
-from collections.abc import Mapping
+import shlex
+from collections.abc import Collection, Mapping
 from typing import Any
 
+from hocket.errors import OptionError, format_problems
 from hocket.options.own_function import OwnFunction
 from hocket.remedies.registry import split_remedies
 
@@ -29,3 +31,24 @@ def named_code(choices: Mapping[str, Any]) -> dict[str, list[OwnFunction]]:
     """Return the functions of the user that choices of a run name, by option."""
     named = {option: own_functions(choices.get(option)) for option in OPTIONS}
     return {option: functions for option, functions in named.items() if functions}
+
+
+def require_named_code(choices: Mapping[str, Any], given: Collection[str], file: str) -> None:
+    """Refuse code that a file names, and the user does not.
+
+    Args:
+        choices: Choices of the file.
+        given: Options that the user has given.
+        file: The file, for the message.
+
+    Raises:
+        OptionError: With every option whose code would be run.
+    """
+    problems = [
+        f"it runs {', '.join(map(str, functions))} for {option} = {choices[option]!r}; if you "
+        f"want that, give --{option} {shlex.quote(choices[option])} as well"
+        for option, functions in named_code(choices).items()
+        if option not in given
+    ]
+    if problems:
+        raise OptionError(format_problems(f"{file!r} does not choose that alone", problems))

@@ -2,10 +2,19 @@
 
 from pathlib import Path
 
+from hocket.cli.output import print_result
+from hocket.errors import OptionError
 from hocket.runs.config import require_writable
 
 
-def script_command(run: Path, out: Path | None = None) -> int:
+def script_command(
+    run: Path,
+    out: Path | None = None,
+    *,
+    network: str | None = None,
+    method: str | None = None,
+    data: str | None = None,
+) -> int:
     """Print a Python script that trains as a run has trained, to the same bits.
 
     Metrics, timeline and summary stay with `hocket train`.
@@ -13,20 +22,37 @@ def script_command(run: Path, out: Path | None = None) -> int:
     Args:
         run: Folder of the run.
         out: File to write instead; an older one is replaced.
+        network: The network own.py:function of the run, to allow that its code runs.
+        method: The same for its method or a remedy.
+        data: The same for its data set.
 
     Raises:
         RunFolderError: It is no run folder, or damaged.
+        OptionError: The run has another network, method or data set than is given, or code of
+            its own that is not.
     """
     if out is not None:
         require_writable("out", out)
+    from hocket.runs.own_code import require_named_code
     from hocket.runs.read_folder import read_run_folder
     from hocket.runs.resolve import ResolvedRun
     from hocket_lab.report.run_script import write_script
 
+    # Run no code that only the folder names.
     config = read_run_folder(run).config
+    options = {"network": network, "method": method, "data": data}
+    given = {name: value for name, value in options.items() if value is not None}
+    for name, value in given.items():
+        if value != (chosen := getattr(config, name)):
+            raise OptionError(
+                f"{name} is {value!r}, and the run has {chosen!r}; drop --{name}, or begin "
+                "another run with it"
+            )
+    require_named_code(vars(config), given, str(run / "run.json"))
+    # Write the script.
     text = write_script(ResolvedRun.from_config(config, run), run.name)
     if out is None:
-        print(text, end="")
+        print_result(text.removesuffix("\n"))
     else:
         out.write_text(text, encoding="utf-8")
     return 0

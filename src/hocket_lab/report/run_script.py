@@ -59,7 +59,8 @@ def write_script(run: ResolvedRun, title: str) -> str:
     if "average" in callbacks:
         lines.append("with average.in_place(trainer):")
         lines.append('    torch.save(network.state_dict(), "network-averaged.pt")')
-    return SCRIPT.format(title=title, lines="\n".join(lines))
+    escaped = _literal(title)[1:-1]  # a folder may have any name
+    return SCRIPT.format(title=escaped, lines="\n".join(lines))
 
 
 def _data(config: RunConfig) -> str:

@@ -1,5 +1,6 @@
 """The script of a run trains to its bits, whatever its options."""
 
+import ast
 import runpy
 import warnings
 from pathlib import Path
@@ -11,6 +12,7 @@ from contract.test_options_have_effects import RUN, SAME, ran, small
 from hocket.cli.main import main
 from hocket.runs.resolve import ResolvedRun
 from hocket_lab.report.run_script import write_script
+from unit.lab.report.made_runs import make_run
 
 # Files and figures of a run folder, which a script does not write.
 OF_THE_FOLDER = {
@@ -30,6 +32,7 @@ CHOICES = {
     "Muon": {"optimizer": "Muon:lr=0.1", "weight_decay_on": "matrices"},
     "schedulers": {"scheduler": "ConstantLR:total_iters=3+StepLR:step_size=9"},
 }
+OWN_CODE = {"own network": ("--network", "own.py:build")}
 OWN = """
 import hocket
 
@@ -44,10 +47,11 @@ def test_a_script_trains_to_the_bits_of_the_run(name, tmp_path, monkeypatch, cap
     Path("own.py").write_text(OWN)
     folder = ran(tmp_path, **CHOICES[name])
     capsys.readouterr()
+    words = ["script", str(folder), *OWN_CODE.get(name, ())]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
-        assert main(["script", str(folder), "--out", "train.py"]) == 0
-        assert main(["script", str(folder)]) == 0
+        assert main([*words, "--out", "train.py"]) == 0
+        assert main(words) == 0
         assert Path("train.py").read_text() == capsys.readouterr().out
         runpy.run_path("train.py")
     files = {file.name for file in folder.glob("*.pt")}
@@ -63,6 +67,26 @@ def test_a_script_has_the_other_options_of_the_run(name):
     written = f'"{value}"' if isinstance(value, str) else value
     run = ResolvedRun.from_config(small(**CHOICES[name]))
     assert f"    {name}={written},\n" in write_script(run, "a run")
+
+
+def test_code_that_a_folder_names_is_run_only_if_the_user_names_it(
+    tmp_path, monkeypatch, capsys
+):
+    monkeypatch.chdir(tmp_path)
+    Path("own.py").write_text("raise SystemExit('it ran')")
+    make_run(tmp_path / "run", network="own.py:build", method="fdg+own.py:Half")
+    assert main(["script", "run", "--network", "own.py:build"]) == 2
+    told = capsys.readouterr().err
+    assert "it runs own.py:Half for method = 'fdg+own.py:Half'" in told
+    assert "give --method fdg+own.py:Half as well" in told
+    assert "network" not in told
+    assert main(["script", "run", "--network", "mlp"]) == 2
+    assert "network is 'mlp', and the run has 'own.py:build'" in capsys.readouterr().err
+
+
+def test_the_name_of_a_folder_is_no_line_of_its_script():
+    text = write_script(ResolvedRun.from_config(small()), 'run"""\n1 / 0\n"""')
+    assert ast.get_docstring(ast.parse(text)).endswith('trained run"""\n1 / 0\n""".')
 
 
 def test_a_folder_without_a_run_is_refused(tmp_path, capsys):
