@@ -6,7 +6,7 @@ remedy.
 
 import sys
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from difflib import get_close_matches
 from importlib import import_module
 from types import ModuleType
@@ -174,31 +174,6 @@ def list_names(names: Sequence[str]) -> str:
     """
     more = f", and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
     return ", ".join(names[:MOST_NAMES]) + more
-
-
-def below_one(numbers: Mapping[str, int]) -> list[str]:
-    """Return one problem for each number that is below 1.
-
-    >>> below_one({"steps": 0, "batch": 8})
-    ['steps is 0; give 1 or more']
-    """
-    return [f"{name} is {n}; give 1 or more" for name, n in numbers.items() if n < 1]
-
-
-def without_effect(options: object, needed: Mapping[str, str]) -> list[str]:
-    """Return one problem for each option that was given without the one that it needs.
-
-    Args:
-        options: A dataclass of options, all with defaults where they are compared.
-        needed: Option that each of these needs, by its name.
-    """
-    default = type(options)
-    return [
-        f"{name} is {getattr(options, name)!r}, which has no effect without {other}; give both"
-        for name, other in needed.items()
-        if getattr(options, name) != getattr(default, name)
-        and getattr(options, other) == getattr(default, other)
-    ]
 
 
 def unknown_name(kind: str, name: str, known: Iterable[str]) -> str:

@@ -130,6 +130,16 @@ def test_an_argument_of_fit_of_another_kind_is_refused(options, error, text):
     assert all(map(torch.equal, before, trainer.network.parameters()))
 
 
+@pytest.mark.parametrize("checkpoints", ["runs", None])
+def test_a_loop_of_ones_own_saves_with_nothing_but_checkpoints(checkpoints):
+    trainer = Trainer(mlp(2), optimizer=sgd, resumable=True)
+    with (
+        pytest.raises(OptionError, match=r"checkpoints is .*; give hocket\.Checkpoints"),
+        trainer.saving(checkpoints),
+    ):
+        pytest.fail("it goes on")
+
+
 def test_data_with_indices_alone_are_batches():
     class Indexed:
         def __getitem__(self, index):

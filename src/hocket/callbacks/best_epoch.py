@@ -1,11 +1,12 @@
 """Callbacks that compare epochs: the weights of the best one, and an early stop."""
 
 import math
+from numbers import Real
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 from hocket.errors import CheckpointError, OptionError
-from hocket.options.ranges import check_choice
+from hocket.options.ranges import check_choice, wrong_counts
 from hocket.training.callback import Callback, TrainerView
 from hocket.training.results.metrics import EpochResult, read_metric
 from hocket.training.weights_file import save_weights
@@ -27,13 +28,13 @@ class BestEpoch(Callback):
         best_epoch: Number of the best epoch so far, from 0; None before the first.
 
     Raises:
-        OptionError: The mode is unknown, or the amount is negative.
+        OptionError: The mode is unknown, or the amount is negative or infinite.
     """
 
     def __init__(self, metric: str, min_delta: float = 0.0, mode: Mode = "min") -> None:
         check_choice("mode", mode, ("min", "max"))
-        if not min_delta >= 0:
-            raise OptionError(f"min_delta is {min_delta}; use a number of at least 0")
+        if not (isinstance(min_delta, Real) and 0 <= min_delta < math.inf):
+            raise OptionError(f"min_delta is {min_delta!r}; use a number of at least 0")
         self.best_epoch: int | None = None
         self._metric = metric
         self._min_delta = min_delta
@@ -186,8 +187,8 @@ class EarlyStopping(BestEpoch):
         min_delta: float = 0.0,
         mode: Mode = "min",
     ) -> None:
-        if not (isinstance(patience, int) and patience >= 1):
-            raise OptionError(f"patience is {patience!r}; use a whole number of at least 1")
+        for problem in wrong_counts(1, patience=patience):
+            raise OptionError(problem)
         super().__init__(metric, min_delta, mode)
         self._patience = patience
         self._waited = 0

@@ -6,6 +6,7 @@ from typing import Any, Protocol
 
 from hocket.engine.event import Event
 from hocket.errors import OptionError, warn
+from hocket.options.ranges import wrong_counts
 from hocket.training.callback import Callback, TrainerView
 from hocket.training.results.metrics import EpochResult, EvaluationResult
 from hocket.training.results.rows import event_row
@@ -70,7 +71,7 @@ class Tracking(Callback):
         every: Interval of batches; each n-th has rows.
 
     Raises:
-        OptionError: The interval is below 1.
+        OptionError: The interval is no whole number of at least 1.
 
     >>> import torch
     >>> from hocket import Trainer
@@ -92,8 +93,8 @@ class Tracking(Callback):
     """
 
     def __init__(self, *trackers: Tracker, every: int = 10) -> None:
-        if every < 1:
-            raise OptionError(f"every is {every}; use a number of batches of at least 1")
+        for problem in wrong_counts(1, every=every):
+            raise OptionError(problem)
         self._trackers = Trackers(trackers)
         self._every = every
 

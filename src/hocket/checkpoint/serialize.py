@@ -1,7 +1,7 @@
 """Conversion of the state of one stage to bytes and back: tensors and plain values, never code.
 
-The format, ``torch.save``'s, preserves strides and shared memory. The types it
-may hold are restricted when writing and when reading, so that reading never calls anything.
+The format, ``torch.save``'s, preserves strides and shared memory. The types that it may hold
+are restricted when writing and when reading, so that reading never calls anything.
 """
 
 import io
@@ -48,9 +48,7 @@ def unpack(data: bytes, label: str) -> Any:
         if sum(entry.file_size for entry in entries) > len(data):
             raise zipfile.BadZipFile("overlapping entries")
         return torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
-    except (
-        Exception
-    ) as error:  # foreign bytes can raise anything; torch's advice is unsafe here
+    except Exception as error:  # of any class, and with advice of PyTorch that is unsafe here
         raise CheckpointError(
             f"{label} holds no state that Hocket has written ({type(error).__name__}); nothing "
             "in it was run"

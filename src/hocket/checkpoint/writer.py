@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 from hocket.checkpoint.directory import (
     FileDigest,
@@ -30,7 +30,9 @@ from hocket.distributed.failures.phases import RunningClock
 from hocket.distributed.world.solo_world import SoloWorld
 from hocket.distributed.world.world import World
 from hocket.errors import CheckpointError, HocketError, OptionError, format_problems, warn
-from hocket.options.ranges import wrong_choice
+from hocket.options.hints import wrong_fields
+from hocket.options.ranges import Range, out_of_range
+from hocket.options.require import wrong_functions
 
 OnCheckpointError = Literal["warn", "stop"]
 _POLL_S = 0.02
@@ -54,7 +56,7 @@ class Checkpoints:
         note: Called at each checkpoint for plain values that ``resume`` returns.
 
     Raises:
-        OptionError: A number is out of range.
+        OptionError: A value is of another kind, or a number is out of range.
 
     >>> Checkpoints("runs/mine", every=500).keep  # for `fit(..., checkpoints=...)`
     3
@@ -67,12 +69,8 @@ class Checkpoints:
     note: Callable[[], Any] | None = None
 
     def __post_init__(self) -> None:
-        problems = []
-        if self.every < 0:
-            problems.append(f"every is {self.every}; use 0 or a number of ticks")
-        if self.keep < 1:
-            problems.append(f"keep is {self.keep}; use at least 1")
-        problems += wrong_choice("on_error", self.on_error, get_args(OnCheckpointError))
+        problems = wrong_fields(self) + wrong_functions(note=self.note)
+        problems += out_of_range(self, {"every": Range(least=0), "keep": Range(least=1)})
         if problems:
             raise OptionError(format_problems("invalid options for checkpoints", problems))
 

@@ -18,6 +18,7 @@ from torch import Generator, Tensor
 
 from hocket.data.randomness import divide_rows, make_generator, send_to_device
 from hocket.errors import DataError, OptionError, format_problems
+from hocket.options.ranges import wrong_counts
 
 Transform = Callable[[Tensor, Generator], Tensor]
 """Function from a batch of inputs (B, ...) to another; it draws from the generator only."""
@@ -130,14 +131,9 @@ class Batches:
     ) -> None:
         if len(examples) == 0:
             raise DataError("there are 0 examples to serve in batches; give at least 1")
-        problems = []
-        if batch_size < 1:
-            problems.append(f"batch_size is {batch_size}; give 1 or more")
-        if seed < 0:
-            problems.append(f"seed is {seed}; give 0 or more")
-        if workers < 0:
-            problems.append(f"workers is {workers}; give 0 or more")
-        if drop_last and len(examples) < batch_size:
+        problems = wrong_counts(1, batch_size=batch_size)
+        problems += wrong_counts(0, seed=seed, workers=workers)
+        if not problems and drop_last and len(examples) < batch_size:
             problems.append(
                 f"drop_last leaves none of {len(examples)} examples at batch_size "
                 f"{batch_size}; lower batch_size or keep the short batch"

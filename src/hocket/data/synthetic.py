@@ -8,7 +8,8 @@ from torch import Generator, Tensor
 from hocket.data.batches import Batches, InMemory
 from hocket.data.dataset import Data, Kind
 from hocket.data.randomness import make_generator
-from hocket.errors import OptionError, below_one, format_problems
+from hocket.errors import OptionError, format_problems
+from hocket.options.ranges import wrong_counts
 
 
 def synthetic(
@@ -38,8 +39,7 @@ def synthetic(
     problems = []
     if len(shape) not in (1, 3) or any(side < 1 for side in shape):
         problems.append(f"shape is {shape}; give (D,) for vectors or (C, H, W) for images")
-    numbers = {"classes": classes, "examples": examples, "test_examples": test_examples}
-    problems += below_one(numbers)
+    problems += wrong_counts(1, classes=classes, examples=examples, test_examples=test_examples)
     if noise < 0:
         problems.append(f"noise is {noise}; give 0 or more")
     if problems:

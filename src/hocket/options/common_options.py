@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from hocket.errors import without_effect
 from hocket.options.hints import wrong_fields
 from hocket.options.ranges import MAX_SEED, MAX_TIMEOUT_S, Range, out_of_range
 
@@ -127,7 +126,7 @@ class CommonOptions:
             needed: Option that each of these needs, by its name.
         """
         mistyped = wrong_fields(self)
-        problems = mistyped + out_of_range(self, ranges) + without_effect(self, needed)
+        problems = mistyped + out_of_range(self, ranges) + self._find_idle(needed)
         if mistyped:  # values that cannot be compared
             return problems
         if self.slow_timeout_s < self.timeout_s:
@@ -171,6 +170,16 @@ class CommonOptions:
                 "loss scale"
             )
         return problems
+
+    def _find_idle(self, needed: Mapping[str, str]) -> list[str]:
+        """Return one problem for each option that was given without the one that it needs."""
+        default = type(self)
+        return [
+            f"{name} is {getattr(self, name)!r}, which has no effect without {other}; give both"
+            for name, other in needed.items()
+            if getattr(self, name) != getattr(default, name)
+            and getattr(self, other) == getattr(default, other)
+        ]
 
     def _find_uncapturable(self) -> list[str]:
         """Return one problem for each option that CUDA graphs cannot have."""

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from numbers import Integral
 from typing import Any
 
 from hocket.errors import OptionError
@@ -63,6 +64,23 @@ def out_of_range(value: Any, ranges: Mapping[str, Range]) -> list[str]:
         f"{name} is {number!r}; use {limits}"
         for name, limits in ranges.items()
         if matches_hint(number := getattr(value, name), int | float) and number not in limits
+    ]
+
+
+def wrong_counts(least: int, **numbers: object) -> list[str]:
+    """Return one problem for each number that is not whole, or is too small.
+
+    Args:
+        least: The smallest one.
+        **numbers: Values by the names of the arguments.
+
+    >>> wrong_counts(1, steps=0, batch=8)
+    ['steps is 0; use a whole number of at least 1']
+    """
+    return [
+        f"{name} is {number!r}; use a whole number of at least {least}"
+        for name, number in numbers.items()
+        if not isinstance(number, Integral) or isinstance(number, bool) or number < least
     ]
 
 

@@ -4,7 +4,15 @@ from dataclasses import dataclass
 from math import ceil
 
 from hocket.errors import OptionError, format_problems
+from hocket.options.hints import wrong_fields
+from hocket.options.ranges import Range, out_of_range
 
+RANGES = {
+    "epochs": Range(least=1),
+    "updates": Range(least=1),
+    "evaluate_every": Range(least=0),
+}
+"""Ranges of the numbers of a budget."""
 COUNTS_OWN_UPDATES = (
     "counts its own updates; give epochs, and leave updates and evaluate_every out"
 )
@@ -33,15 +41,7 @@ class Budget:
     evaluate_every: int = 0
 
     def __post_init__(self) -> None:
-        problems = [
-            f"{name} is {number!r}; use a whole number of at least {least}"
-            for name, number, least in (
-                ("epochs", self.epochs, 1),
-                ("updates", self.updates, 1),
-                ("evaluate_every", self.evaluate_every, 0),
-            )
-            if number is not None and not (isinstance(number, int) and number >= least)
-        ]
+        problems = wrong_fields(self) + out_of_range(self, RANGES)
         if (self.epochs is None) == (self.updates is None):
             problems.append(
                 f"epochs is {self.epochs} and updates is {self.updates}; a training ends after "

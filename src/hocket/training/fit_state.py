@@ -7,11 +7,7 @@ from dataclasses import asdict
 from typing import Any
 
 from hocket.data.batches import Batches
-from hocket.data.loader_state import (
-    loader_state,
-    remaining_batches,
-    restore_loader,
-)
+from hocket.data.loader_state import loader_state, remaining_batches, restore_loader
 from hocket.training.callback import CallbackList
 from hocket.training.results.meters import TrainingMeter
 from hocket.training.results.metrics import EpochResult, EvaluationResult
@@ -178,7 +174,7 @@ class FitState:
         self.meter = TrainingMeter()
         self._seconds, self._loader_state = 0.0, None
 
-    def state_dict(self, stage: int, *, metered: bool = True) -> dict[str, Any]:
+    def state_dict(self, stage: int, *, metered: bool) -> dict[str, Any]:
         """Return what a stage keeps: its meter, and the state of the data loader.
 
         Args:

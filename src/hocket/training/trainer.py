@@ -37,7 +37,7 @@ from hocket.training.budget import Budget
 from hocket.training.callback import Callback
 from hocket.training.checkpoints.find_and_load import ResumePoint
 from hocket.training.checkpoints.resume import resume_from
-from hocket.training.checkpoints.save import saving
+from hocket.training.checkpoints.save import require_checkpoints, saving
 from hocket.training.fit.fit import FitRequest, open_fit
 from hocket.training.fit.interrupt import ctrl_c_held_back
 from hocket.training.fit_state import FitState
@@ -463,6 +463,7 @@ class Trainer:
             CheckpointError: One cannot be written, and the training is to stop for that.
             OptionError: The trainer is not resumable.
         """
+        require_checkpoints(checkpoints)
         session = self._session
         with (
             session.reporting_failures(),

@@ -92,7 +92,7 @@ def test_a_tracker_that_fails_is_left_out_and_the_training_goes_on():
 
 
 def test_an_impossible_interval_is_refused():
-    with pytest.raises(OptionError, match="every is 0; use a number of batches of at least 1"):
+    with pytest.raises(OptionError, match="every is 0; use a whole number of at least 1"):
         Tracking(every=0)
 
 

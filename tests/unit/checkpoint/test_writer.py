@@ -53,9 +53,12 @@ def names(folder):
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ({"every": -1}, "every is -1; use 0 or a number of ticks"),
-        ({"keep": 0}, "keep is 0; use at least 1"),
-        ({"on_error": "no"}, "on_error is 'no'; use 'warn' or 'stop'"),
+        ({"every": -1}, "every is -1; use a number of at least 0"),
+        ({"every": "500"}, "every is '500'; wanted a whole number"),
+        ({"keep": 0}, "keep is 0; use a number of at least 1"),
+        ({"keep": 2.5}, "keep is 2.5; wanted a whole number"),
+        ({"on_error": "no"}, "on_error is 'no'; wanted 'warn' or 'stop'"),
+        ({"note": "mine"}, "note is 'mine'; give a function"),
     ],
 )
 def test_invalid_options_are_refused(wrong, message, tmp_path):

@@ -158,6 +158,7 @@ def test_the_global_generator_neither_matters_nor_moves():
             lambda: Batches(numbered(), 0, seed=-1, workers=-2),
             "(?s)size is 0.*-1.*workers is -2",
         ),
+        (lambda: Batches(numbered(), 2.5), "batch_size is 2.5; use a whole number of at"),
         (lambda: make_generator(-1, "order"), "a number is negative"),
         (lambda: make_generator(0, "order", -2), "a number is negative"),
     ],

@@ -106,6 +106,14 @@ def test_a_batch_without_inputs_is_refused_in_the_middle_of_an_epoch_and_by_a_st
         Trainer(mlp(2), optimizer=sgd).prepare(None)
 
 
+def test_batches_of_numbers_have_no_samples_and_are_batches():
+    numbers = [(torch.tensor(1), torch.ones(3))] * 3
+    stages = [nn.Embedding(5, 4), nn.Linear(4, 3)]
+    trainer = Trainer(stages, loss=nn.MSELoss(), optimizer=sgd)
+    (epoch,) = trainer.fit(numbers, epochs=1, progress=False)
+    assert (epoch.samples, epoch.updates) == (0, 3)
+
+
 class Stream(IterableDataset):
     def __iter__(self):
         for x, y in data(mlp, 3):

@@ -165,6 +165,7 @@ def test_a_resumed_training_may_go_on_for_longer_and_not_end_before_it_began(tmp
         ({}, "epochs is None and updates is None"),
         ({"epochs": 1, "updates": 1}, "epochs is 1 and updates is 1"),
         ({"epochs": 0}, "epochs is 0"),
+        ({"epochs": True}, "epochs is True; wanted a whole number"),
         ({"updates": -1}, "updates is -1"),
         ({"updates": 1, "evaluate_every": -1}, "evaluate_every is -1"),
         ({"updates": 1, "evaluate_every": 1}, "evaluate_every is 1, .* give validation data"),

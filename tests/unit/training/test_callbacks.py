@@ -324,6 +324,7 @@ REFUSALS = {
     "patience": (lambda: EarlyStopping(patience=0), "patience is 0"),
     "half an epoch": (lambda: EarlyStopping(patience=2.5), "patience is 2.5"),
     "min_delta": (lambda: EarlyStopping(min_delta=-1), "min_delta is -1"),
+    "text": (lambda: EarlyStopping(min_delta="1"), "min_delta is '1'; use a number"),
     "no evaluation": (
         lambda: trainer_of().fit(BATCHES, epochs=1, callbacks=[EarlyStopping()]),
         "follows test_error, and epoch 0 was not evaluated",

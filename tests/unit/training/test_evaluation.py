@@ -245,10 +245,15 @@ def test_metrics_and_collections_of_torchmetrics_are_taken(name, metrics):
 
 
 def test_what_is_no_metric_or_has_a_taken_name_is_refused():
+    taken = ("loss", "train_loss", "test_error")
+    metrics = dict.fromkeys(taken, wrong) | {"f1": 3, "all": Gathered}
     with pytest.raises(OptionError) as caught:
-        Trainer(mlp(1), optimizer=sgd, metrics={"loss": wrong, "f1": 3})
-    assert "the name 'loss' is that of another result; choose another one" in str(caught.value)
-    assert "'f1' is 3; give a function of outputs and targets, or an" in str(caught.value)
+        Trainer(mlp(1), optimizer=sgd, metrics=metrics)
+    said = str(caught.value)
+    for name in taken:
+        assert f"the name {name!r} is that of another result; choose another one" in said
+    assert "'f1' is 3; give a function of outputs and targets, or an" in said
+    assert "'all' is <class" in said
 
 
 @pytest.mark.parametrize(

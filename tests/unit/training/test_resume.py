@@ -15,9 +15,7 @@ from torch.utils.data import DataLoader
 
 from contract.small import conv, data, different, mlp, sgd, stepped, values_of
 from hocket import Checkpoints, Trainer, zoo
-from hocket.checkpoint.directory import (
-    checkpoint_name,
-)
+from hocket.checkpoint.directory import checkpoint_name
 from hocket.errors import CheckpointError, DataError, HocketError, NonFiniteError
 from hocket.methods import ADL, BP, DDG, DGL, FDG, METHODS
 from hocket.remedies import Predict, StalenessRate

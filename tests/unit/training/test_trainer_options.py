@@ -15,6 +15,7 @@ from torch import nn, optim
 
 from contract.small import data, different, mlp, sgd, stepped
 from hocket import Plan, Trainer
+from hocket.distributed.world.solo_world import SoloWorld
 from hocket.errors import DataError, HocketError, OptionError
 from hocket.methods import FDG, parse_method
 from hocket.stage.training_options import TrainingOptions
@@ -196,6 +197,22 @@ def test_a_loop_without_ends_of_epochs_hears_that_its_scheduler_stands_still(end
     assert ["call end_epoch" in str(each.message) for each in caught] == [True] * (
         not ends_epochs
     )
+
+
+@pytest.mark.parametrize("end", [Trainer.finish, Trainer.end_epoch])
+def test_other_processes_hear_of_an_error_in_the_last_ticks(end, monkeypatch):
+    def fail(event, stage):
+        if stage.index == 1:
+            raise ZeroDivisionError
+
+    method = FDG(epoch_end="drain")
+    trainer = Trainer(mlp(2), method=method, optimizer=sgd, watchers=[fail])
+    stepped(trainer, data(mlp, 1))
+    told = []
+    monkeypatch.setattr(SoloWorld, "report_failure", lambda world, error: told.append(error))
+    with pytest.raises(ZeroDivisionError) as raised:
+        end(trainer)
+    assert told == [raised.value]
 
 
 def test_a_second_fit_counts_all_epochs(capsys):

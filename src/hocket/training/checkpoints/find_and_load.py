@@ -70,15 +70,12 @@ def part_name(stage: int, replica: int) -> str:
     return f"stage{stage}-replica{replica}.pt" if replica else f"stage{stage}.pt"
 
 
-def reshard_names(stage: Stage, network: nn.Module) -> dict[str, Any]:
-    """Return the names with which a stage's state can continue in stages cut elsewhere."""
+def trained_names(stage: Stage, network: nn.Module) -> list[str | None]:
+    """Return the network's name of each weight of a stage's optimizer; None if it has none."""
     known = {id(value): name for name, value in network.named_parameters()}
     optimizer = stage.updater.optimizer
     groups = optimizer.param_groups if optimizer is not None else []
-    return {
-        "names": parameter_names(network, stage.module, stage.index),
-        "trained": [known.get(id(weight)) for group in groups for weight in group["params"]],
-    }
+    return [known.get(id(weight)) for group in groups for weight in group["params"]]
 
 
 def callback_tensors(
@@ -222,7 +219,7 @@ def require_matching_stages(pairs: Sequence[tuple[Stage, Tree]], network: nn.Mod
         problems += stage.mismatches(state) or [
             f"stage {stage.index}: weight {number} of the optimizer was {was!r}, and is {now!r}"
             for number, (was, now) in enumerate(
-                zip_longest(state["trained"], reshard_names(stage, network)["trained"])
+                zip_longest(state["trained"], trained_names(stage, network))
             )
             if was != now
         ]
@@ -279,8 +276,8 @@ def reshard(engine: LockstepEngine, network: nn.Module, snapshot: Snapshot, epoc
     schedule = states[0]["schedule"]
     updates = max(state["updater"]["version"] for state in states)
     for stage in engine.stages:
-        names = reshard_names(stage, network)["trained"]
-        stage.updater.adopt_state([optimizer_states.get(n) for n in names], epoch, updates)
+        own = [optimizer_states.get(name) for name in trained_names(stage, network)]
+        stage.updater.adopt_state(own, epoch, updates)
     engine.start_at(schedule["tick_count"], schedule["batch_count"], updates)
 
 

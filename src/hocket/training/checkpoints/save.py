@@ -16,19 +16,27 @@ from hocket.distributed.world.solo_world import SoloWorld
 from hocket.errors import CheckpointError, HocketError, OptionError
 from hocket.training.checkpoints.find_and_load import (
     part_name,
-    reshard_names,
+    trained_names,
     warn_of_unsaved,
 )
 from hocket.training.fit_state import FitState
-from hocket.training.session.agreement import (
-    settings_of,
-    setup_choices,
-)
+from hocket.training.session.agreement import settings_of, setup_choices
+from hocket.training.session.cut_network import parameter_names
 from hocket.training.session.session import Session
 from hocket.version import __version__
 
 SaveCheckpoint: TypeAlias = Callable[[int | None], None]
 """Leaves a checkpoint: at once if given None, or if one is due after this number of ticks."""
+
+
+def require_checkpoints(checkpoints: object) -> None:
+    """Refuse what are no options of checkpoints.
+
+    Raises:
+        OptionError: They are another object.
+    """
+    if not isinstance(checkpoints, Checkpoints):
+        raise OptionError(f"checkpoints is {checkpoints!r}; give hocket.Checkpoints(folder)")
 
 
 @contextmanager
@@ -136,7 +144,7 @@ class _Saver:
 
     def _write(self, note: Any) -> None:
         writer, session, state = self.writer, self.session, self.state
-        engine, places = session.engine, session.world.local_stages(session.cut.count)
+        engine, network = session.engine, session.cut.network
         # Refuse a state that is not one, and leave out one that is saved already.
         if not session.prepared:
             raise HocketError("there is nothing to save before the first batch")
@@ -146,19 +154,21 @@ class _Saver:
         session.ticks.look()
         # Collect the state of each stage, and of the training as a whole. Replicas in this
         # process have the names and the meter of the first one.
+        places = session.world.local_stages(session.cut.count)
+        states = zip(places, cycle(engine.stages), engine.state_dict(), strict=False)
         parts = {
             part_name(*place): stage_state
-            | reshard_names(stage, session.cut.network)
             | {
+                # Names with which the state can continue in stages cut elsewhere.
+                "names": parameter_names(network, stage.module, stage.index),
+                "trained": trained_names(stage, network),
                 "fit": state.state_dict(stage.index, metered=number < len(engine.stages)),
                 "note": note,
                 "sample": session.sample,
                 "callbacks": state.callbacks.stage_tensors(stage),
-                "settings": settings_of(stage, session.cut.network, session.setup.loss),
+                "settings": settings_of(stage, network, session.setup.loss),
             }
-            for number, (place, stage, stage_state) in enumerate(
-                zip(places, cycle(engine.stages), engine.state_dict(), strict=False)
-            )
+            for number, (place, stage, stage_state) in enumerate(states)
         }
         manifest = Manifest(
             tick=engine.tick_count,

@@ -25,7 +25,7 @@ from hocket.options.require import require_functions
 from hocket.stage.stage import Stage
 from hocket.training.budget import COUNTS_OWN_UPDATES, Budget
 from hocket.training.callback import Callback, TrainerView
-from hocket.training.checkpoints.save import SaveCheckpoint, saving
+from hocket.training.checkpoints.save import SaveCheckpoint, require_checkpoints, saving
 from hocket.training.fit.interrupt import Interrupt, heard, stop_signals
 from hocket.training.fit_state import FitState
 from hocket.training.results.meters import TrainingMeter
@@ -77,10 +77,8 @@ class FitRequest:
             )
         if self.on_evaluation is not None and not every:
             raise OptionError("on_evaluation is never called without evaluate_every; give both")
-        if self.checkpoints is not None and not isinstance(self.checkpoints, Checkpoints):
-            raise OptionError(
-                f"checkpoints is {self.checkpoints!r}; give hocket.Checkpoints(folder)"
-            )
+        if self.checkpoints is not None:
+            require_checkpoints(self.checkpoints)
 
     def require_same(self, session: Session) -> None:
         """Refuse arguments that differ from what other processes were given.
@@ -188,7 +186,7 @@ class Fit(ABC):
             goes_on = self._train_until_stop(batches)
         # Refuse an epoch without batches, unless this stage has no epoch left.
         free = session.setup.method.free_running
-        is_empty = state.samples == 0 and reads and not interrupt.asked
+        is_empty = reads and not state.batches and not interrupt.asked
         if is_empty and not (free and session.engine.reached_goal):
             raise DataError(
                 f"epoch {state.epoch}: the training data have no batches; an iterator can be "

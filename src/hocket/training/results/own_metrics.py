@@ -35,8 +35,10 @@ class MetricObject(Protocol):
 Metric: TypeAlias = MetricFunction | MetricObject
 _ASKED = "distributed_available_fn"
 """Attribute of a metric of torchmetrics: a function that says if there are other processes."""
-TAKEN = frozenset(["loss", "error", "samples", "exits", "ensemble"])
-"""Names of other results of an evaluation."""
+TAKEN = frozenset(
+    ["loss", "error", "samples", "exits", "ensemble", "train_loss", "test_loss", "test_error"]
+)
+"""Names of other results of an evaluation or of an epoch."""
 
 
 class OwnMetrics:
@@ -62,7 +64,8 @@ class OwnMetrics:
             f"{name!r} is {metric!r}; give a function of outputs and targets, or an object "
             "with reset, update and compute"
             for name, metric in metrics.items()
-            if not (isinstance(metric, MetricObject) or callable(metric))
+            if isinstance(metric, type)
+            or not (isinstance(metric, MetricObject) or callable(metric))
         ]
         if problems:
             raise OptionError(format_problems("cannot use these metrics", problems))
