@@ -33,14 +33,14 @@ class StageParts:
         to_previous: Port to the stage before, or to the source of batches.
         to_next: Port to the next stage; behind the last stage it sends nothing.
         recorder: Recorder of the time that it spends.
+        previous_inverts: The stage before computes its input from its output, which it gets
+            back with the gradient.
         send_stats: Statistics of what it sends to the next stage.
         receive_stats: Statistics of the buffer that it draws from; None without a buffer.
         seed_offset: Number that is added to the seed, so that replicas draw different dropout.
         reduction: Builds what adds up gradients over replicas; None if nothing does.
         meetings: Builds the rare meetings of replicas; None if there are none.
         names: Names of its parameters, buffers and layers in the network.
-        previous_inverts: The stage before computes its input from its output, which it gets
-            back with the gradient.
     """
 
     index: int
@@ -51,13 +51,13 @@ class StageParts:
     to_previous: ToPrevious
     to_next: ToNext
     recorder: Recorder
+    previous_inverts: bool
     send_stats: SendStats = field(default_factory=SendStats)
     receive_stats: ReceiveStats | None = None
     seed_offset: int = 0
     reduction: BuildReduction | None = None
     meetings: BuildMeetings | None = None
     names: NetworkNames = field(default_factory=NetworkNames)
-    previous_inverts: bool = False
 
     @property
     def is_last(self) -> bool:
