@@ -44,7 +44,7 @@ def test_an_index_accepts_them(packages):
 
 def test_they_contain_the_source_and_nothing_else(packages):
     wheel, source = packages
-    files = {f"hocket/{f.relative_to(ROOT / 'src/hocket')}" for f in find_source()}
+    files = {str(file.relative_to(ROOT / "src")) for file in find_source()}
     packed = zipfile.ZipFile(wheel).namelist()
     assert {name for name in packed if ".dist-info/" not in name} == files
     with tarfile.open(source) as archive:
@@ -56,7 +56,7 @@ def test_they_contain_the_source_and_nothing_else(packages):
 
 def find_source():
     """Return the files of the source, without what Python writes next to them."""
-    files = (ROOT / "src/hocket").rglob("*")
+    files = (ROOT / "src").rglob("*")
     return [f for f in files if f.is_file() and "__pycache__" not in f.parts]
 
 
