@@ -23,11 +23,7 @@ def trained(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
     def run(*words):
-        try:
-            code = main(["train", *map(str, words), "--run-dir", "mine"])
-        except SystemExit as end:
-            code = end.code
-        assert code == 0
+        assert main(["train", *map(str, words), "--run-dir", "mine"]) == 0
         weights = torch.load("mine/network.pt", weights_only=True)
         return json.loads(Path("mine/summary.json").read_text()), weights
 
