@@ -54,6 +54,12 @@ def require_unscripted(network: nn.Module) -> None:
         )
 
 
+def is_compiled(module: nn.Module) -> bool:
+    """Return True for a module that torch.compile has compiled, in place or in a wrapper."""
+    in_place = getattr(module, "_compiled_call_impl", None) is not None
+    return in_place or hasattr(module, "_orig_mod")
+
+
 def require_uncompiled(network: nn.Module) -> None:
     """Refuse a network with compiled modules.
 
@@ -62,7 +68,7 @@ def require_uncompiled(network: nn.Module) -> None:
     """
     require_unscripted(network)
     for name, module in network.named_modules():
-        if getattr(module, "_compiled_call_impl", None) or hasattr(module, "_orig_mod"):
+        if is_compiled(module):
             raise CutError(
                 f"cannot follow compiled code, and the module {name or 'at the top'!r} is "
                 "compiled; pass the network as it was before, and compile=True to the trainer, "

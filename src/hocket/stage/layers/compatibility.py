@@ -20,6 +20,7 @@ from torch.overrides import TorchFunctionMode
 
 from hocket.errors import LinearizeError, OptionError, format_problems
 from hocket.methods.method import FORWARDS_AGAIN, Linearize
+from hocket.partition.unfit_network import is_compiled
 from hocket.stage.layers.module_tensors import NetworkNames
 from hocket.tree import Tree, tensors
 
@@ -63,7 +64,7 @@ def check_compatible(
     if delay > 0 and linearize not in FORWARDS_AGAIN:
         stale = []
         for owner, layer in layers:
-            if _is_compiled(layer):
+            if is_compiled(layer):
                 stale.append(f"{owner} is compiled, which may recompute parts at other weights")
             if linearize == "live" and _uses_derived_weights(layer):
                 stale.append(
@@ -76,7 +77,7 @@ def check_compatible(
                 "forward"
             )
         if stale:  # by which linearization would do instead
-            stash = " or 'stash'" if not any(_is_compiled(layer) for _, layer in layers) else ""
+            stash = " or 'stash'" if not any(is_compiled(layer) for _, layer in layers) else ""
             stale.append(f"use linearize='recompute'{stash if linearize == 'live' else ''}")
         problems += stale
     if problems:
@@ -98,11 +99,6 @@ def _find_own_generators(layers: Sequence[tuple[str, nn.Module]]) -> list[str]:
     if problems:
         problems.append("draw from the global generator of torch, numpy or random instead")
     return problems
-
-
-def _is_compiled(layer: nn.Module) -> bool:
-    compiled_call = getattr(layer, "_compiled_call_impl", None)
-    return compiled_call is not None or type(layer).__name__ == "OptimizedModule"
 
 
 def _uses_derived_weights(layer: nn.Module) -> bool:
