@@ -12,6 +12,7 @@ from typing import Any
 from hocket.errors import OptionError
 from hocket.methods.registry import normalize_method
 from hocket.options.named import Named
+from hocket.runs.build import split_schedulers
 from hocket.runs.config import RunConfig, parse_config
 from hocket.runs.own_code import named_code
 
@@ -145,18 +146,21 @@ def choices(config: RunConfig) -> dict[str, Any]:
     }
     if "method" in chosen:
         chosen["method"] = normalize_method(chosen["method"])
-    for name in {"optimizer", "scheduler"} & chosen.keys():
-        chosen[name] = str(Named.parse(chosen[name]))  # equal however numbers are written
+    # Equal however numbers are written.
+    if "optimizer" in chosen:
+        chosen["optimizer"] = str(Named.parse(chosen["optimizer"]))
+    if "scheduler" in chosen:
+        chosen["scheduler"] = "+".join(map(str, split_schedulers(chosen["scheduler"])))
     return chosen
 
 
 def with_learning_rate(options: Mapping[str, Any], rate: float) -> dict[str, Any]:
     """Return options in which the optimizer has a learning rate.
 
-    A scheduler that replaces it by a peak, such as OneCycleLR, gets the rate, too.
+    A scheduler that replaces it by a peak, as OneCycleLR does, gets the rate, too.
 
     Raises:
-        OptionError: The scheduler has several rates.
+        OptionError: A scheduler has several rates.
 
     >>> with_learning_rate({"optimizer": "SGD:lr=0.1,momentum=0.9"}, 0.05)["optimizer"]
     'SGD:lr=0.05,momentum=0.9'
@@ -164,14 +168,18 @@ def with_learning_rate(options: Mapping[str, Any], rate: float) -> dict[str, Any
     changed = dict(options)
     optimizer = Named.parse(options.get("optimizer", RunConfig.optimizer))
     changed["optimizer"] = str(optimizer.with_option("lr", rate))
-    scheduler = Named.parse(options.get("scheduler", RunConfig.scheduler))
-    if scheduler.name == "CyclicLR":
+    schedulers = split_schedulers(options.get("scheduler", RunConfig.scheduler))
+    names = [each.name for each in schedulers]
+    if "CyclicLR" in names:
         raise OptionError(
-            f"learning_rates have no effect with the scheduler {scheduler.name!r}, which sets "
-            "rates of its own; list schedulers in the grid instead"
+            "learning_rates have no effect with the scheduler 'CyclicLR', which sets rates of "
+            "its own; list schedulers in the grid instead"
         )
-    if scheduler.name == "OneCycleLR":
-        changed["scheduler"] = str(scheduler.with_option("max_lr", rate))
+    if "OneCycleLR" in names:
+        changed["scheduler"] = "+".join(
+            str(each.with_option("max_lr", rate) if each.name == "OneCycleLR" else each)
+            for each in schedulers
+        )
     return changed
 
 

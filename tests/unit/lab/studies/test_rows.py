@@ -73,6 +73,10 @@ def test_whatever_changes_results_gives_another_run_and_nothing_else_does():
     assert name_of(method=remedied.format("5e-1", "1e-1")) == name_of(
         method=remedied.format("0.5", "0.1")
     )
+    joined = "ConstantLR:factor={},total_iters=3+LinearLR:start_factor={},total_iters=5"
+    assert name_of(scheduler=joined.format("5e-1", "1e-1")) == name_of(
+        scheduler=joined.format("0.5", "0.1")
+    )
     fields = {field.name for field in dataclasses.fields(RunConfig)}
     assert fields >= WITHOUT_EFFECT_ON_RESULTS
     assert MAY_CHANGE >= WITHOUT_EFFECT_ON_RESULTS
@@ -94,5 +98,9 @@ def test_a_learning_rate_is_given_to_the_scheduler_that_has_its_own():
     changed = with_learning_rate(options, 0.2)
     assert changed["scheduler"] == "OneCycleLR:max_lr=0.2,total_steps=10"
     assert changed["optimizer"] == RunConfig.optimizer.replace("lr=0.025", "lr=0.2")
-    with pytest.raises(OptionError, match=r"learning_rates have no effect with .* 'CyclicLR'"):
-        with_learning_rate({"scheduler": "CyclicLR:base_lr=0.1,max_lr=1"}, 0.2)
+    first = "ConstantLR:total_iters=3+"
+    joined = with_learning_rate({"scheduler": first + options["scheduler"]}, 0.2)
+    assert joined["scheduler"] == first + changed["scheduler"]
+    for scheduler in ("CyclicLR:base_lr=0.1,max_lr=1", first + "CyclicLR:base_lr=0.1,max_lr=1"):
+        with pytest.raises(OptionError, match=r"learning_rates have no effect .* 'CyclicLR'"):
+            with_learning_rate({"scheduler": scheduler}, 0.2)
