@@ -125,9 +125,7 @@ def draw_panels(panels: Sequence[Panel], file: Path) -> None:
         OptionError: The file has another extension or cannot be written, or matplotlib is not
             installed.
     """
-    if file.suffix not in (".svg", ".png", ".pdf"):
-        raise OptionError(f"cannot draw to {str(file)!r}; use a name in .svg, .png or .pdf")
-    import_extra("matplotlib", "plot", "a picture")
+    require_drawable(file)
     from matplotlib import rc_context
     from matplotlib.backends.backend_svg import FigureCanvasSVG
     from matplotlib.figure import Figure
@@ -156,6 +154,17 @@ def draw_panels(panels: Sequence[Panel], file: Path) -> None:
             figure.savefig(file)
         except OSError as error:
             raise OptionError(f"cannot draw to {str(file)!r}: {error.strerror}") from error
+
+
+def require_drawable(file: Path) -> None:
+    """Refuse a file that no picture can be drawn to.
+
+    Raises:
+        OptionError: It has another extension, or matplotlib is not installed.
+    """
+    if file.suffix not in (".svg", ".png", ".pdf"):
+        raise OptionError(f"cannot draw to {str(file)!r}; use a name in .svg, .png or .pdf")
+    import_extra("matplotlib", "plot", "a picture")
 
 
 def layout_program(ticks: Sequence[Tick], stages: int) -> Timeline:

@@ -189,6 +189,10 @@ def _check(
     for option, file in (("plan_out", plan_out), ("picture", picture)):
         if file is not None:
             require_writable(option, file)
+    if picture is not None:
+        from hocket.runs.plot import require_drawable
+
+        require_drawable(picture)
 
 
 def _build_workload(config: RunConfig) -> "tuple[nn.Module, Tree, Tree]":

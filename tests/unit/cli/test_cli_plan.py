@@ -137,6 +137,7 @@ def test_a_slow_link_is_hidden_by_an_extra_delay(tmp_path, capsys):
         (["--threads", "0"], "threads is 0; use a number in [1, 1025)"),
         (["--methods", "fdg,dglasync"], "unknown method 'dglasync' (did"),
         (["--plan-out", "plan.txt"], "file is 'plan.txt'"),
+        (["--picture", "plan.gif"], "cannot draw to 'plan.gif'; use a name in .svg"),
         (["--link", "soon"], "the link is 'soon'"),
         (["--memory", "100B", "--stages", "2"], "stage 0 needs 0 MiB and has 9.53674e-05 MiB"),
         (["--memory", "8GB,lots"], "memory is 'lots'; write bytes with a unit"),
@@ -147,7 +148,10 @@ def test_a_slow_link_is_hidden_by_an_extra_delay(tmp_path, capsys):
         (["--speeds", "1,0.5", "--same-machine"], "speeds is '1,0.5', and with same_machine"),
     ],
 )
-def test_invalid_options_are_refused(arguments, message, capsys):
+def test_invalid_options_are_refused_before_a_rehearsal(
+    arguments, message, monkeypatch, capsys
+):
+    monkeypatch.setattr("hocket_lab.planner.predict.rehearse_candidates", pytest.fail)
     assert main([*SMALL, *arguments]) == 2
     assert message in capsys.readouterr().err
 
