@@ -44,7 +44,7 @@ class Span:
     @property
     def name(self) -> str:
         """Name of the kind, and the batch."""
-        return f"{KIND_NAMES.get(self.kind, self.kind)} {self.batch}"
+        return f"{KIND_NAMES[self.kind]} {self.batch}"
 
 
 @dataclass(frozen=True)

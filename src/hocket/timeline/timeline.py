@@ -79,9 +79,11 @@ class Timeline:
             batches: Number of batches, 1 or more; None for all that follow.
 
         Raises:
-            OptionError: The timeline does not have the batch.
+            OptionError: The timeline does not have the batch, or there are none to return.
             DataError: All actions on these batches take no time.
         """
+        if batches is not None and batches < 1:
+            raise OptionError(f"batches is {batches}; use at least 1")
         present = self.batches
         if not present:
             raise OptionError("the timeline has no batches; record a training that has some")

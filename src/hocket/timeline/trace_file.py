@@ -7,6 +7,7 @@ used it. Times are in microseconds, rounded to nanoseconds.
 import json
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from operator import index
 from pathlib import Path
 from typing import Any
 
@@ -92,13 +93,17 @@ def _build_event(span: Span) -> dict[str, Any]:
 
 
 def parse_span(event: Mapping[str, Any]) -> Span:
-    """Return the span of an event whose phase is X."""
+    """Return the span of an event whose phase is X.
+
+    Raises:
+        LookupError, TypeError, ValueError, ArithmeticError: It is damaged.
+    """
     start_ns, length_ns = round(event["ts"] * 1e3), round(event["dur"] * 1e3)
     return Span(
-        stage=event["pid"],
+        stage=index(event["pid"]),
         kind=event["cat"],
-        batch=event["args"]["batch"],
-        tick=event["args"]["tick"],
+        batch=index(event["args"]["batch"]),
+        tick=index(event["args"]["tick"]),
         start_s=start_ns / 1e9,
         end_s=(start_ns + length_ns) / 1e9,
     )

@@ -86,6 +86,8 @@ def test_a_window_begins_with_an_existing_batch_and_may_ask_for_more_than_there_
     for first in (-1, 4, 100):
         with pytest.raises(OptionError, match=f"has no batch {first}; choose one of 0 to 3"):
             timeline.window(first)
+    with pytest.raises(OptionError, match="batches is 0; use at least 1"):
+        timeline.window(0, 0)
     with pytest.raises(OptionError, match="has no batches"):
         Timeline((span("wait", 0, 1),)).window()
 
@@ -282,6 +284,9 @@ def test_other_files_are_refused(content, message, file):
         (None, "forward", "damaged .TypeError"),
         ("args", None, "damaged .TypeError"),
         ("args", {"tick": 1}, "damaged .KeyError: 'batch'"),
+        ("args", {"tick": 1, "batch": "3"}, "damaged .TypeError"),
+        ("args", {"tick": 0.5, "batch": 3}, "damaged .TypeError"),
+        ("pid", "0", "damaged .TypeError"),
         ("ts", None, "damaged .TypeError"),
         ("ts", float("nan"), "damaged .ValueError"),
         ("dur", float("inf"), "damaged .OverflowError"),
