@@ -111,8 +111,8 @@ def reading_run(folder: Path) -> Iterator[None]:
     except (OSError, HocketError, *DAMAGED) as error:
         reason = f"{error}".replace("\n", " ")
         raise RunFolderError(
-            f"cannot read the run in {str(folder)!r} ({reason or type(error).__name__}); leave "
-            "it out, or restore its files"
+            f"cannot read the run in {str(folder)!r} ({reason or type(error).__name__}); move "
+            "it away, or restore its files"
         ) from error
 
 

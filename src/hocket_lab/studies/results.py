@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from hocket.files import read_json
+from hocket.runs.read_folder import reading_run
 from hocket_lab.studies.curve import Point, StageError, read_curve, read_gradient_error
 from hocket_lab.studies.rows import Row, Run
 from hocket_lab.studies.run_folder import RunResult, read_result
@@ -64,12 +65,17 @@ def read_outcome(runs: Path, run: Run, metric: str) -> RunOutcome:
         runs: Folder of the run folders.
         run: The run.
         metric: Metric that the study compares.
+
+    Raises:
+        RunFolderError: Its result or its metrics are damaged.
     """
     folder = runs / run.name
     result = read_result(folder)
     if result is None:
         return RunOutcome(run, None)
-    curve, errors = tuple(read_curve(folder, run.config)), tuple(read_gradient_error(folder))
+    with reading_run(folder):
+        curve = tuple(read_curve(folder, run.config))
+        errors = tuple(read_gradient_error(folder))
     source = read_source(folder, run.config.device)
     return judge_run(RunOutcome(run, result, curve, errors, source), metric)
 

@@ -275,6 +275,15 @@ def test_a_run_without_the_metric_has_failed(tmp_path, monkeypatch):
     assert "it ended without a test_error to compare" in failure
 
 
+def test_damaged_metrics_are_named(tmp_path, monkeypatch):
+    pretend_runs(monkeypatch, lambda config: 1.0)
+    sweep(study(), tmp_path)
+    (folder,) = (tmp_path / "runs").iterdir()
+    (folder / "metrics.jsonl").write_text('{"kind": "epoch"}\n')
+    with pytest.raises(RunFolderError, match=rf"cannot read the run .*{folder.name}.*number"):
+        sweep(study(), tmp_path)
+
+
 def test_a_process_that_dies_in_silence_says_nothing_of_an_earlier_one(tmp_path, monkeypatch):
     def die(self, words, output):
         self.returncode = -9
