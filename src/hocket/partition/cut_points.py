@@ -24,7 +24,7 @@ from hocket.partition.recording.recording import (
     ValueKey,
 )
 from hocket.partition.recording.torch_functions import is_discrete
-from hocket.partition.shared_weights import SharedWeights, find_crossing_weights
+from hocket.partition.shared_weights import SharedWeights
 from hocket.partition.unfit_network import require_uncompiled, unfit_error
 from hocket.tree import Tree, map_tensors, tensors
 
@@ -144,18 +144,13 @@ class _GraphBuilder:
         Args:
             skipped: Receives the other modules, with the reason.
         """
-        # The first call of each module, in each mode.
-        first_calls = {
-            mode: {call.name: call for call in reversed(recording.calls)}
-            for mode, recording in self.recordings.items()
-        }
         first_end = min(call.end for call in self.recordings[TRAINING].calls)
         previous: Call | None = None
         last_start = -1  # of a candidate in evaluation
 
         # Yield a call, or say why a cut before it is impossible or divides nothing.
         for call in self.recordings[TRAINING].calls:
-            in_evaluation = first_calls[EVALUATION].get(call.name)
+            in_evaluation = self.recordings[EVALUATION].first_calls.get(call.name)
             if call.name in skipped:
                 continue
             if reason := self._find_repeated_call(call):
@@ -179,8 +174,8 @@ class _GraphBuilder:
                 previous, last_start = call, in_evaluation.start
                 yield {
                     mode: same
-                    for mode, calls in first_calls.items()
-                    if (same := calls.get(call.name)) is not None
+                    for mode, recording in self.recordings.items()
+                    if (same := recording.first_calls.get(call.name)) is not None
                     and same.callers == call.callers
                 }
 
@@ -188,8 +183,7 @@ class _GraphBuilder:
         """Return the reason if the module or one of its callers is called more than once."""
         for recording in self.recordings.values():
             for name in (call.name, *call.callers):
-                times = sum(c.name == name for c in recording.calls)
-                if times > 1:
+                if (times := recording.call_counts[name]) > 1:
                     return f"module {name!r} is called {times} times"
         return None
 
@@ -197,7 +191,7 @@ class _GraphBuilder:
         """Yield the reasons against a stage that begins at these calls."""
         for mode, call in calls.items():
             recording = self.recordings[mode]
-            for name in find_crossing_weights(recording, call):
+            for name in recording.weights_across(call):
                 if problem := self.shared_weights.find_problem(name, recording):
                     yield problem
             if call.checkpointed:
@@ -243,23 +237,14 @@ class _GraphBuilder:
         """Return True if the forward depends on sizes of values that are not sent."""
         if self.repeated and all(map(is_discrete, tensors(self.sample))):
             return False  # all inputs are sent
-        for mode, call in calls.items():
-            recording = self.recordings[mode]
-            sent = {id(value) for value in _sent_values(recording, call)}
-            for query in recording.queries:
-                # After the call, queries of sent values see their actual sizes.
-                early = query.event < call.start and query.frame in call.callers
-                operands = (recording.values[position] for position in query.operands)
-                if early or any(
-                    value.created < call.start and id(value) not in sent for value in operands
-                ):
-                    return True
-        return False
+        return any(self.recordings[mode].needs_sizes(call) for mode, call in calls.items())
 
     def _find_batch_dimension(self, calls: Candidate) -> tuple[int, int] | None:
         """Find the dimension of a sent value that grew in proportion to the batch."""
-        sent = {mode: _sent_values(self.recordings[mode], call) for mode, call in calls.items()}
-        pairs = zip(sent[TRAINING], sent[EVALUATION], strict=False)
+        sent, sent_larger = (
+            self.recordings[mode].values_across(calls[mode]) for mode in (TRAINING, EVALUATION)
+        )
+        pairs = zip(sent, sent_larger, strict=False)
         for position, (value, larger) in enumerate(pairs):
             sizes = zip(value.shape, larger.shape, strict=False)
             for dimension, (size, larger_size) in enumerate(sizes):
@@ -268,11 +253,11 @@ class _GraphBuilder:
         return None
 
     def _build_cut_point(self, calls: Candidate) -> CutPoint:
-        sent = _sent_values(self.recordings[TRAINING], calls[TRAINING])
+        sent = self.recordings[TRAINING].values_across(calls[TRAINING])
         batch = self._find_batch_dimension(calls)
         keys = {}
         for mode, call in calls.items():
-            values = _sent_values(self.recordings[mode], call)
+            values = self.recordings[mode].values_across(call)
             is_known = not mode.single
             if mode.single and batch is not None and len(sent) == len(values):
                 # The values that are sent for a single input may show the batch size.
@@ -284,7 +269,7 @@ class _GraphBuilder:
             if is_known:
                 value_keys = (_find_key(value, call) for value in values)
                 keys[mode] = tuple(key for key in value_keys if key is not None)
-        crossing = (find_crossing_weights(self.recordings[m], c) for m, c in calls.items())
+        crossing = (self.recordings[m].weights_across(c) for m, c in calls.items())
         weights = tuple(dict.fromkeys(chain(*crossing)))
         return CutPoint(
             name=calls[TRAINING].name,
@@ -302,16 +287,15 @@ class _GraphBuilder:
         """Return the layer that uses each weight; unused ones are with their predecessor."""
         layers: dict[str, int] = {}
         last = 0
+        starts = {mode: _starts(accepted, mode) for mode in self.recordings}
         for name in self.weights:
             owner = name.rpartition(".")[0]
             for mode, recording in self.recordings.items():
-                starts = _starts(accepted, mode)
-                owner_calls = [c.start for c in recording.calls if c.name == owner and owner]
                 if name in recording.weights:
-                    last = bisect_right(starts, recording.weights[name][0])
+                    last = bisect_right(starts[mode], recording.weights[name][0])
                     break
-                if owner_calls:
-                    last = bisect_right(starts, owner_calls[0])
+                if owner and owner in recording.first_calls:
+                    last = bisect_right(starts[mode], recording.first_calls[owner].start)
             layers[name] = last
         for name, aliases in self.shared_weights.aliases.items():
             layers |= dict.fromkeys(aliases, layers[name])
@@ -338,11 +322,6 @@ def _starts(accepted: Sequence[Candidate], mode: ForwardMode) -> list[int]:
     return starts[:0:-1]
 
 
-def _sent_values(recording: Recording, call: Call) -> list[Value]:
-    """Return the values that are created before the call and used after it."""
-    return [v for v in recording.values if v.created < call.start <= v.last_use]
-
-
 def _find_key(value: Value, call: Call) -> ValueKey | None:
     """Return the last key of the value in a forward that is running at the call, if any."""
     keys = [
@@ -356,7 +335,7 @@ def _find_unknown_values(recording: Recording, call: Call) -> Iterator[str]:
     for event, where in recording.untracked:
         if call.start <= event:
             yield f"a tensor that is used has an unknown origin ({where})"
-    for value in _sent_values(recording, call):
+    for value in recording.values_across(call):
         if _find_key(value, call) is None:
             frame = value.keys[0][0].frame
             yield f"a tensor computed inside {frame!r} is used without being returned"
@@ -364,7 +343,7 @@ def _find_unknown_values(recording: Recording, call: Call) -> Iterator[str]:
 
 def _find_mutated_views(recording: Recording, call: Call) -> Iterator[str]:
     """Yield in-place changes that would not reach a sent view of the same storage."""
-    sent = _sent_values(recording, call)
+    sent = recording.values_across(call)
     shared = Counter(value.storage for value in sent)
     for value in sent:
         mutated = any(event >= call.start for event in value.mutations)

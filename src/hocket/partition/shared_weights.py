@@ -11,7 +11,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
-from hocket.partition.recording.recording import Call, Recording
+from hocket.partition.recording.recording import Recording
 
 
 class SharedWeights:
@@ -52,20 +52,12 @@ class SharedWeights:
         blocks = {block for call in calls for block in call.callers}
         # Calls inside a scripted module are not seen.
         blocks |= {
-            name for name in self._scripted if any(o.startswith(f"{name}.") for o in owners)
+            block for block in self._scripted if any(o.startswith(f"{block}.") for o in owners)
         }
         for block in sorted(blocks):
-            times = sum(call.name == block for call in recording.calls)
-            if times > 1:
+            if (times := recording.call_counts[block]) > 1:
                 return f"module {block!r} is used {times} times; keep its uses in one stage"
         return None
-
-
-def find_crossing_weights(recording: Recording, call: Call) -> list[str]:
-    """Return the first names of the weights that are used before and after a call begins."""
-    return [
-        name for name, (first, last) in recording.weights.items() if first < call.start <= last
-    ]
 
 
 @contextmanager

@@ -1,6 +1,7 @@
 """Stages that are parts of a network's own forward compute the same as the network."""
 
 import copy
+import sys
 
 import pytest
 import torch
@@ -46,6 +47,20 @@ def test_a_network_can_be_cut_at_any_single_cut_point(make):
         plan, stages = divide(network, Plan((point.name,)), sample)
         assert plan == Plan((point.name,))
         assert len(stages) == 2
+
+
+def test_the_search_for_cut_points_takes_time_in_proportion_to_the_calls():
+    def count_steps(blocks):
+        network, steps = Skips(blocks), []
+        sys.setprofile(lambda frame, event, argument: steps.append(event))
+        try:
+            find_cut_points(network, torch.randn(3, 4))
+        finally:
+            sys.setprofile(None)
+        return steps.count("call")
+
+    count_steps(1)  # and import what it needs
+    assert count_steps(40) < 2.1 * count_steps(20)
 
 
 @every

@@ -365,13 +365,11 @@ class ForwardRecorder:
         if reads_elements:
             self._use(operands, unknown=self._has_unknown(operands))
             self._decided |= self._common_origin(operands) or frozenset()
-        known = list(self._values)
-        first = len(self._constant_inputs)  # `finish` puts them before the others
-        indices = tuple(first + known.index(id(t)) for t in operands if id(t) in self._values)
-        if indices:
+        values = tuple(self._values[id(t)] for t in operands if id(t) in self._values)
+        if values:
             where = "; ".join((f"{name} in {user_line()}", *QUERY_REMEDIES.get(name, ())))
             reason = f"control flow depends on tensor values computed before it ({where})"
-            query = TensorQuery(frame.name, self._event, reason, reads_elements, indices)
+            query = TensorQuery(frame.name, self._event, reason, reads_elements, values)
             self._queries.append(query)
         elif reads_elements:
             self._weight_read = self._event

@@ -4,11 +4,17 @@ Time is counted in events: every call of a module, every return and every PyTorc
 one event.
 """
 
+import math
 import zlib
+from collections import Counter, deque
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from functools import cached_property
+from typing import NamedTuple, TypeVar
 
 from torch import Tensor
+
+T = TypeVar("T")
 
 
 class ValueKey(NamedTuple):
@@ -112,14 +118,14 @@ class TensorQuery:
         event: Event of the call.
         reason: Reason against a stage that begins after it, if the result depends on elements.
         reads_elements: Whether the result depends on elements, not only on shapes.
-        operands: Positions in ``Recording.values`` of its arguments.
+        operands: The values among its arguments.
     """
 
     frame: str
     event: int
     reason: str
     reads_elements: bool
-    operands: tuple[int, ...]
+    operands: tuple[Value, ...]
 
 
 @dataclass(frozen=True)
@@ -129,7 +135,8 @@ class Recording:
     Attributes:
         calls: Calls in the order of their starts; the first is the network's.
         values: Values in the order of their creation.
-        weights: First and last use of each parameter and buffer, by its first name.
+        weights: First and last use of each parameter and buffer, by its first name, in the
+            order of the first uses.
         queries: Queries in order.
         untracked: Events that used a tensor with a graph but of unknown origin, and their lines
             of code.
@@ -144,6 +151,67 @@ class Recording:
     queries: tuple[TensorQuery, ...]
     untracked: tuple[tuple[int, str], ...]
     repeated: frozenset[str]
+
+    @cached_property
+    def first_calls(self) -> dict[str, Call]:
+        """The first call of each module, by its name."""
+        return {call.name: call for call in reversed(self.calls)}
+
+    @cached_property
+    def call_counts(self) -> Counter[str]:
+        """The number of calls of each module, by its name."""
+        return Counter(call.name for call in self.calls)
+
+    def values_across(self, call: Call) -> list[Value]:
+        """Return the values that are created before a module's only call and used after it."""
+        return self._values_across[call.start]
+
+    def weights_across(self, call: Call) -> list[str]:
+        """Return the first names of the weights used before and after a module's only call."""
+        return self._weights_across[call.start]
+
+    def needs_sizes(self, call: Call) -> bool:
+        """Return True if a forward that begins at a call needs sizes that it is not sent."""
+        # Queries after the call see the actual sizes of the values that are sent.
+        early = any(
+            self._first_queries.get(name, math.inf) < call.start for name in call.callers
+        )
+        return early or self._last_of_queried < call.start
+
+    @cached_property
+    def _first_queries(self) -> dict[str, int]:
+        """The event of the first query in the forward of each module."""
+        return {query.frame: query.event for query in reversed(self.queries)}
+
+    @cached_property
+    def _last_of_queried(self) -> float:
+        """The event after which one of the values that are queried is not used any more."""
+        queried = (value for query in self.queries for value in query.operands)
+        return min((max(value.created, value.last_use) for value in queried), default=math.inf)
+
+    @cached_property
+    def _values_across(self) -> dict[int, list[Value]]:
+        return self._find_across((v.created, v.last_use, v) for v in self.values)
+
+    @cached_property
+    def _weights_across(self) -> dict[int, list[str]]:
+        return self._find_across((*uses, name) for name, uses in self.weights.items())
+
+    def _find_across(self, spans: Iterable[tuple[int, float, T]]) -> dict[int, list[T]]:
+        """Return what begins before and ends after each only call, by the start of the call.
+
+        Args:
+            spans: First event, last event and the thing itself, in the order of first events.
+        """
+        found: dict[int, list[T]] = {}
+        ahead, running = deque(spans), list[tuple[int, float, T]]()
+        for call in self.calls:
+            if self.call_counts[call.name] == 1:
+                while ahead and ahead[0][0] < call.start:
+                    running.append(ahead.popleft())
+                running = [span for span in running if call.start <= span[1]]
+                found[call.start] = [thing for _, _, thing in running]
+        return found
 
 
 class ForwardMode(NamedTuple):
