@@ -182,7 +182,7 @@ def build_error_meter(
     method: Method,
     every: int,
     listener: GradientErrorListener | None,
-    precision: str = "fp32",
+    precision: str,
 ) -> GradientErrorMeter | None:
     """Build the meter for the gradients of every n-th batch; return None if none is wanted.
 

@@ -78,9 +78,9 @@ def back_propagate(
     roots: BackwardRoots,
     share: float,
     guard: ForbidForward | None,
-    scale: float = 1.0,
+    scale: float,
     *,
-    keep_graph: bool = False,
+    keep_graph: bool,
 ) -> None:
     """Add the gradients of the roots to ``grad`` of all weights and leaves below them.
 
