@@ -15,21 +15,19 @@ from hocket.options.common_options import NEEDED, RANGES, CommonOptions
 from hocket.options.hints import wrong_options
 from hocket.options.ranges import Range
 
-_COUNTS = ("epochs", "batch_size", "log_every", "checkpoint_keep")
-_COUNTS_OR_NONE = (
-    "extra_delay", "threads", "checkpoint_every",
-    "updates", "evaluate_every", "early_stopping", "workers",
+_AT_LEAST_1 = ("epochs", "batch_size", "log_every", "checkpoint_keep")
+_AT_LEAST_0 = (
+    "extra_delay", "checkpoint_every", "updates", "evaluate_every", "early_stopping", "workers",
+    "mixup", "cutmix",
 )  # fmt: skip
+_SHARES = ("hold_out", "average_weights", "label_smoothing")
 RUN_RANGES = {
     **RANGES,
-    **dict.fromkeys(_COUNTS, Range(least=1)),
-    **dict.fromkeys(_COUNTS_OR_NONE, Range(least=0)),
     "stages": Range(least=1, most=1024),  # a file of unknown origin may name any number
-    **dict.fromkeys(("mixup", "cutmix"), Range(least=0)),
     "threads": Range(least=0, below=1025),  # with more PyTorch may crash
-    **dict.fromkeys(
-        ("hold_out", "average_weights", "label_smoothing"), Range(least=0, below=1)
-    ),
+    **dict.fromkeys(_AT_LEAST_1, Range(least=1)),
+    **dict.fromkeys(_AT_LEAST_0, Range(least=0)),
+    **dict.fromkeys(_SHARES, Range(least=0, below=1)),
 }
 """Ranges of the numbers of a run."""
 _NEEDED_BY_RUNS = dict.fromkeys(("checkpoint_keep", "on_checkpoint_error"), "checkpoint_every")

@@ -309,8 +309,7 @@ class TrainingRun:
             try:
                 write_json(self._run_dir / SUMMARY, dataclasses.asdict(summary))
             except OSError as error:
-                message = cannot_write(self._run_dir / SUMMARY, error)
-                warn(message)
+                warn(cannot_write(self._run_dir / SUMMARY, error))
         return summary
 
 

@@ -17,6 +17,8 @@ LEFT, RIGHT, TOP, BOTTOM = 52, 10, 10, 36
 """Margins around the plot, which hold the labels of its axes."""
 COLOURS, DASHES = 8, (None, "6 3", "2 3", "8 3 2 3")
 """Number of colours, and dashes of the groups that use the colours again."""
+TICKS = 5
+"""Number of ticks that a linear axis is to have, about."""
 
 
 @dataclass(frozen=True)
@@ -162,7 +164,7 @@ def _dashes(number: int) -> str | None:
 
 
 def axis_ticks(
-    least: float, greatest: float, *, tight: bool = False, count: int = 5
+    least: float, greatest: float, *, tight: bool = False
 ) -> tuple[list[float], tuple[float, float]]:
     """Return round numbers for the ticks of an axis, and its range.
 
@@ -170,17 +172,16 @@ def axis_ticks(
         least: Least value to show.
         greatest: Greatest value to show.
         tight: End the axis at the values; else at the ticks around them.
-        count: Number of ticks to aim at.
 
     >>> axis_ticks(0.03, 0.21)
     ([0.0, 0.05, 0.1, 0.15, 0.2, 0.25], (0.0, 0.25))
-    >>> axis_ticks(0.0, 4e-13, count=2)
-    ([0.0, 2e-13, 4e-13], (0.0, 4e-13))
+    >>> axis_ticks(0.0, 8e-13)
+    ([0.0, 2e-13, 4e-13, 6e-13, 8e-13], (0.0, 8e-13))
     """
     if greatest - least <= 1e-12 * max(abs(least), abs(greatest), 1e-300):
         margin = abs(least) / 10 or 1.0
         least, greatest = least - margin, greatest + margin
-    rough = (greatest - least) / count
+    rough = (greatest - least) / TICKS
     exponent = math.floor(math.log10(rough))
     power = 10.0**exponent
     step = next(m * power for m in (1, 2, 2.5, 5, 10, 20) if m * power >= rough * 0.999)

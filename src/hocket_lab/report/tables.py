@@ -107,10 +107,10 @@ def _magnitude(value: float) -> int:
     return math.floor(math.log10(abs(value))) if value else 0
 
 
-def _shorten(value: float, digits: int = 4) -> str:
+def _shorten(value: float, digits: int) -> str:
     """Return a number with some significant digits, and whole numbers as they are.
 
-    >>> _shorten(12345.678), _shorten(0.00012345), _shorten(3.0)
+    >>> _shorten(12345.678, 4), _shorten(0.00012345, 4), _shorten(3.0, 4)
     ('12,346', '0.0001234', '3')
     """
     return f"{value:,.0f}" if abs(value) >= 10 ** (digits - 1) else f"{value:.{digits}g}"

@@ -3,7 +3,6 @@
 import math
 import time
 from collections.abc import Hashable, Sequence
-from contextlib import suppress
 from typing import Self
 
 from rich.progress import (
@@ -143,5 +142,4 @@ class SweepProgress:
 
     def _print(self, line: str) -> None:
         if self._shown:
-            with suppress(OSError):
-                self._bars.console.print(line, highlight=False, soft_wrap=True)
+            self._bars.console.print(line, highlight=False, soft_wrap=True)

@@ -82,7 +82,7 @@ def check_is_run(folder: Path, run: Run) -> None:
         raise RunFolderError(format_problems(title, problems))
 
 
-def last_line(file: Path, start: int = 0) -> str:
+def last_line(file: Path, start: int) -> str:
     """Return the last line of a text file that is not empty; nothing if there is none.
 
     Args:
