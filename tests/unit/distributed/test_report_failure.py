@@ -108,6 +108,17 @@ def test_a_detector_keeps_no_error():
     detector.close()
 
 
+def test_half_a_character_in_an_error_keeps_nobody_from_learning_of_it(store, tmp_path):
+    first, other = (FailureDetector(store, ["a", "b"], rank, LIMITS) for rank in (0, 1))
+    assert first.record.report(ValueError("no word \udcff"))
+    assert str(other.peer_lost(0, "reset")) == r"a failed: ValueError: no word \udcff"
+    folder = LaunchFolder(tmp_path)
+    folder.write(Note.SYMPTOM, text="no word \udcff")
+    assert folder.read(Note.SYMPTOM) == r"no word \udcff"
+    first.close()
+    other.close()
+
+
 @pytest.mark.parametrize(
     ("error", "first"),
     [(WorldError("2 stages"), True), (HangError("late"), True), (PeerFailedError("1"), False)],
@@ -134,7 +145,7 @@ def test_what_two_processes_have_seen_at_the_same_time_is_not_mixed(tmp_path, mo
     folder, texts = LaunchFolder(tmp_path), ["a long message", "a short one"]
     opened, written = threading.Barrier(2), threading.Event()
 
-    def write(path, text):
+    def write(path, text, *_):
         with open(path, "w") as file:
             opened.wait(60)
             if text == texts[1]:

@@ -25,7 +25,8 @@ _MARKS = "_hocket_marks"
 def describe_failure(name: str, error: BaseException) -> str:
     """Return the text that the other processes get of an error: its message, no traceback."""
     text = "".join(traceback.format_exception_only(error)).rstrip()
-    return f"{name} failed: {text}"
+    # A store takes no half of a character, such as a tokenizer may leave in a text.
+    return f"{name} failed: {text.encode(errors='backslashreplace').decode()}"
 
 
 def record_first_failure(store: Store, message: str) -> str:

@@ -64,13 +64,13 @@ class LaunchFolder:
         with suppress(OSError):
             # Others may write at the same time.
             whole = self.path / f"{note}.{os.getpid()}.part"
-            whole.write_text(text)
+            whole.write_text(text, "utf-8", "backslashreplace")
             whole.rename(self._file(note, rank))
 
     def read(self, note: Note, rank: int | None = None) -> str | None:
         """Return the text of a note; None if there is no such note."""
         try:
-            return self._file(note, rank).read_text()
+            return self._file(note, rank).read_text("utf-8")
         except OSError:
             return None
 
