@@ -18,13 +18,18 @@ from typing import Any
 
 from hocket.checkpoint.serialize import unpack
 from hocket.errors import CheckpointError
-from hocket.files import create_file, lock_file, open_regular_file, sync_path, unlock_file
+from hocket.files import (
+    JSON_LIMIT,
+    create_file,
+    lock_file,
+    open_regular_file,
+    sync_path,
+    unlock_file,
+)
 
 FORMAT = 8
 """Version of all that is in a checkpoint; tests/checkpoint_structure.txt rises with it."""
 MANIFEST = "manifest.json"
-MANIFEST_LIMIT = 2**26
-"""Most bytes of a manifest that is read."""
 _PART = re.compile(r"\w[\w.-]*")
 _REPLACED = ".replaced"
 _NAME = re.compile(rf"tick-\d{{9}}-epoch-\d{{6}}({re.escape(_REPLACED)})?")
@@ -313,7 +318,7 @@ def _read_bytes(file: Path, size: int | None = None) -> bytes:
                     f"{str(file)!r} has {found} bytes and was written with {size}; it was "
                     "truncated or replaced"
                 )
-            if size is None and found > MANIFEST_LIMIT:
+            if size is None and found > JSON_LIMIT:
                 raise CheckpointError(f"{str(file)!r} has {found} bytes: it is no manifest")
             return opened.read(found)
     except OSError as error:

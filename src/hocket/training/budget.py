@@ -60,7 +60,7 @@ class Budget:
             return updates >= self.updates
         return self.epochs is not None and epochs >= self.epochs
 
-    def require_ahead(self, epochs: int, updates: int, *, begun: bool = False) -> None:
+    def require_ahead(self, epochs: int, updates: int, *, begun: bool) -> None:
         """Refuse an end that a resumed training has passed already.
 
         Args:

@@ -152,7 +152,7 @@ def progress_bar(
 
 
 @contextmanager
-def activity(text: str, *, shown: bool = True) -> Iterator[None]:
+def activity(text: str, *, shown: bool) -> Iterator[None]:
     """Context manager that shows an activity before the first batch on a terminal.
 
     Args:
