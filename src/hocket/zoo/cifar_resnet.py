@@ -29,7 +29,7 @@ Pooling = Literal["global", "corner6"]
 Init = Literal["pytorch", "he"]
 
 
-def make_builder(depth: int, summary: str) -> Callable[..., nn.Sequential]:
+def _make_builder(depth: int, summary: str) -> Callable[..., nn.Sequential]:
     """Return the function that builds the narrow ResNet of one depth, ``resnet{depth}``.
 
     Args:
@@ -57,12 +57,9 @@ def make_builder(depth: int, summary: str) -> Callable[..., nn.Sequential]:
                 N(0, 2 / (kernel * kernel * outputs)), as the DDG code does.
 
         Raises:
-            OptionError: The depth, the pooling or the init is not valid.
+            OptionError: The pooling or the init is not valid.
         """
-        problems = []
-        if depth < 8 or (depth - 2) % 6:
-            problems.append(f"depth {depth} is not 6n+2; ask for 8, 14, 20, ...")
-        problems += wrong_choice("pooling", pooling, get_args(Pooling))
+        problems = wrong_choice("pooling", pooling, get_args(Pooling))
         problems += wrong_choice("init", init, get_args(Init))
         if problems:
             raise OptionError(format_problems("cannot build this CIFAR ResNet", problems))
@@ -88,13 +85,13 @@ def _narrow_block(inputs: int, outputs: int, stride: int) -> Residual:
     return Residual(basic_body(inputs, outputs, stride), shortcut)
 
 
-resnet8 = make_builder(8, "1 block per group, for quick experiments")
-resnet20 = make_builder(20, "3 blocks per group, 0.27 million parameters")
-resnet32 = make_builder(32, "5 blocks per group, 0.46 million parameters")
-resnet44 = make_builder(44, "7 blocks per group, 0.66 million parameters")
-resnet56 = make_builder(56, "9 blocks per group, 0.85 million parameters")
-resnet110 = make_builder(110, "18 blocks per group, 1.7 million parameters")
-resnet1202 = make_builder(1202, "200 blocks per group, 19.4 million parameters")
+resnet8 = _make_builder(8, "1 block per group, for quick experiments")
+resnet20 = _make_builder(20, "3 blocks per group, 0.27 million parameters")
+resnet32 = _make_builder(32, "5 blocks per group, 0.46 million parameters")
+resnet44 = _make_builder(44, "7 blocks per group, 0.66 million parameters")
+resnet56 = _make_builder(56, "9 blocks per group, 0.85 million parameters")
+resnet110 = _make_builder(110, "18 blocks per group, 1.7 million parameters")
+resnet1202 = _make_builder(1202, "200 blocks per group, 19.4 million parameters")
 
 
 def resnet18(*, num_classes: int = 10, in_channels: int = 3) -> nn.Sequential:

@@ -11,8 +11,8 @@ from typing import Literal, get_args
 
 from torch import nn
 
-from hocket.errors import OptionError
-from hocket.options.ranges import check_choice
+from hocket.errors import OptionError, format_problems
+from hocket.options.ranges import wrong_choice
 from hocket.zoo.layer import Layer
 from hocket.zoo.residual import average_head, conv_norm_relu
 
@@ -44,9 +44,11 @@ def dgl6(
     Raises:
         OptionError: The pooling is not valid, or the width is below 1.
     """
+    problems = wrong_choice("pooling", pooling, get_args(Pooling))
     if width < 1:
-        raise OptionError(f"dgl6: width is {width}; use at least 1")
-    check_choice("dgl6: pooling", pooling, get_args(Pooling))
+        problems.append(f"width is {width}; use at least 1")
+    if problems:
+        raise OptionError(format_problems("cannot build this dgl6", problems))
     layers: OrderedDict[str, nn.Module] = OrderedDict()
     inputs = in_channels
     for block in range(6):
@@ -59,18 +61,18 @@ def dgl6(
         layers[f"block{block}"] = layer
         inputs = width
     # The paper pools to a quarter of the side instead: the same 2x2 pixels for an 8x8 map.
-    width = 4 * inputs
+    features = 4 * inputs
     layers["head"] = Layer(
         OrderedDict(
             pool=nn.AdaptiveAvgPool2d(2),
             flatten=nn.Flatten(),
-            linear1=nn.Linear(width, width),
-            norm1=nn.BatchNorm1d(width),
+            linear1=nn.Linear(features, features),
+            norm1=nn.BatchNorm1d(features),
             relu1=nn.ReLU(),
-            linear2=nn.Linear(width, width),
-            norm2=nn.BatchNorm1d(width),
+            linear2=nn.Linear(features, features),
+            norm2=nn.BatchNorm1d(features),
             relu2=nn.ReLU(),
-            linear3=nn.Linear(width, num_classes),
+            linear3=nn.Linear(features, num_classes),
         )
     )
     return nn.Sequential(layers)

@@ -43,7 +43,7 @@ def _make_builder(
             OptionError: The dropout is not in [0, 1).
         """
         if not 0 <= dropout < 1:
-            raise OptionError(f"dropout is {dropout}; give a fraction in [0, 1)")
+            raise OptionError(f"{name}: dropout is {dropout}; give a fraction in [0, 1)")
         layers: OrderedDict[str, nn.Module] = OrderedDict()
         inputs = in_channels
         for group, (width, count) in enumerate(zip(WIDTHS, convolutions, strict=True), start=1):

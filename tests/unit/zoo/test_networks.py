@@ -116,9 +116,9 @@ def test_gpt_drops_nothing_in_evaluation():
     [
         ("resnet8", {"pooling": "max"}, "pooling is 'max'; use 'global' or 'corner6'"),
         ("resnet8", {"init": "zero"}, "init is 'zero'; use 'pytorch' or 'he'"),
-        ("dgl6", {"pooling": "max"}, "pooling is 'max'; use 'aux' or 'buffer'"),
+        ("dgl6", {"pooling": "max", "width": 0}, r"'aux' or 'buffer'\n.*width is 0; use"),
         ("mlp", {"hidden": (8, 0)}, r"\[64, 8, 0, 10\]; every one must be at least 1"),
-        ("vgg13_bn", {"dropout": 1.0}, r"dropout is 1.0; give a fraction in \[0, 1\)"),
+        ("vgg13_bn", {"dropout": 1.0}, r"vgg13_bn: dropout is 1.0; .*in \[0, 1\)"),
         ("gpt", {"dropout": -1.0}, r"dropout is -1.0; give a fraction in \[0, 1\)"),
         ("gpt", {"heads": 3}, "3 heads do not divide width 128"),
         ("gpt", {"depth": 0}, "depth is 0; at least 1"),
