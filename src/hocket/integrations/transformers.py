@@ -19,6 +19,7 @@ from hocket.errors import DataError, HocketError, OptionError, missing_extra
 from hocket.methods import as_method
 from hocket.methods.method import Method
 from hocket.optim.factory import NamedParameters
+from hocket.options.require import require_functions, require_list
 from hocket.partition import Plan
 from hocket.restore import preserve_rng
 from hocket.stage.report import ActionReport
@@ -76,7 +77,8 @@ class StageTrainer:
         trainer: The `hocket.Trainer` that trains, with its ``plan`` and ``close``.
 
     Raises:
-        OptionError: With every field of the arguments that is refused, by name.
+        OptionError: With every field of the arguments that is refused, by name; or another
+            argument is of a wrong type.
     """
 
     def __init__(
@@ -97,6 +99,7 @@ class StageTrainer:
         method = as_method(method)
         self._accumulate = method.accumulate
         check_arguments(args, method)
+        require_functions(data_collator=data_collator, compute_metrics=compute_metrics)
         # Let their Trainer evaluate with the stages, and save them.
         self._theirs = theirs = compose_lone_trainer(
             model,
@@ -107,7 +110,7 @@ class StageTrainer:
             eval_dataset=eval_dataset,
             processing_class=processing_class,
             compute_metrics=compute_metrics,
-            callbacks=list(callbacks or []),
+            callbacks=require_list("callbacks", callbacks or []),
         )
         theirs._wrap_model = lambda *_, **__: lambda **batch: self.trainer.predict([batch])[0]
         theirs.evaluation_loop = self._evaluate_batches
@@ -372,8 +375,8 @@ def _choose_cuts(model: transformers.PreTrainedModel, stages: int | Plan) -> int
     modules = dict(base.named_modules())
     named = [modules.get(name) for name in getattr(base, "_pp_plan", None) or ()]
     layers = max((m for m in named if isinstance(m, nn.ModuleList)), key=len, default=())
-    if isinstance(stages, Plan) or not 1 < stages <= len(layers):
-        return stages
+    if not isinstance(stages, int) or not 1 < stages <= len(layers):
+        return stages  # which hocket.Trainer checks
     names = {module: name for name, module in model.named_modules()}
     starts = [layers[stage * len(layers) // stages] for stage in range(1, stages)]
     return Plan(tuple(names[layer] for layer in starts))

@@ -187,6 +187,20 @@ def test_other_arguments_and_callbacks_are_refused(arguments):
         early.train()
 
 
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"stages": "2"}, "stages is '2'"),
+        ({"callbacks": transformers.EarlyStoppingCallback()}, "callbacks is .*; give a list"),
+        ({"data_collator": transformers.DataCollatorWithPadding}, "data_collator is the class"),
+    ],
+    ids=["stages", "callbacks", "a class"],
+)
+def test_arguments_of_a_wrong_type_are_refused(options, words, arguments):
+    with pytest.raises(OptionError, match=words):
+        StageTrainer(bert(), arguments(), train_dataset=classes(4), **options)
+
+
 def test_options_become_those_of_hocket(arguments):
     args = arguments(max_grad_norm=0, bf16=True, optim="sgd", ddp_timeout=90, seed=7)
     trainer = StageTrainer(bert(), args, train_dataset=classes(26), stages=1, method="bp")
