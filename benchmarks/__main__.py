@@ -15,6 +15,7 @@ MEASUREMENTS = {
     "fault-injection": "Inject random faults into small trainings, checkpoints and packets.",
     "gpu": "Compare the serial engine with plain and compiled loops on one GPU.",
     "gpu-graphs": "Compare stages with and without CUDA graphs with plain loops on one GPU.",
+    "idle-link": "Time messages over TCP after pauses, with and without slow start.",
     "integrations": "Run the tests of each integration under the installed versions.",
     "kill-recovery": "Measure what it costs when a stage is killed.",
     "link": "Time methods and baselines on two nodes over links of several rates.",

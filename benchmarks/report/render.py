@@ -26,6 +26,7 @@ from benchmarks.report.tables_faults import (
 from benchmarks.report.tables_speed import (
     checkpoint_table,
     gpu_table,
+    idle_link_table,
     link_table,
     memory_table,
     overhead_table,
@@ -186,6 +187,7 @@ VIEWS: Mapping[str, View] = {
     "overhead": View(overhead_table, pictures.draw_ratios),
     "speed": View(speed_table, pictures.draw_ratios),
     "link": View(link_table, pictures.draw_link),
+    "idle-link": View(idle_link_table),
     "checkpoint": View(checkpoint_table, pictures.draw_ratios),
     "fault-injection": View(faults_table),
     "kill-recovery": View(kill_recovery_table),

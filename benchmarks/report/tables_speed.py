@@ -244,6 +244,26 @@ def link_table(record: Record) -> str:
     return f"{markdown_table(heads, lines)}\n\n{legend}"
 
 
+def idle_link_table(record: Record) -> str:
+    """Return a table with a line for each size and pause, with and without slow start."""
+    shown = table(
+        record.rows,
+        ("message, MiB", "{mib:g}"),
+        ("pause, s", "{pause_s:g}"),
+        ("slow start after idle", "{slow_start:d}"),
+        ("link, ms", milliseconds("least_s", 0)),
+        ("median, ms", milliseconds("median_s", 0)),
+        ("least", milliseconds("min_s", 0)),
+        ("most", milliseconds("max_s", 0)),
+    )
+    legend = (
+        "Milliseconds of {messages} messages over {link} with packets of 1,500 bytes, TCP with "
+        "{congestion}. Slow start after idle: `net.ipv4.tcp_slow_start_after_idle`, 1 as "
+        "installed. Link: the time of the bytes alone, with the latency."
+    ).format(**record.settings)
+    return f"{shown}\n\n{legend}"
+
+
 def _format_goal(value: float, goal: float | None) -> str:
     """Return the goal, and whether it is met."""
     return NONE if goal is None else f"{goal:.2f} {'met' if value <= goal else 'missed'}"

@@ -11,8 +11,11 @@ import pytest
 from benchmarks.harness import nodes
 from benchmarks.harness.nodes import INTERFACE, NodesError, two_nodes
 from benchmarks.harness.record import Record
+from benchmarks.idle_link import IdleLinkSettings, measure_idle_link
 from benchmarks.link import LinkSettings, measure_link
+from benchmarks.report.tables_speed import idle_link_table
 from end_to_end.namespaces import machines
+from hocket.errors import OptionError
 
 
 @pytest.fixture
@@ -159,3 +162,25 @@ def test_what_was_sent_is_counted_on_the_link_only(tmp_path, monkeypatch):
     with counts.open("a") as file:
         file.write("hocket0: 3 0 0 0 0 0 0 0 4567 0 0 0 0 0 0 0\n")
     assert nodes.read_sent_bytes() == 4567
+
+
+def test_messages_after_pauses_take_the_time_of_the_link_or_more(tmp_path):
+    settings = IdleLinkSettings(
+        out=tmp_path, link="1Gbit,5ms", mib=[0.01, 0.1], pauses=[0.02], messages=1
+    )
+    try:
+        measure_idle_link(settings)
+    except NodesError as error:
+        pytest.skip(str(error))
+    record = Record.read(tmp_path)
+    assert [(row["mib"], row["slow_start"]) for row in record.rows] == [
+        (0.01, True), (0.1, True), (0.01, False), (0.1, False)
+    ]  # fmt: skip
+    assert all(row["median_s"] >= row["least_s"] > 0.005 for row in record.rows)
+    assert "| 0.1 | 0.02 | 0 | 6 | " in idle_link_table(record)
+
+
+@pytest.mark.parametrize("wrong", [{"mib": []}, {"pauses": [0.5, 0]}, {"messages": 0}])
+def test_settings_of_messages_after_pauses_are_checked(wrong):
+    with pytest.raises(OptionError, match=next(iter(wrong))):
+        IdleLinkSettings(**wrong)

@@ -1,0 +1,169 @@
+"""Time of a message after a pause: TCP starts slowly again if a connection was idle.
+
+Stages send a message in each tick and compute in between. Linux shrinks the window of a
+connection that was idle for longer than its retransmission time-out, 0.2 s and a round trip,
+unless ``tcp_slow_start_after_idle`` is 0.
+"""
+
+import socket
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import TypeVar
+
+from cyclopts import Parameter
+
+from benchmarks.harness.nodes import INTERFACE, Node, run_command
+from benchmarks.harness.record import Record
+from benchmarks.harness.relay import relayed_nodes
+from benchmarks.harness.settings import check_settings
+from hocket.partition.costs.link import Link
+
+MIB = 2**20
+MTU = 1500
+"""Bytes of a packet of Ethernet. The relay's own packets are so large that windows are too."""
+UNTIMED = 2
+"""Messages that fill the window before others are timed."""
+SWITCH = "/proc/sys/net/ipv4/tcp_slow_start_after_idle"
+
+Made = TypeVar("Made")
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class IdleLinkSettings:
+    """Settings of the measurement of messages after pauses.
+
+    Attributes:
+        out: Folder of the record.
+        link: The link, as for `hocket plan`.
+        mib: Sizes of messages in MiB.
+        pauses: Seconds between messages, as stages compute them.
+        messages: Timed messages of each size.
+        congestion: TCP's congestion control; Linux has cubic unless told otherwise.
+
+    Raises:
+        OptionError: A setting is out of range.
+    """
+
+    out: Path = Path("records/idle-link")
+    link: str = "100Mbit,20ms"
+    mib: Sequence[float] = (0.4, 1.5, 6)
+    pauses: Sequence[float] = (0.1, 1)
+    messages: int = 9
+    congestion: str = "cubic"
+
+    def __post_init__(self) -> None:
+        Link.parse(self.link)
+        check_settings(
+            "cannot measure messages after pauses",
+            self,
+            at_least={1: ("messages",)},
+            not_empty=("mib", "pauses"),
+            problems=[
+                f"{name} has {number}; give numbers above 0"
+                for name in ("mib", "pauses")
+                for number in getattr(self, name)
+                if not number > 0
+            ],
+        )
+
+
+DEFAULTS = IdleLinkSettings()
+
+
+def measure_idle_link(settings: IdleLinkSettings = DEFAULTS) -> None:
+    """Time messages with and without slow start after a pause; needs root.
+
+    Raises:
+        NodesError: This machine cannot provide two network namespaces.
+        OSError: The system lacks this congestion control.
+    """
+    record = Record.from_settings("idle-link", settings)
+    link = Link.parse(settings.link)
+    rows = []
+    for slow_start in (True, False):
+        with connected(link, settings.congestion, slow_start=slow_start) as (sender, receiver):
+            for mib in settings.mib:
+                nbytes = round(mib * MIB)
+                for pause_s in settings.pauses:
+                    times = time_messages(
+                        sender, receiver, nbytes, pause_s, UNTIMED + settings.messages
+                    )[UNTIMED:]
+                    row = {"mib": mib, "pause_s": pause_s, "slow_start": slow_start}
+                    row |= {"least_s": link.seconds(nbytes), "median_s": median(times)}
+                    rows.append(row | {"min_s": min(times), "max_s": max(times)})
+                    print(rows[-1], file=sys.stderr, flush=True)
+    record.with_rows(rows).write(settings.out)
+
+
+@contextmanager
+def connected(
+    link: Link, congestion: str, *, slow_start: bool
+) -> Iterator[tuple[socket.socket, socket.socket]]:
+    """Context manager of a connection over a link: the socket that sends, and the other.
+
+    Args:
+        link: The link.
+        congestion: TCP's congestion control.
+        slow_start: Whether the window shrinks after a pause, as on Linux as installed.
+    """
+    with relayed_nodes(2) as (nodes, relay):
+        relay.latency_s, relay.bytes_per_s = link.latency_s, link.bytes_per_s
+        for node in nodes:
+            run_command(*node.command("ip", "link", "set", INTERFACE, "mtu", str(MTU)))
+            run_command(*node.command("sh", "-c", f"echo {slow_start:d} > {SWITCH}"))
+        address = nodes[0].address, 29500
+        with (
+            make_in(nodes[0], lambda: socket.create_server(address)) as server,
+            make_in(nodes[1], socket.socket) as sender,
+        ):
+            sender.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, congestion.encode())
+            sender.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            sender.connect(address)
+            receiver, _ = server.accept()
+            with receiver:
+                yield sender, receiver
+
+
+def make_in(node: Node, make: Callable[[], Made]) -> Made:
+    """Return what a thread in a node makes; a socket stays in the node of its thread."""
+
+    def enter_and_make() -> Made:
+        node.enter()
+        return make()
+
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(enter_and_make).result()
+
+
+def time_messages(
+    sender: socket.socket, receiver: socket.socket, nbytes: int, pause_s: float, count: int
+) -> list[float]:
+    """Return the seconds of each message, from its first byte's send to its last one's arrival.
+
+    Args:
+        sender: Sends the messages.
+        receiver: Receives them.
+        nbytes: Size of a message.
+        pause_s: Seconds between the arrival of a message and the next send.
+        count: Number of messages.
+    """
+    message, buffer = bytes(nbytes), bytearray(MIB)
+    times = []
+    with ThreadPoolExecutor(1) as pool:
+        for _ in range(count):
+            time.sleep(pause_s)
+            begin_s = time.perf_counter()
+            sent = pool.submit(sender.sendall, message)
+            left = nbytes
+            while left:
+                left -= receiver.recv_into(buffer, min(left, len(buffer)))
+            times.append(time.perf_counter() - begin_s)
+            sent.result()
+    return times
