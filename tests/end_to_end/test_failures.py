@@ -290,7 +290,6 @@ def run(capfd):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ("--processes 3", "processes is 3, but 2 stages x 1 replicas want 2"),
         ("--processes 2 --run-dir .", "the run folder '.' exists already"),
         ("--processes 2 --network mlp:depth=3", "cannot build network 'mlp':.* 'depth'"),
     ],
