@@ -15,6 +15,7 @@ from torch.nn.parameter import is_lazy
 
 from hocket.checkpoint import Checkpoints
 from hocket.distributed.failures.phases import Phase
+from hocket.distributed.folder.restart import environment_number
 from hocket.distributed.network.device import assign_device, parse_device
 from hocket.engine.engine import Engine
 from hocket.engine.event import Event, Watcher
@@ -647,14 +648,15 @@ def _device_here(network: nn.Module, device: torch.device | str | None) -> torch
     Raises:
         OptionError: There is no such device, PyTorch finds no GPU, or the network was built in
             inference mode.
+        WorldError: The environment gives it no number.
     """
-    rank = os.environ.get("LOCAL_RANK") or os.environ.get("RANK")
+    name = "LOCAL_RANK" if "LOCAL_RANK" in os.environ else "RANK"
     wanted = parse_device(find_device(network) if device is None else device)
-    if device is None and rank is not None:
+    if device is None and name in os.environ:
         wanted = torch.device(wanted.type)  # all of them may have put theirs on the first GPU
     if any(p.is_inference() for p in network.parameters() if not is_lazy(p)):
         raise OptionError("the network was built in inference_mode; build it outside of it")
-    return assign_device(wanted, int(rank or 0), torch.cuda.device_count())
+    return assign_device(wanted, environment_number(name, 0), torch.cuda.device_count())
 
 
 def _network_and_stages(

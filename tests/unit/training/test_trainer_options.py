@@ -16,7 +16,7 @@ from torch import nn, optim
 from contract.small import data, different, mlp, sgd, stepped
 from hocket import Plan, Trainer
 from hocket.distributed.world.solo_world import SoloWorld
-from hocket.errors import DataError, HocketError, OptionError
+from hocket.errors import DataError, HocketError, OptionError, WorldError
 from hocket.methods import FDG, parse_method
 from hocket.stage.training_options import TrainingOptions
 from hocket.training import trainer as trainer_module
@@ -256,6 +256,12 @@ def test_each_process_of_a_machine_has_the_next_gpu(variables, device, wanted, m
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
     assert _device_here(nn.Linear(1, 1), device) == torch.device(wanted)
+
+
+def test_a_local_rank_that_is_no_number_is_refused(monkeypatch):
+    monkeypatch.setenv("LOCAL_RANK", "first")
+    with pytest.raises(WorldError, match="LOCAL_RANK is 'first'; set it to a whole number"):
+        _device_here(nn.Linear(1, 1), "cpu")
 
 
 def test_short_memory_of_a_gpu_is_not_taken_for_inputs_that_a_network_refuses():
