@@ -221,13 +221,21 @@ def _compare_without_gradients(
 ) -> None:
     """Add the error of stages that fail where no graph is built, and the network does not.
 
-    Outputs are not compared: PyTorch's own layers may take other ways there.
+    A network that differentiates in its own forward fails there without a cut as well, and can
+    still be trained. Outputs are not compared: PyTorch's own layers may take other ways there.
+
+    Raises:
+        OutOfMemoryError: The memory of the GPU was short.
     """
     with evaluation_mode(network, *stages), _restore_gradients(network):
-        whole = partial(_run, network, [network], sample, grad=False)
-        if _try(whole, "it differentiates in its forward", []) is not None:
-            run = partial(_run, network, stages, sample, grad=False)
-            _try(run, "in evaluation without gradients the stages fail", problems)
+        try:
+            _run(network, [network], sample, grad=False)
+        except torch.OutOfMemoryError:
+            raise
+        except Exception:
+            return
+        run = partial(_run, network, stages, sample, grad=False)
+        _try(run, "in evaluation without gradients the stages fail", problems)
 
 
 @contextmanager
