@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from hocket.errors import CutError
-from hocket.modes import restore_modes, training_mode
+from hocket.modes import restore_modes
 from hocket.partition.cut_graph import CutGraph, CutPoint, batch_size
 from hocket.partition.recording.recorder import record_modes
 from hocket.partition.recording.recording import (
@@ -83,8 +83,7 @@ def find_cut_points(network: nn.Module, sample: Tree) -> CutGraph:
             f"{error}; give the stages as an nn.Sequential or a list of modules, within which "
             "anything is possible, such as vmap and inference_mode"
         )
-        with training_mode(network):
-            raise unfit_error(network, sample, error, otherwise) from error
+        raise unfit_error(network, sample, error, otherwise) from error
     return _GraphBuilder(network, resized[TRAINING], recordings, repeated, ratio).build()
 
 

@@ -4,6 +4,7 @@ import torch
 from torch import nn
 
 from hocket.errors import CutError, SampleError
+from hocket.modes import evaluation_mode, training_mode
 from hocket.partition.recording.recorder import call_network, devices_of
 from hocket.restore import preserve_rng, restore_state
 from hocket.tree import Tree, copy_tensors, tensors
@@ -80,18 +81,24 @@ def unfit_error(network: nn.Module, sample: Tree, error: Exception, otherwise: s
     """Return the error for a network that fails without a cut, or while it is recorded.
 
     Args:
-        network: The network, in the mode in which it failed.
+        network: The network.
         sample: Its inputs.
         error: The exception.
-        otherwise: Message for a network whose forward alone does not fail.
+        otherwise: Message for a network whose forward alone fails in neither mode.
 
     Raises:
         OutOfMemoryError: The memory of the GPU was short.
     """
     refused = sample_error(network, sample, error)
     try:
-        with restore_state(network), preserve_rng(devices_of(network)), torch.enable_grad():
-            call_network(network, copy_tensors(sample))
+        for mode in (training_mode, evaluation_mode):
+            with (
+                mode(network),
+                restore_state(network),
+                preserve_rng(devices_of(network)),
+                torch.enable_grad(),
+            ):
+                call_network(network, copy_tensors(sample))
     except Exception:
         return refused
     return CutError(otherwise)

@@ -101,8 +101,11 @@ def test_a_network_that_fails_in_evaluation_only_is_refused():
             return super().forward(x)
 
     network = Failing()
-    with pytest.raises(CutError, match=r"does not take the sample, .* there is no evaluation"):
+    told = r"does not take the sample, .* there is no evaluation"
+    with pytest.raises(CutError, match=told):
         verify_stages(network, [network], torch.randn(3, 2))
+    with pytest.raises(CutError, match=told):
+        cut(network, stages=2, sample=torch.randn(3, 2))
 
 
 def test_a_network_is_cut_at_a_sample_with_nan():
