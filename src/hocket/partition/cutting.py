@@ -8,6 +8,7 @@ from typing import Literal, get_args
 from torch import nn
 
 from hocket.errors import CutError, OptionError, format_problems, warn
+from hocket.modes import training_mode
 from hocket.options.ranges import check_choice
 from hocket.partition.costs.balance import balance, smallest_split
 from hocket.partition.costs.device import Device, format_memory
@@ -118,9 +119,10 @@ def cut(
 
 
 def measure_layers(graph: CutGraph) -> dict[str, LayerCost]:
-    """Measure each layer between cut points, by the name of its first module."""
+    """Measure each layer between cut points in training, by the name of its first module."""
     modules = build_partial_modules(graph, range(len(graph.cut_points)))
-    return profile(dict(zip(graph.layer_names, modules, strict=True)), graph.sample)
+    with training_mode(graph.network):
+        return profile(dict(zip(graph.layer_names, modules, strict=True)), graph.sample)
 
 
 def fastest_cut(

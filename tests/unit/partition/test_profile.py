@@ -14,7 +14,7 @@ from hocket.partition.costs.profile import profile
 from hocket.partition.cut_points import find_cut_points
 from hocket.partition.cutting import measure_layers
 from hocket.partition.parts.copied_modules import copy_modules
-from unit.partition.networks import Layers
+from unit.partition.networks import Chain, Layers
 
 
 class Two(nn.Module):
@@ -58,6 +58,13 @@ def test_bytes_of_weights_outputs_and_saved_tensors():
     assert [cost.output_bytes for cost in costs.values()] == [140, 140, 56]
     # The input of the first, the output of the second and again as input of the third.
     assert [cost.kept_bytes for cost in costs.values()] == [84, 140, 140]
+
+
+def test_a_network_in_evaluation_mode_is_measured_as_in_training():
+    network = Chain([nn.Linear(3, 3), nn.Dropout(), nn.Linear(3, 3)]).eval()
+    costs = measure_layers(find_cut_points(network, torch.ones(2, 3)))
+    assert costs["layers.1"].kept_bytes > 0
+    assert not network.training
 
 
 def test_steps_before_a_part_of_a_forward_are_not_counted(monkeypatch):
