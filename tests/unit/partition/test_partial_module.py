@@ -11,7 +11,9 @@ from contract.small import sgd
 from hocket import Plan, Trainer, cut
 from hocket.partition import call_network, divide
 from hocket.partition.cut_points import find_cut_points
+from hocket.partition.parts import meta_functions, meta_tensors
 from hocket.partition.parts.partial_module import build_partial_modules
+from hocket.partition.recording.recording import TRAINING
 from hocket.partition.verify import verify_stages
 from hocket.tree import map_tensors
 from unit.partition.networks import NETWORKS, Skips, glued, run_stages, skips, words
@@ -149,6 +151,18 @@ def test_cutting_does_not_change_the_network():
     assert [m.training for m in network.modules()] == [m.training for m in before.modules()]
     assert not hasattr(nn.Module.__call__, "__wrapped__")
     assert type(network) is Skips
+
+
+def test_what_is_remembered_of_steps_before_a_stage_stays_small(monkeypatch):
+    for module in (meta_functions, meta_tensors):
+        monkeypatch.setattr(module, "MOST_KNOWN", 3)
+    outputs, layer = meta_tensors.MetaModules(), nn.Linear(4, 4)
+    for size in range(1, 9):
+        x, device = torch.empty(size, 4, device="meta"), torch.device("cpu")
+        shape = outputs.output(layer, (x,), {}, device, "layer", TRAINING).shape
+        (doubled, _) = outputs.functions.run(torch.mul, (x, 2), {}, [x])
+        assert doubled.shape == shape == x.shape
+    assert len(outputs._builders) <= 3 >= len(outputs.functions._known)
 
 
 def test_stages_can_be_copied_and_moved():

@@ -16,6 +16,8 @@ from hocket.partition.recording.torch_functions import (
 from hocket.tree import flatten, map_leaves, unflatten
 
 META = torch.device("meta")
+MOST_KNOWN = 10_000
+"""Number of results to remember at most; each forward may have new numbers and shapes."""
 # Scalars among their arguments are sizes.
 _SIZED = ("view", "reshape", "expand", "narrow", "unflatten", "new_zeros", "new_ones")
 _PLAIN = (
@@ -69,6 +71,8 @@ class MetaFunctions:
             results, output_spec = flatten(output)
             if not mutated and _are_new(results, operands):
                 forms = [(r.shape, r.stride(), r.dtype) for r in results]
+                if len(self._known) >= MOST_KNOWN:
+                    self._known.clear()
                 self._known[signature] = forms, output_spec
             return output, mutated
 

@@ -17,7 +17,7 @@ from torch.func import functional_call
 
 from hocket.errors import CutError
 from hocket.partition.parts.copied_modules import copy_modules, copy_objects
-from hocket.partition.parts.meta_functions import META, MetaFunctions
+from hocket.partition.parts.meta_functions import META, MOST_KNOWN, MetaFunctions
 from hocket.partition.recording.recording import ForwardMode
 from hocket.restore import changeable_weights, preserve_numpy_and_python
 from hocket.tree import flatten, unflatten
@@ -86,6 +86,8 @@ class MetaModules:
                     f"shapes of its output: {reason}; cut before it"
                 ) from error
             if constant:
+                if len(self._builders) >= MOST_KNOWN:
+                    self._builders.clear()
                 self._builders[signature] = known
         builders, output_spec = known
         return unflatten([build(leaves) for build in builders], output_spec)
