@@ -258,6 +258,12 @@ def test_each_process_of_a_machine_has_the_next_gpu(variables, device, wanted, m
     assert _device_here(nn.Linear(1, 1), device) == torch.device(wanted)
 
 
+@pytest.mark.usefixtures("two_gpus")
+def test_a_gpu_beyond_those_of_the_machine_is_refused():
+    with pytest.raises(OptionError, match="device is 'cuda:2', and PyTorch finds 2 GPUs"):
+        _device_here(nn.Linear(1, 1), "cuda:2")
+
+
 def test_a_local_rank_that_is_no_number_is_refused(monkeypatch):
     monkeypatch.setenv("LOCAL_RANK", "first")
     with pytest.raises(WorldError, match="LOCAL_RANK is 'first'; set it to a whole number"):

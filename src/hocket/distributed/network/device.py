@@ -20,6 +20,11 @@ def parse_device(device: torch.device | str) -> torch.device:
     for kind, backend in (("cuda", torch.cuda), ("mps", torch.backends.mps)):
         if parsed.type == kind and not backend.is_available():
             raise OptionError(f"device is {str(parsed)!r}, and PyTorch finds no GPU; use 'cpu'")
+    if parsed.type == "cuda" and (parsed.index or 0) >= (count := torch.cuda.device_count()):
+        raise OptionError(
+            f"device is {str(parsed)!r}, and PyTorch finds {count} GPUs here; count from 0, or "
+            "use 'cuda' for one of them"
+        )
     return parsed
 
 
