@@ -111,7 +111,7 @@ class AsyncProcess(Engine):
         # The flag of rank 0, whichever process sets it: all look at that one alone.
         self._world.flags.set(self._flag("stop"), rank=0)
 
-    def ticks(self, batches: Iterable[Batch]) -> Iterator[Batch]:
+    def entering(self, batches: Iterable[Batch]) -> Iterator[Batch]:
         """Return batches at the first stage, at others a placeholder for each turn."""
         turns = iter(batches) if self._previous is None else self._placeholders()
         while not self._check_finished():

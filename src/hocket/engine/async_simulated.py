@@ -60,8 +60,6 @@ class AsyncSimulation(Engine):
         speeds: Speed of each stage.
     """
 
-    tick_count = 0
-
     def __init__(
         self,
         stages: Sequence[AsyncStage],
@@ -72,6 +70,11 @@ class AsyncSimulation(Engine):
         self._stages = stages
         self._source = source
         self._clock = EventClock(speeds)
+
+    @property
+    def tick_count(self) -> int:
+        """Number of turns that the first stage has taken."""
+        return self._stages[0].turns
 
     @property
     def reached_goal(self) -> bool:
@@ -99,9 +102,8 @@ class AsyncSimulation(Engine):
         first = self._stages[0]
         self._source.send(first.turns, first.epoch, inputs, targets)
         # Before the first batch nothing can be drawn; after that it is the first stage's turn.
-        events = self._others() + self._turn() + self._others()
-        self.tick_count += 1
-        return events
+        tick = self.tick_count
+        return self._others(tick) + self._turn(tick) + self._others(tick)
 
     def finish(self) -> list[Event]:
         """Apply gradients that were too few for an update; nothing else is in flight."""
@@ -120,13 +122,12 @@ class AsyncSimulation(Engine):
         for stage, part in zip(self._stages, parts, strict=True):
             stage.load_state_dict(part)
         self._clock.load_state_dict(parts[0]["clock"])
-        self.tick_count = self._stages[0].turns
 
-    def _others(self) -> list[Event]:
+    def _others(self, tick: int) -> list[Event]:
         events = []
         while self._clock.upcoming != 0:
-            events += self._turn()
+            events += self._turn(tick)
         return events
 
-    def _turn(self) -> list[Event]:
-        return self._stages[self._clock.next()].take_turn(self.tick_count)
+    def _turn(self, tick: int) -> list[Event]:
+        return self._stages[self._clock.next()].take_turn(tick)

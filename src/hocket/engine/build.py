@@ -35,6 +35,7 @@ from hocket.engine.stage_streams import StageStreams, on_streams
 from hocket.errors import HocketError, OptionError
 from hocket.methods.method import Replay
 from hocket.partition.parts.partial_module import PartialModule
+from hocket.program.program import Program
 from hocket.restore import dry_run
 from hocket.signals import Objective
 from hocket.signals.signal import Signal, StageShapes, place_of_stage
@@ -405,7 +406,8 @@ def build_distributed(parts: EngineParts, world: World) -> DistributedEngine:
             checksum=setup.checksum,
         )
 
-    source, lookahead = Source(), Lookahead()
+    program, source = Program(method, count, only=k), Source()
+    lookahead = Lookahead(lambda: program.tick_count)
     recorder = Recorder(k, keep=setup.record_timeline)
     previous = connect(-1) if k > 0 else None
     following = connect(1) if k < count - 1 else None
@@ -428,7 +430,7 @@ def build_distributed(parts: EngineParts, world: World) -> DistributedEngine:
     stage = build_stage(setup, stage_parts)
     sync_replicas(world, [stage.module, stage.signal_network])
     return DistributedEngine(
-        method, stage, world, source, previous, following, lookahead, parts.watchers
+        program, stage, world, source, previous, following, lookahead, parts.watchers
     )
 
 

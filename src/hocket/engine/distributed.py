@@ -11,7 +11,6 @@ from hocket.engine.engine import Batch, LockstepEngine
 from hocket.engine.event import Event, Watcher, execute
 from hocket.engine.lookahead import BatchAnnouncer
 from hocket.engine.share import take_share
-from hocket.methods.method import Method
 from hocket.program.action import Tick
 from hocket.program.program import Program
 from hocket.stage.passes.forward_only import Prediction
@@ -26,7 +25,7 @@ class DistributedEngine(LockstepEngine):
     """Executes the part of a program that one stage has, while other processes do the rest.
 
     Args:
-        method: The method.
+        program: Program of the stage of this process.
         stage: The stage of this process.
         world: This process among the others.
         source: Source of batches, for the first stage.
@@ -38,7 +37,7 @@ class DistributedEngine(LockstepEngine):
 
     def __init__(
         self,
-        method: Method,
+        program: Program,
         stage: Stage,
         world: World,
         source: Source,
@@ -47,10 +46,10 @@ class DistributedEngine(LockstepEngine):
         lookahead: Lookahead,
         watchers: Sequence[Watcher],
     ) -> None:
-        super().__init__(Program(method, world.stages, only=stage.index), [stage])
+        super().__init__(program, [stage])
         self._announce = BatchAnnouncer(previous, following)
         # News of the batches to come must reach the last stage before it needs them.
-        self._ahead = method.entry(world.stages - 1) + 2
+        self._ahead = program.method.entry(world.stages - 1) + 2
         self._world = world
         self._source = source
         self._previous = previous
@@ -61,24 +60,13 @@ class DistributedEngine(LockstepEngine):
             if connection is not None:
                 world.add_link(connection)
 
-    def ticks(self, batches: Iterable[Batch]) -> Iterator[Batch]:
+    def entering(self, batches: Iterable[Batch]) -> Iterator[Batch]:
         """Return a batch for each tick at the first stage, placeholders at the others."""
         return self._announce(batches, self._lookahead, self.program.batch_count, self._ahead)
 
     def predict(self, batches: Iterable[Batch]) -> Iterator[Prediction]:
         """Forward batches for evaluation; return what this stage predicts."""
         return self._announce.predict(self.stages[0], batches)
-
-    def start_at(self, ticks: int, batches: int, updates: int) -> None:
-        """See the protocol."""
-        super().start_at(ticks, batches, updates)
-        self._lookahead.tick = ticks - 1
-
-    def load_state_dict(self, parts: Sequence[Tree]) -> None:
-        """Continue from the state of such a stage; packets under way are sent again."""
-        (part,) = parts
-        self._lookahead.tick = part["schedule"]["tick_count"] - 1
-        super().load_state_dict(parts)
 
     def _send(self, inputs: Tree, targets: Tree, epoch: int) -> None:
         """Send this replica's part of a batch to the first stage.
@@ -94,7 +82,6 @@ class DistributedEngine(LockstepEngine):
     def _execute(self, tick: Tick) -> list[Event]:
         events, number = [], self.program.tick_count - 1
         stage, failures = self.stages[0], self._world.failures
-        self._lookahead.tick = number
         for action in tick:
             # The first one of a kind may compile, or load libraries.
             first = action.kind not in self._executed

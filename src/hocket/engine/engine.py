@@ -85,7 +85,7 @@ class Engine(ABC):
     def stop(self) -> None:  # noqa: B027
         """Let all stages that run freely stop where they are."""
 
-    def ticks(self, batches: Iterable[Batch]) -> Iterator[Batch]:
+    def entering(self, batches: Iterable[Batch]) -> Iterator[Batch]:
         """Return a batch for each tick; a placeholder in processes that read no data."""
         return iter(batches)
 
@@ -118,7 +118,7 @@ class UnbuiltEngine(Engine):
     tick_count = 0
     reached_goal = False
 
-    def ticks(self, batches: Iterable[Batch]) -> Iterator[Batch]:
+    def entering(self, batches: Iterable[Batch]) -> Iterator[Batch]:
         """Return no batches: the first one builds the stages."""
         return iter(())
 

@@ -1,7 +1,7 @@
 """Events of a training: one for every action that an engine executes."""
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias, TypeVar
 
 import torch
 
@@ -9,6 +9,9 @@ from hocket.errors import NonFiniteError
 from hocket.program.action import Action
 from hocket.stage.report import ActionReport
 from hocket.stage.stage import Stage
+
+Given = TypeVar("Given")
+Result = TypeVar("Result")
 
 
 class Event(NamedTuple):
@@ -28,32 +31,48 @@ def execute(
     action: Action,
     tick: int,
     watchers: Sequence[Watcher],
-    do: Callable[[int], ActionReport] | None = None,
+    do: Callable[[Action], ActionReport] | None = None,
 ) -> Event:
-    """Let a stage do an action; an error gets a note that names the action.
+    """Let a stage do an action, and tell the watchers.
 
     Args:
         stage: The stage.
         action: The action.
         tick: Number of the tick.
         watchers: Called afterwards.
-        do: Does the action to the batch of this number; None for ``stage.execute``.
+        do: Does the action; None for ``stage.execute``.
+    """
+    event = Event(tick, action, perform(stage, action, tick, do or stage.execute, action))
+    for watch in watchers:
+        watch(event, stage)
+    return event
+
+
+def perform(
+    stage: Stage, action: Action, tick: int, do: Callable[[Given], Result], given: Given
+) -> Result:
+    """Return the result of a function that does an action of a stage, or a step of it.
+
+    Its time is recorded, and an error gets a note that names the action.
+
+    Args:
+        stage: The stage.
+        action: The action.
+        tick: Number of the tick.
+        do: The function.
+        given: Its argument.
     """
     if stage.late_check.postpones:
         stage.late_check.before(action, tick)
     recorder = stage.recorder
     recorder.begin(action.kind, action.batch, tick)
     try:  # and no context managers, as every action would enter them
-        report = do(action.batch) if do is not None else stage.execute(action)
+        return do(given)
     except Exception as error:
         add_place(error, action, tick)
         raise
     finally:
         recorder.end()
-    event = Event(tick, action, report)
-    for watch in watchers:
-        watch(event, stage)
-    return event
 
 
 def add_place(error: Exception, action: Action, tick: int) -> None:

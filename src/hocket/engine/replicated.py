@@ -10,14 +10,14 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from hocket.engine.engine import LockstepEngine
-from hocket.engine.event import Event, Watcher, add_place
+from hocket.engine.event import Event, Watcher, perform
 from hocket.engine.share import take_share
 from hocket.methods.method import Method
 from hocket.program.action import Action, Tick
 from hocket.program.program import Program
 from hocket.stage.report import ActionReport
 from hocket.stage.stage import Stage
-from hocket.stage.steps import Steps, in_turn
+from hocket.stage.steps import Steps, advance, in_turn
 from hocket.transport.mailbox import Source
 from hocket.tree import Tree, map_tensors
 
@@ -134,23 +134,11 @@ def _follow_rates(optimizer: Optimizer | None, follower: Optimizer | None) -> No
 
 
 def _steps(stage: Stage, action: Action, tick: int) -> Steps[ActionReport]:
-    """Do an action in steps; an error gets a note that names the action."""
-    if stage.late_check.postpones:
-        stage.late_check.before(action, tick)
-    steps, recorder = stage.steps(action), stage.recorder
-    while True:
-        recorder.begin(action.kind, action.batch, tick)
-        try:
-            next(steps)
-        except StopIteration as end:
-            report: ActionReport = end.value
-            return report
-        except Exception as error:
-            add_place(error, action, tick)
-            raise
-        finally:
-            recorder.end()
+    """Do an action in steps, whose times are recorded one by one."""
+    steps = stage.steps(action)
+    while (report := perform(stage, action, tick, advance, steps)) is None:
         yield
+    return report
 
 
 def _of_whole_batch(reports: Sequence[ActionReport]) -> ActionReport:
@@ -163,13 +151,12 @@ def _of_whole_batch(reports: Sequence[ActionReport]) -> ActionReport:
     if not first.has_loss or first.lr is not None:  # as of the signal's network
         return first
 
-    def targets() -> Tensor:
-        return torch.tensor(sum(report.targets or 0 for report in reports))
+    def targets() -> int:
+        return sum(report.targets or 0 for report in reports)
 
-    def loss() -> Tensor:
+    def loss() -> float:
         counted = [(report.loss or 0.0, report.targets or 0) for report in reports]
-        total = sum(loss * count for loss, count in counted if count)
-        return torch.tensor(total / max(int(targets()), 1), dtype=torch.float64)
+        return sum(loss * count for loss, count in counted if count) / max(targets(), 1)
 
     return ActionReport(
         first.epoch,
@@ -177,5 +164,5 @@ def _of_whole_batch(reports: Sequence[ActionReport]) -> ActionReport:
         staleness=first.staleness,
         loss=loss,
         targets=targets,
-        gradient_norm=lambda: torch.tensor(first.gradient_norm, dtype=torch.float64),
+        gradient_norm=lambda: first.gradient_norm,
     )

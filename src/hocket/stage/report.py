@@ -7,7 +7,7 @@ from torch import Tensor
 
 LazyScalar: TypeAlias = Callable[[], Tensor]
 """Computes a scalar, on the device of what it is computed from."""
-Number: TypeAlias = float | Tensor | LazyScalar | None
+Number: TypeAlias = float | Tensor | Callable[[], float | Tensor | None] | None
 """A number, or a scalar whose number is read from its device when it is needed."""
 
 _MEASUREMENTS = (

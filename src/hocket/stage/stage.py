@@ -23,7 +23,7 @@ from hocket.stage.passes.learn import learn
 from hocket.stage.passes.update import end_exchange, update
 from hocket.stage.report import ActionReport
 from hocket.stage.setup import Setup
-from hocket.stage.steps import Steps
+from hocket.stage.steps import Steps, advance
 from hocket.stage.weight_copies.forward_state import (
     ForwardState,
     mismatches,
@@ -104,12 +104,9 @@ class Stage:
     def execute(self, action: Action) -> ActionReport:
         """Do one action of the only replica in this process; see `steps`."""
         steps = self.steps(action)
-        while True:
-            try:
-                next(steps)
-            except StopIteration as end:
-                report: ActionReport = end.value
-                return report
+        while (report := advance(steps)) is None:
+            pass
+        return report
 
     def end_exchange(self) -> Steps[None]:
         """Complete what is under way between replicas, once no batch is in flight."""

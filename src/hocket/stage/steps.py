@@ -8,6 +8,16 @@ Steps: TypeAlias = Generator[None, None, T]
 """Steps that ``yield`` divides; each needs that all replicas have done the one before."""
 
 
+def advance(steps: Steps[T]) -> T | None:
+    """Do the next step; return the result if it was the last one, and None otherwise."""
+    try:
+        next(steps)
+    except StopIteration as end:
+        result: T = end.value
+        return result
+    return None
+
+
 def in_turn(replicas: Iterable[Steps[T]]) -> list[T]:
     """Do the steps of several replicas, each step of all before the next; return the results.
 

@@ -209,7 +209,7 @@ class Fit(ABC):
         count = None if updates is None else updates * method.accumulate - state.ungathered
         missing = count
         # One tick for each batch: train, count, show, tell the callbacks, leave a checkpoint.
-        for inputs, targets in session.engine.ticks(islice(batches, count)):
+        for inputs, targets in session.engine.entering(islice(batches, count)):
             state.enter(method.accumulate, count_samples(inputs))
             events = session.ticks.step(inputs, targets, state.epoch)
             state.meter.add(events)

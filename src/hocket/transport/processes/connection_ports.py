@@ -1,6 +1,7 @@
 """Ports of a stage whose neighbours are in other processes."""
 
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Generic
 
@@ -13,19 +14,24 @@ from hocket.tree import Tree
 
 @dataclass
 class Lookahead:
-    """Current tick of a stage, and how far ahead its batches are certain.
+    """Tick of a stage, and how far ahead its batches are certain.
 
     The first stage reads ahead in the data and sends ``end_batch`` with every packet, so that
     each stage trains without asking, and all stop after the same batch. Packets on their way
     back repeat what their receiver knows.
 
     Attributes:
-        tick: The tick that the stage is executing.
+        count_ticks: Returns the number of ticks begun.
         end_batch: First batch that is not certain to enter.
     """
 
-    tick: int = 0
+    count_ticks: Callable[[], int] = lambda: 1
     end_batch: int = 0
+
+    @property
+    def tick(self) -> int:
+        """The tick that the stage is executing, or that it has executed last."""
+        return self.count_ticks() - 1
 
 
 class ConnectionPort(Generic[Sent, Received]):
