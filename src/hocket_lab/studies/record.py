@@ -103,7 +103,9 @@ class SweepRecord:
         try:
             return SweepRecord(Path(folder), read_json(file))
         except (OSError, ValueError) as error:
-            raise RunFolderError(f"cannot read the record {str(file)!r}: {error}") from error
+            raise RunFolderError(
+                f"cannot read the record {str(file)!r} ({error}); give the folder of a study"
+            ) from error
 
 
 def _rate(run: Mapping[str, Any]) -> str:
@@ -176,7 +178,6 @@ def _row(study: Study, results: RowResults) -> dict[str, Any]:
     """Return the row of the record of a row of the study."""
     rate = results.best[0] if results.best is not None else None
     chosen = results.chosen
-    only = None in results.row.rates  # a rate that nothing has to choose
     ended = [each for each in chosen if each.last is not None and math.isfinite(each.last)]
     complete = bool(chosen) and len(ended) == len(chosen)
     diverged = results.is_over and not complete
@@ -196,7 +197,7 @@ def _row(study: Study, results: RowResults) -> dict[str, Any]:
         "to_target": _to_target(chosen, study.goal, averaged=complete),
         "gradient_error": [asdict(each) for each in mean_errors(errors)],
         "sweep": _sweep(results),
-        "runs": [_run(each, chosen=only or each in chosen) for each in results.outcomes],
+        "runs": [_run(each, chosen=each in chosen) for each in results.outcomes],
     }
 
 
@@ -278,7 +279,7 @@ def _run(outcome: RunOutcome, *, chosen: bool) -> dict[str, Any]:
         "chosen": chosen,
         "state": "missing" if result is None else result.state,
         "message": "" if result is None else result.message,
-        "folder": f"runs/{run.name}",
+        "folder": f"{RUNS}/{run.name}",
         "command": train_command_line(run.config),
         "source": asdict(outcome.source),
         "curve": [asdict(point) for point in outcome.curve],

@@ -148,10 +148,10 @@ class RowResults:
     def _choose(self) -> tuple[float | None] | None:
         """Return the best learning rate, in a tuple; None if there is none, or none yet."""
         known = self.sweep_values
+        if None in known:  # there is nothing to choose from
+            return (None,)
         if any(len(known[rate]) < len(outcomes) for rate, outcomes in self.sweep.items()):
             return None
-        if None in known:  # there is nothing to choose from, even if its runs ended
-            return (None,)
         rate = best_rate({rate: each for rate, each in known.items() if rate is not None})
         return None if rate is None else (rate,)
 

@@ -12,9 +12,9 @@ RULE = (
 )
 """Text of the rule, with a place for the metric."""
 HELD_OUT = (
-    "The runs of the sweep were evaluated with {share:.4g} of the training examples, on which "
-    "they did not train, in the place of the test, which so chose nothing. The results are "
-    "those of runs with the best rate, with all seeds and on all training examples."
+    "In the sweep {share:.4g} of the training examples were held out, and runs were evaluated "
+    "on these, so that the test data chose nothing. The results are those of runs with the "
+    "best rate, with all seeds and on all training examples."
 )
 """The addition for examples that were held out, with a place for their share."""
 

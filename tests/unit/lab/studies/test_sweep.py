@@ -155,7 +155,7 @@ def test_held_out_examples_choose_the_rate_and_the_test_does_not(tmp_path, monke
         row["final"]["test_loss"]["values"]
     )
     report = (tmp_path / "README.md").read_text()
-    assert "evaluated with 0.25 of the training examples, on which they did not train" in report
+    assert "In the sweep 0.25 of the training examples were held out" in report
     assert "| bp, stages 1, 0.25 held out | 0.1 | 0 | finished | 0.0000 |" in report
     assert "--hold-out 0.25" in report
     assert sweep(chosen, tmp_path).orphans == ()
@@ -169,6 +169,24 @@ def test_a_row_without_rates_holds_nothing_out(tmp_path, monkeypatch, here):
     assert here.started == 2 + 2 * 2 + 2
     assert [run["chosen"] for run in rows[0]["runs"]] == [True, True]
     assert [row["final"]["test_loss"]["values"] for row in rows] == [[0, 1], [0, 1]]
+
+
+def test_a_seed_that_fails_where_no_rate_is_chosen_keeps_no_other_seed(
+    tmp_path, monkeypatch, here
+):
+    lucky = []
+    pretend_runs(monkeypatch, lambda config: 1.0 if config.seed or lucky else None)
+    grid = [{"method": "bp", "stages": 1}, {"method": "fdg", "learning_rates": [0.1]}]
+    chosen = study(grid=grid, seeds=[0, 1], seeds_for_sweep=[0])
+    row, _ = sweep(chosen, tmp_path).rows
+    assert here.started == 2 + 1
+    assert [(run["state"], run["chosen"]) for run in row["runs"]] == [
+        ("failed", True),
+        ("finished", True),
+    ]
+    lucky.append(1)
+    row, _ = sweep(chosen, tmp_path).rows
+    assert (here.started, row["state"]) == (3 + 1 + 2, "complete")
 
 
 def test_a_run_that_diverges_is_a_result_and_the_worst(tmp_path, monkeypatch, here):
