@@ -271,7 +271,7 @@ class FailureDetector:
         return error
 
     def tell_of_idle(self, waiting: Status, awaited: str) -> None:
-        """Warn if the process waited for runs the code of its caller."""
+        """Warn if the process at the end of the wait runs its caller's code."""
         end = judge(self._rank, waiting, self._request_statuses() or {}, self.limits)
         if end.status is not None and end.status.idle:
             doing = f"{self.names[end.rank]} is {end.status.activity}"

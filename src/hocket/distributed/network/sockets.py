@@ -66,8 +66,8 @@ class TcpSocket:
     def refuse_connections(self) -> None:
         """Let no further connection reach a listening socket; accepted ones stay.
 
-        The socket remains open for its owner, which could not bear to find it closed. Where the
-        kernel does not support filters, nothing changes.
+        The socket remains open, as its owner would fail if it found it closed. Where the kernel
+        does not support filters, nothing changes.
         """
         instructions = ctypes.create_string_buffer(_DROP_ALL)
         program = struct.pack("HL", 1, ctypes.addressof(instructions))

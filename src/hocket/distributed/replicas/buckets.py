@@ -1,12 +1,8 @@
 """Parameters that are sent together between replicas."""
 
 from collections.abc import Sequence
-from typing import Any, TypeAlias
 
 from torch import nn
-
-Work: TypeAlias = Any
-"""A collective operation that is under way; torch names no public type for it."""
 
 BUCKET_BYTES = 2**22
 """Enough to keep a link busy, small enough for most to be sent before the backward ends."""

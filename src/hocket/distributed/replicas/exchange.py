@@ -6,7 +6,7 @@ from typing import Any, Protocol
 
 from torch import Tensor
 
-from hocket.distributed.replicas.buckets import Work
+from hocket.distributed.failures.detector import Operation
 from hocket.errors import HocketError
 
 
@@ -23,10 +23,10 @@ class Exchange(Protocol):
     def left(self) -> bool:
         """True if the training is over, so that nothing is added up any more."""
 
-    def add_up(self, tensor: Tensor) -> Work:
+    def add_up(self, tensor: Tensor) -> Operation:
         """Begin to overwrite a tensor by the sum of the tensors of all replicas."""
 
-    def complete(self, works: Sequence[Work], activity: str) -> None:
+    def complete(self, works: Sequence[Operation], activity: str) -> None:
         """Wait for sums.
 
         Args:
@@ -60,7 +60,7 @@ class SimulatedExchange:
         self._open_sums = open_sums
         self._begun = 0
 
-    def add_up(self, tensor: Tensor) -> Work:
+    def add_up(self, tensor: Tensor) -> Operation:
         """See the protocol."""
         number = self._begun
         self._begun += 1
@@ -74,7 +74,7 @@ class SimulatedExchange:
                 other.copy_(first)
         return number
 
-    def complete(self, works: Sequence[Work], activity: str) -> None:
+    def complete(self, works: Sequence[Operation], activity: str) -> None:
         """Check that all replicas have begun the sums.
 
         Args:

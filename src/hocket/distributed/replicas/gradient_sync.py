@@ -14,7 +14,8 @@ import torch
 from torch import Tensor, distributed, nn
 
 from hocket.distributed import wire
-from hocket.distributed.replicas.buckets import Work, build_buckets
+from hocket.distributed.failures.detector import Operation
+from hocket.distributed.replicas.buckets import build_buckets
 from hocket.distributed.replicas.exchange import Exchange
 from hocket.distributed.world.world import World
 
@@ -35,7 +36,7 @@ class BucketSum:
     bucket: Sequence[nn.Parameter]
     flat: Tensor
     here: list[bool]
-    work: Work | None = None
+    work: Operation | None = None
 
 
 class GradientSync:

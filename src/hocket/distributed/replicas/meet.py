@@ -73,7 +73,7 @@ def diloco(
     fragments: int = 1,
     overlap: int = 0,
 ) -> Meet:
-    """Do a step of SGD with Nesterov momentum along the mean of the ways.
+    """Do a step of SGD with Nesterov momentum along the mean of the outer gradients.
 
     Douillard et al., arXiv 2311.08105, algorithm 1; with fragments and overlap Streaming
     DiLoCo, arXiv 2501.18512, algorithm 2.

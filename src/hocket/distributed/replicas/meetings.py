@@ -1,7 +1,7 @@
 """Rare meetings of the replicas of a stage, which train alone in between.
 
-In a meeting the replicas make one outer step: they take the mean of the ways that their weights
-have gone since the last one, and let it move the common weights from there.
+In a meeting the replicas make one outer step from the common weights of the last one. Its
+gradient, the outer gradient, is the mean of the common weights minus those of each replica.
 """
 
 from collections.abc import Sequence
@@ -10,7 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from hocket.distributed.replicas.buckets import Work, build_buckets
+from hocket.distributed.failures.detector import Operation
+from hocket.distributed.replicas.buckets import build_buckets
 from hocket.distributed.replicas.exchange import Exchange
 from hocket.distributed.replicas.meet import Meet
 
@@ -107,8 +108,8 @@ class Fragment:
         self._exchange = exchange
         self._common: list[Tensor] = []  # flat weights after the last outer step, by bucket
         self._velocities: list[Tensor] = []
-        self._ways: list[Tensor] = []  # from the replica to the common weights, or their sums
-        self._works: list[Work] = []
+        self._gradients: list[Tensor] = []  # outer ones of this replica, or their sums
+        self._works: list[Operation] = []
         self.age: int | None = None
         self.apart = False
 
@@ -126,10 +127,10 @@ class Fragment:
 
     @torch.no_grad()
     def send(self) -> None:
-        """Begin to add up the ways of all replicas."""
+        """Begin to add up the outer gradients of all replicas."""
         pairs = zip(self._common, self._weights(), strict=True)
-        self._ways = [common - own for common, own in pairs]
-        self._works = [self._exchange.add_up(way) for way in self._ways]
+        self._gradients = [common - own for common, own in pairs]
+        self._works = [self._exchange.add_up(gradient) for gradient in self._gradients]
         self.age = 0
 
     @torch.no_grad()
@@ -143,21 +144,21 @@ class Fragment:
             return
         self._wait()
         for bucket, common, velocity, total in zip(
-            self._buckets, self._common, self._velocities, self._ways, strict=True
+            self._buckets, self._common, self._velocities, self._gradients, strict=True
         ):
             # The outer step, as torch.optim.SGD(nesterov=True) does it.
-            way = total / self._exchange.replicas
+            step = total / self._exchange.replicas
             if self._meet.outer_momentum:
-                velocity.mul_(self._meet.outer_momentum).add_(way)
-                way = way.add(velocity, alpha=self._meet.outer_momentum)
-            common.add_(way, alpha=-self._meet.outer_lr)
+                velocity.mul_(self._meet.outer_momentum).add_(step)
+                step = step.add(velocity, alpha=self._meet.outer_momentum)
+            common.add_(step, alpha=-self._meet.outer_lr)
 
             # The weights of this replica.
             parts = common.split([weight.numel() for weight in bucket])
             for weight, part in zip(bucket, parts, strict=True):
                 new = part.view_as(weight)
                 weight.copy_(own_part * weight + (1 - own_part) * new if own_part else new)
-        self._ways, self.age = [], None
+        self._gradients, self.age = [], None
         self.apart = own_part > 0
 
     def _weights(self) -> list[Tensor]:
@@ -165,7 +166,7 @@ class Fragment:
         return [torch.cat([w.detach().flatten() for w in bucket]) for bucket in self._buckets]
 
     def _wait(self) -> None:
-        """Wait until the sums of the ways have arrived."""
+        """Wait until the sums of the outer gradients have arrived."""
         self._exchange.complete(self._works, "a meeting of the replicas")
         self._works = []
 
@@ -175,14 +176,14 @@ class Fragment:
         return {
             "common": list(self._common),
             "velocities": list(self._velocities),
-            "ways": list(self._ways),
+            "ways": list(self._gradients),
             "age": self.age,
             "apart": self.apart,
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from the state of the same fragment."""
-        self._common, self._velocities, self._ways = (
+        self._common, self._velocities, self._gradients = (
             [
                 value.to(bucket[0].device, copy=True)
                 for value, bucket in zip(state[name], self._buckets, strict=False)

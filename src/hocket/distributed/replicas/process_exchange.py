@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import Tensor, distributed
 
-from hocket.distributed.replicas.buckets import Work
+from hocket.distributed.failures.detector import Operation
 from hocket.distributed.world.membership import Group
 from hocket.distributed.world.world import World
 
@@ -29,12 +29,12 @@ class ProcessExchange:
         """True if this process has left the others."""
         return self._world.left
 
-    def add_up(self, tensor: Tensor) -> Work:
+    def add_up(self, tensor: Tensor) -> Operation:
         """See the protocol."""
         self._world.open_operations += 1
         return distributed.all_reduce(tensor, group=self._group, async_op=True)
 
-    def complete(self, works: Sequence[Work], activity: str) -> None:
+    def complete(self, works: Sequence[Operation], activity: str) -> None:
         """See the protocol."""
         self._world.complete(works, self._group, activity)
 

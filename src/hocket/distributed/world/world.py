@@ -277,8 +277,10 @@ class World(Collectives):
         """
         with self.replica_collective(activity) as finish:
             for work in works:
-                # NCCL lets the stream wait, and no process.
-                finish(work) if group is self.replica_group else work.wait()
+                if group is self.replica_group:
+                    finish(work)
+                else:  # NCCL lets the stream wait, and no process
+                    work.wait()
                 self.open_operations -= 1
 
     @contextmanager
