@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import hocket
+from contract.processes import in_processes
 from contract.small import (
     LOCKSTEP,
     Network,
@@ -321,6 +322,23 @@ def test_values_that_stages_share_have_the_size_of_the_batch(build, inputs, stag
     assert ours == pytest.approx(theirs, rel=1e-5)
     trained, wanted = list(network.parameters()), list(plain.parameters())
     torch.testing.assert_close(trained, wanted, rtol=1e-5, atol=1e-6)
+
+
+def lazily_trained(batches):
+    """Weights after a training of layers that take their sizes from the first batch."""
+    torch.manual_seed(0)
+    network = nn.Sequential(nn.LazyLinear(8), nn.ReLU(), nn.LazyLinear(4))
+    with hocket.Trainer(network, stages=2, method="fdg", optimizer=sgd) as trainer:
+        trainer.fit(batches, epochs=1, progress=False)
+    return [weight.detach() for weight in network.parameters()]
+
+
+def test_lazy_layers_have_the_same_sizes_and_weights_in_all_processes():
+    """Also in those that read no data, and so forward nothing before the network is cut."""
+    batches = [(torch.ones(4, 6) * number, torch.arange(4)) for number in range(5)]
+    serial = lazily_trained(batches)
+    for weights in in_processes(lazily_trained, batches, processes=2):
+        assert different(weights, serial) == []
 
 
 def test_lazy_layers_take_their_sizes_from_the_first_batch():
