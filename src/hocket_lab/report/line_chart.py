@@ -94,7 +94,14 @@ def line_chart(
             than a factor of 10.
         note: Content of the caption after the title.
     """
-    shown = [replace(c, runs=[line for line in map(_finite, c.runs) if line]) for c in curves]
+    shown = [
+        replace(
+            curve,
+            runs=[line for line in map(_finite, curve.runs) if line],
+            mean=None if curve.mean is None else _finite(curve.mean),
+        )
+        for curve in curves
+    ]
     shown = [curve for curve in shown if curve.runs]
     lines = [line for curve in shown for line in (*curve.runs, curve.mean or {})]
     points = [point for line in lines for point in line.values()]

@@ -87,7 +87,7 @@ def _read_timeline(file: Path) -> Timeline:
 
     Raises:
         DataError: It is missing, too long or damaged.
-        OptionError: It has no batches.
+        OptionError: It has no batches, or none that took time.
     """
     # A run folder of unknown origin may name a pipe or a device.
     if not file.is_file():
@@ -98,6 +98,9 @@ def _read_timeline(file: Path) -> Timeline:
             "open it with https://ui.perfetto.dev"
         )
     timeline = Timeline.read(file)
-    if not timeline.batches:
-        raise OptionError(f"the timeline {str(file)!r} has no batches; record it again")
+    if not (timeline.batches and any(span.end_s > span.start_s for span in timeline.spans)):
+        raise OptionError(
+            f"the timeline {str(file)!r} has no batches, or none that took time; record it "
+            "again"
+        )
     return timeline

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
 from math import nan
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 from hocket.cli.main import main
 from hocket.errors import OptionError, RunFolderError
 from hocket.partition.plan import Plan
+from hocket.timeline import Span, Timeline
 from hocket_lab.report.curves import batch_losses, learning_curves
 from hocket_lab.report.find_runs import FoundRuns, find_runs
 from hocket_lab.report.groups import UNKNOWN, compare_settings, group_runs
@@ -233,7 +235,9 @@ def test_losses_of_batches_are_those_of_the_last_stage_however_many_there_were(t
 
 def test_a_timeline_of_no_batch_too_long_or_a_device_is_not_shown(tmp_path, monkeypatch):
     empty = record_timeline(make_run(tmp_path / "a", record_timeline=True), batches=0)
-    assert "has no batches; record it again" in page_of(empty)
+    assert "has no batches, or none that took time" in page_of(empty)
+    Timeline((Span(0, "F", 0, 0, 1.0, 1.0),)).write(empty / "timeline.json")
+    assert "has no batches, or none that took time" in page_of(empty)
     device = make_run(tmp_path / "b", record_timeline=True)
     (device / "timeline.json").symlink_to("/dev/zero")
     assert "there is no timeline" in page_of(device)
@@ -415,6 +419,10 @@ def test_a_chart_shows_no_value_that_is_none():
     assert line_chart("loss", "batch", [nothing]) is None
     one = Curve(1, "b", [{0: (0.0, 1.0), 1: (1.0, float("inf")), 2: (2.0, 3.0)}])
     assert line_chart("loss", "batch", [nothing, one]).count("<polyline") == 1
+    mean = replace(one, mean={0: (0.0, 2.0), 1: (1.0, float("inf"))})
+    assert re.findall('points="([^"]*)" class="mean"', line_chart("loss", "batch", [mean])) == [
+        "52.00,107.00"
+    ]
 
 
 # The learning rates of a study: all its runs, and the means that its choice compared.
