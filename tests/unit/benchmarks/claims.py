@@ -216,7 +216,7 @@ MEASURED = {
         *span([ratios[label] for label in STAGED for ratios in (SMALL, FLAT)]),
     ],
     "| The engine |": [100 * (STEPS["fdg"] - 1)],
-    "one process on the Xeon": [SPEED["fdg"], EPYC["fdg"], "1.90"],
+    "one core on the Xeon": [SPEED["fdg"], EPYC["fdg"], "1.90"],
     "the Xeon it also": ["0.97", FDG[0]["of_limit"], SPEED["fdg"] / SPEED["ddp"]],
     "On the EPYC it meets": [FDG[1]["of_limit"], EPYC["fdg"] / EPYC["ddp"], *RANGES],
     "is cut more": [LARGER["fdg"], LARGER["fdg"] / LARGER["ddp"], FDG[2]["of_limit"]],
