@@ -68,7 +68,7 @@ def target_goals(rows: Sequence[Mapping[str, Any]]) -> str:
         if kind == "DiLoCo":
             ratio = max(best["peak_mib"]) / max(other["peak_mib"])
             lines.append(_goal_line("its memory compared with that", ratio, 0.6, most=True))
-        if kind == "one machine":
+        if kind == "one machine" and other["final_loss"] is not None:
             above = 100 * (best["final_loss"] - other["final_loss"])
             lines.append(_goal_line("its loss above that, hundredths", above, 1, most=True))
     return markdown_table(("goal over the last link", "wanted", "found", ""), lines)

@@ -178,6 +178,8 @@ def test_goals_are_judged_over_the_best_row_of_each_kind():
     never = target_goals([rows[0], rows[4], rows[5]]).splitlines()[-2:]
     assert "diloco every=16, which does not come to the loss" in never[0]
     assert [line.split(" | ")[2] for line in never] == ["0.00", "0.50"]
+    diverged = target_goals([row("bp", None, 9, None), rows[5]])
+    assert "bp, which does not come to the loss | at most 0.58 | 0.00 | met" in diverged
 
 
 def test_periods_are_those_of_updates_and_outer_steps():
