@@ -2,7 +2,6 @@
 
 import sys
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from itertools import product
@@ -15,6 +14,7 @@ from cyclopts import Parameter
 from torch import nn
 
 from benchmarks.harness.balance import Balancer
+from benchmarks.harness.link_times import TimedRow, started_rows
 from benchmarks.harness.record import Record
 from benchmarks.harness.repetition import (
     NoisePolicy,
@@ -123,17 +123,18 @@ def _time_group(
 ) -> list[dict[str, Any]]:
     """Return the rows of these names, the first of which is the base, timed together."""
     steps = settings.steps
-    with ExitStack() as stack:
-        worlds = []
-        for name in names:
-            baseline = build_baseline(name, work, balance)
-            world = stack.enter_context(RowProcesses(name, baseline, work))
-            run_repetition(world, TimedSteps(1))  # allocates the memory that it will need
-            worlds.append(world)
+    rows = [TimedRow(name, build_baseline(name, work, balance), work) for name in names]
+    with started_rows(rows) as by_name:
+        # Let each allocate the memory that it will need, and time them in turns.
+        worlds = [by_name[name] for name in names]
+        for world in worlds:
+            run_repetition(world, TimedSteps(1))
         repeats = [partial(_repeat, world, settings) for world in worlds]
         turns = run_rounds(
             [partial(take_turn, repeat, QUIET) for repeat in repeats], settings.repetitions
         )
+
+        # Build the rows.
         samples = [steps * world.query(attrgetter("samples"))[0] for world in worlds]
         measured: list[dict[str, Any]] = []
         for name, world, taken, finished in zip(names, worlds, turns, samples, strict=True):
