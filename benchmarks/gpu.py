@@ -180,10 +180,13 @@ def compare_rows(name: str, settings: GpuSettings) -> None:
 
 def time_row(settings: GpuSettings, network: str, row: GpuRow) -> dict[str, Any]:
     """Return the times of a row, its overhead and its memory."""
+    # Build the plain loop.
     device = torch.device(settings.device)
     work = replace(WORKLOADS[network], stages=row.stages)
     gc.collect()  # trainers of rows before, whose memory would count
     plain = _loop(work, device, compiled=False)
+
+    # Time it and the row, in turns if both are in this process.
     time_both = partial(
         time_turns,
         rounds=settings.pairs,
@@ -202,6 +205,8 @@ def time_row(settings: GpuSettings, network: str, row: GpuRow) -> dict[str, Any]
             for _ in range(settings.steps):
                 step()
             peak_mib = torch.cuda.max_memory_allocated(device) / 2**20
+
+    # Compare them.
     summary = summarize_pairs(times["plain"], times["other"], settings.steps * work.batch)
     added_s = work.batch * (summary["sample_s"] - summary["plain_sample_s"])
     return summary | {

@@ -146,6 +146,7 @@ def _run_training(training: KilledTraining) -> dict[str, Any]:
     """
     free = parse_method(training.method).free_running
     with TemporaryDirectory() as name:
+        # Train; a killed stage is restarted alone, or all stages are.
         alone = RestartBudget(1) if free else None
 
         def start(again: bool) -> int:
@@ -163,12 +164,14 @@ def _run_training(training: KilledTraining) -> dict[str, Any]:
             raise HocketError(
                 f"a process of {training.method!r} failed; its output is above this message"
             )
+        # Read what each stage has left.
         folder = Path(name)
         ranks = range(training.settings.stages)
         results = [json.loads((folder / f"{rank}.json").read_text()) for rank in ranks]
         learned = [_read_learned(folder / f"{rank}.learned") for rank in ranks]
         mark = folder / "killed"
         killed_s = float(mark.read_text()) if mark.exists() else None
+    # Build the row, with the cost of the kill.
     begin_s = min(batches[0].time_s for batches in learned)
     end_s = max(batches[-1].time_s for batches in learned)
     row = {

@@ -131,6 +131,7 @@ def time_row(work: Workload, row: str, *, pairs: int, steps: int) -> dict[str, A
         remedies also the comparison with the method without them, under ``base`` keys.
     """
     with torch_threads(work.threads):
+        # Build the loops, fill their pipelines, and time them in turns.
         loops: dict[str, TimedStep] = {"plain": work.plain_step()}
         method, extra, warmup = None, 0, 1
         if row == PLAIN:
@@ -148,6 +149,7 @@ def time_row(work: Workload, row: str, *, pairs: int, steps: int) -> dict[str, A
                 loop()
         blocks = time_turns(loops, rounds=pairs, steps=steps)
 
+    # Compare the row with the plain loop, and with the method without remedies.
     def beside(base: str) -> dict[str, Any]:
         return summarize_pairs(blocks[base], blocks["row"], steps * work.batch)
 

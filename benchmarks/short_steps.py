@@ -133,6 +133,7 @@ def short_step_row(row: ShortRow, *, rounds: int, steps: int = STEPS) -> dict[st
     """
     work, method, stages = short_workload(row.stages), parse_method(row.method), row.stages
     with torch_threads(work.threads):
+        # Build the three loops, fill their pipelines, and time them in turns.
         trainer = short_trainer(row)
         plain = work.plain_step()
         by_hand = plain
@@ -145,6 +146,8 @@ def short_step_row(row: ShortRow, *, rounds: int, steps: int = STEPS) -> dict[st
             for _ in range(work.warmup_steps(method)):
                 loop()
         times = time_turns(loops, rounds=rounds, steps=steps)
+
+    # Compare them round by round.
     each = list(zip(times["plain"], times["by_hand"], times["engine"], strict=True))
     ratios = [ours / base for base, _, ours in each]
     above = [1000 * (ours - hand) / steps / stages for _, hand, ours in each]

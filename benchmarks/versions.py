@@ -170,8 +170,8 @@ def run_tests(python: str, tests: Sequence[str], threads: int) -> dict[str, Any]
             f"extra 'test' for it, or correct the names of the tests:\n{told}"
         )
     # Once each, though a test may fail and then its teardown as well.
-    told = re.findall(r"^(?:FAILED|ERROR) (.+?)(?: - .*)?$", ended.stdout, re.MULTILINE)
-    failures = list(dict.fromkeys(told))
+    named = re.findall(r"^(?:FAILED|ERROR) (.+?)(?: - .*)?$", ended.stdout, re.MULTILINE)
+    failures = list(dict.fromkeys(named))
     return {
         "passed": counts.get("passed", 0),
         "skipped": counts.get("skipped", 0),

@@ -40,6 +40,7 @@ def corrupt_checkpoints(folder: Path, flips: int, truncations: int, seed: int) -
         truncations: Number of truncations.
         seed: Seed.
     """
+    # Leave a checkpoint.
     train_with_faults(FaultyJob("fdg", 2), folder)
     checkpoint, rng = newest_first(folder / "checkpoints")[0], random.Random(seed)
     files = [file for file in sorted(checkpoint.iterdir()) if file.is_file()]
@@ -60,11 +61,14 @@ def corrupt_checkpoints(folder: Path, flips: int, truncations: int, seed: int) -
         file.write_bytes(contents[file])
         return detected
 
+    # Damage one file at a time.
     damages = ((FLIPPED, flip_bit, flips), (TRUNCATED, truncate, truncations))
     rows: list[Row] = [
         {"row": name, "tried": n, "refused": sum(is_detected(damage) for _ in range(n))}
         for name, damage, n in damages
     ]
+
+    # Replace files by some that execute code if they are unpickled.
     mark = folder / "executed"
     forged = []
     for forge in _forgeries(checkpoint, mark):

@@ -38,6 +38,7 @@ def trace_allocations(steps: Iterable[object]) -> list[Allocated]:
         steps: Each of its items is a step, which ends when the item is given. Its tensors must
             be on the CPU.
     """
+    # Run the steps, each under a mark of its own.
     iterator, count = iter(steps), 0
     gc.collect()  # or garbage from before would be freed, and counted, in one of the steps
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
@@ -46,6 +47,8 @@ def trace_allocations(steps: Iterable[object]) -> list[Allocated]:
                 if next(iterator, iterator) is iterator:
                     break
             count += 1
+
+    # Read the sum of all allocations after each of them, and the times of the steps.
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder, "trace.json")
         profiler.export_chrome_trace(str(file))
@@ -59,6 +62,7 @@ def trace_allocations(steps: Iterable[object]) -> list[Allocated]:
         for event in events
         if event.get("ph") == "X" and event["name"].startswith(_MARK)
     }
+    # Find what is held at the end of each step, and the most during it.
     found, held = [], 0
     for number in range(count):
         begin, end = marks[number]

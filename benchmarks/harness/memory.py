@@ -64,24 +64,18 @@ def predicted_memory(work: Workload, row: str) -> dict[str, int]:
 
 
 def _measure_here(work: Workload, row: str, steps: int) -> dict[str, float | None]:
-    """Measure in this process; for the arguments see `measure_peak_mib`."""
+    """Measure in this process, which should be a new one; see `measure_peak_mib`."""
     torch.set_num_threads(work.threads)
     has_loop = row in WRITTEN_BY_HAND
     return {
-        "peak_mib": measure_peak_here(work, row, steps),
+        "peak_mib": _measure_peak(work, row, steps),
         "allocated_mib": count_allocated(work, row, steps, by_hand=False),
         "by_hand_mib": count_allocated(work, row, steps, by_hand=True) if has_loop else None,
     }
 
 
-def measure_peak_here(work: Workload, row: str, steps: int) -> float:
-    """Measure the peak of this process, which should be a new one, in MiB.
-
-    Args:
-        work: The workload.
-        row: ``plain``, or a method as `parse_method` reads it.
-        steps: Number of steps after the pipeline is full.
-    """
+def _measure_peak(work: Workload, row: str, steps: int) -> float:
+    """Return what training adds to the memory of this process at its peak, in MiB."""
     dataclasses.replace(work, batch=2).plain_step()()  # libraries initialize themselves
     if row == PLAIN:
         step, fill = work.plain_step(), 1

@@ -93,6 +93,7 @@ def relayed_nodes(number: int) -> Iterator[tuple[Sequence[Node], Relay]]:
     stop, stopped = os.pipe()
     files += [stop, stopped]
     try:
+        # Create the nodes, each with its device and address.
         for index in range(number):
             files.append(run_in_thread(create_namespace))
             address = bytes((10, 77, 1, index + 1))
@@ -109,6 +110,8 @@ def relayed_nodes(number: int) -> Iterator[tuple[Sequence[Node], Relay]]:
                 setting = f"echo {_BUFFER_BYTES} > /proc/sys/net/ipv4/{name}"
                 run_command(*node.command("sh", "-c", setting))
             nodes.append(node)
+
+        # Hand over packets until the context ends.
         relay = Relay(devices)
         thread = Thread(target=relay.run, args=(stop,), daemon=True)
         thread.start()

@@ -38,10 +38,6 @@ def summarize_pairs(
         plain_s: Seconds of each block of the baseline.
         other_s: Seconds of each block of the other kind, in the same rounds.
         samples: Samples in a block.
-
-    >>> summary = summarize_pairs([1.0, 2.0, 2.0], [1.5, 2.0, 2.2], samples=4)
-    >>> summary["ratios"], summary["plain_sample_s"], summary["sample_s"]
-    ([1.5, 1.0, 1.1], 0.5, 0.5)
     """
     ratios = [other / plain for plain, other in zip(plain_s, other_s, strict=True)]
     return {

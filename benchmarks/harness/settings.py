@@ -3,24 +3,15 @@
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
 from hocket.errors import OptionError, format_problems
 
 
 class Settings(Protocol):
-    """Everything that was chosen for a measurement: a frozen dataclass with defaults.
-
-    Attributes:
-        out: Folder of the record.
-    """
+    """Everything that was chosen for a measurement: a frozen dataclass with defaults."""
 
     __dataclass_fields__: ClassVar[dict[str, dataclasses.Field[Any]]]
-
-    @property
-    def out(self) -> Path:
-        """Folder of the record."""
 
 
 @dataclass(frozen=True, kw_only=True)

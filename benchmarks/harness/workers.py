@@ -72,9 +72,8 @@ class RowProcesses:
         # fork would copy locks of running threads, spawn would import torch anew.
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload(list(PRELOADED))
-        self._folder = tempfile.TemporaryDirectory(
-            prefix="hocket-"
-        )  # readable by this user only
+        # Which this user alone can read.
+        self._folder = tempfile.TemporaryDirectory(prefix="hocket-")
         rendezvous = str(Path(self._folder.name) / "rendezvous")
         self._pipes: list[Connection] = []
         self._processes = []

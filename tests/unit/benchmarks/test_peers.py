@@ -12,10 +12,9 @@ from benchmarks.harness.workload import Workload
 from benchmarks.peers.decoupled import Decoupled
 from benchmarks.peers.pipeline import SCHEDULES
 from benchmarks.peers.row import Row
-from benchmarks.peers.rows import BUILDERS, build_baseline, parse_row, replica_options
-from benchmarks.speed import ROWS
+from benchmarks.peers.rows import build_baseline, replica_options
 from hocket.errors import CutError, OptionError
-from hocket.methods import BP, METHODS, parse_method
+from hocket.methods import BP, parse_method
 from hocket.partition import Plan
 from unit.benchmarks.small_workloads import exact, vectors, weights
 
@@ -101,14 +100,6 @@ def test_every_schedule_trains_the_same(schedule, microbatches, work):
     assert together.keys() == plain.keys()
     for name in plain:
         torch.testing.assert_close(together[name], plain[name].detach(), rtol=0, atol=1e-12)
-
-
-def test_every_default_row_can_be_read_and_a_row_has_options():
-    for row in ROWS:
-        name = parse_row(row).name
-        assert name in BUILDERS or name in METHODS
-    options = parse_row("fdg:shrink=0.5,extra_delay=1").options
-    assert options == {"shrink": 0.5, "extra_delay": 1}
 
 
 def test_a_row_says_what_was_chosen_and_may_name_its_cuts():
