@@ -124,13 +124,13 @@ def _forecast(
 def split_methods(text: str) -> list[str]:
     """Split methods at commas; the options of a method are separated by commas too.
 
-    >>> split_methods("fdg:shrink=0.5,linearize=live+t1(anneal=3),bp")
+    >>> split_methods("fdg:shrink=0.5,linearize=live+t1(anneal=3), bp")
     ['fdg:shrink=0.5,linearize=live+t1(anneal=3)', 'bp']
     """
     from hocket.remedies.registry import split_remedies
 
     methods: list[str] = []
-    for part in filter(None, split_at_commas(text)):
+    for part in filter(None, map(str.strip, split_at_commas(text))):
         first, _ = split_remedies(part)
         if "=" in first and ":" not in first and methods:
             methods[-1] += f",{part}"
