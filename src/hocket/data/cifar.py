@@ -9,7 +9,7 @@ from hocket.data.cifar_parquet import read_parquet
 from hocket.data.cifar_pickles import read_pickles
 from hocket.data.cifar_release import CIFAR10, CIFAR100, Images, Release
 from hocket.data.dataset import Data, check_targets
-from hocket.errors import DataError, OptionError
+from hocket.errors import DataError, OptionError, list_names
 
 
 def make_loader(release: Release) -> Callable[..., Data]:
@@ -109,7 +109,7 @@ def read_release(
             return read_parquet(release, root, subset)
     names = sorted(path.name for path in data_dir.iterdir()) if data_dir.is_dir() else []
     raise DataError(
-        f"no {release.name} in {data_dir}: found {', '.join(names[:8]) or 'nothing'}, wanted "
+        f"no {release.name} in {data_dir}: found {list_names(names) or 'nothing'}, wanted "
         f"the folder {release.folder}, the file {release.archive}, or files train-*.parquet "
         f"and test-*.parquet, there or in a folder {release.name}; fetch one of them"
     )

@@ -19,9 +19,7 @@ IMAGE_COLUMNS = ("img", "image")
 FORMATS = ("PNG", "WEBP")
 
 
-def read_parquet(
-    release: Release, folder: Path, subset: int | None = None
-) -> tuple[Images, Images]:
+def read_parquet(release: Release, folder: Path, subset: int | None) -> tuple[Images, Images]:
     """Decode the training images of a release, or only the first ones, and the test images.
 
     Args:

@@ -10,7 +10,7 @@ import torch
 from torch import Generator, Tensor
 
 from hocket.data.batches import Batches
-from hocket.data.dataset import Data, check_targets
+from hocket.data.dataset import Data
 from hocket.data.randomness import send_to_device
 from hocket.errors import DataError, OptionError
 
@@ -110,7 +110,6 @@ def text(*, data_dir: Path, batch_size: int, seed: int = 0, context: int = 64) -
             f"test: too short for one window of {context} + 1; give a longer text or "
             "a smaller context"
         )
-    check_targets(tokens_N, len(vocabulary))
     train = Windows(tokens_N[:train_length], context, jitter=True)
     test = Windows(tokens_N[train_length:], context, jitter=False)
     return Data(

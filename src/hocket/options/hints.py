@@ -63,7 +63,7 @@ _COLLECTIONS: Mapping[Any, Any] = {
 
 
 def matches_hint(value: Any, hint: Any) -> bool:
-    """Return whether a value is of the type that a hint describes."""
+    """Return True if a value is of the type that a hint describes."""
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin in (types.UnionType, typing.Union):
         return any(matches_hint(value, option) for option in arguments)

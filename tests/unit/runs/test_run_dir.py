@@ -3,6 +3,7 @@
 import os
 import resource
 import time
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -16,6 +17,7 @@ from hocket.runs.run_dir import (
     lock_run_dir,
     require_no_links,
 )
+from hocket.runs.train import _resume
 from hocket.training.weights_file import save_weights
 
 
@@ -104,4 +106,13 @@ def test_weights_that_a_disk_does_not_take_are_an_error_of_the_system(tmp_path, 
             save_weights(nn.Linear(99, 9), tmp_path / f"network{suffix}")
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limit)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_run_that_begins_again_has_not_ended(tmp_path):
+    """It left no checkpoint, so nothing of it stays: neither its summary nor its metrics."""
+    trainer = SimpleNamespace(gather=lambda value: [value], is_main_process=True)
+    for name in ("summary.json", "metrics.jsonl"):
+        (tmp_path / name).touch()
+    assert _resume(trainer, SimpleNamespace(config=RunConfig()), tmp_path) is None
     assert not list(tmp_path.iterdir())

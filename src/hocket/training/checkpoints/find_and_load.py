@@ -178,32 +178,6 @@ def warn_of_changes(snapshot: Snapshot, exact: bool, newer: Sequence[str]) -> No
         warn(word)
 
 
-def warn_of_unsaved(loss: object, network: nn.Module) -> None:
-    """Warn of what a checkpoint leaves out.
-
-    Args:
-        loss: Loss of the training.
-        network: The network.
-    """
-    parts = loss.modules() if isinstance(loss, nn.Module) else ()
-    names = [
-        f"buffer {name!r} of the loss"
-        for part in parts
-        if not getattr(type(part), "forward", nn.Module).__module__.startswith("torch.nn.")
-        for name, buffer in part._buffers.items()
-        if buffer is not None and name not in part._non_persistent_buffers_set
-    ] + [
-        f"the extra state of layer {name!r}"
-        for name, layer in network.named_modules()
-        if type(layer).get_extra_state is not nn.Module.get_extra_state
-    ]
-    if names:
-        warn(
-            f"checkpoints leave out {', '.join(names)}, so that a training that is resumed "
-            "begins with it as it is then; keep it in buffers of the network",
-        )
-
-
 def require_matching_stages(pairs: Sequence[tuple[Stage, Tree]], network: nn.Module) -> None:
     """Refuse states of other layers, before anything is changed.
 

@@ -8,17 +8,14 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 import torch
+from torch import nn
 
 from hocket.checkpoint import Checkpoints, CheckpointWriter, Manifest
 from hocket.checkpoint.directory import checkpoint_name, claim_folder
 from hocket.distributed.failures.phases import Phase
 from hocket.distributed.world.solo_world import SoloWorld
-from hocket.errors import CheckpointError, HocketError, OptionError
-from hocket.training.checkpoints.find_and_load import (
-    part_name,
-    trained_names,
-    warn_of_unsaved,
-)
+from hocket.errors import CheckpointError, HocketError, OptionError, warn
+from hocket.training.checkpoints.find_and_load import part_name, trained_names
 from hocket.training.fit_state import FitState
 from hocket.training.session.agreement import settings_of, setup_choices
 from hocket.training.session.cut_network import parameter_names
@@ -70,7 +67,7 @@ def saving(
             "checkpoints need what was in flight; build the trainer with resumable=True"
         )
     if session.world.is_main:
-        warn_of_unsaved(session.setup.loss, session.cut.network)
+        _warn_of_unsaved(session.setup.loss, session.cut.network)
     # Choose folder and processes; a detached stage saves alone, after its own ticks.
     world = session.world
     if session.detached:
@@ -199,3 +196,29 @@ class _Saver:
         for path in self.writer.take_complete():
             with self.session.world.in_phase(Phase.SAVING):
                 self.on_complete(path)
+
+
+def _warn_of_unsaved(loss: object, network: nn.Module) -> None:
+    """Warn of what a checkpoint leaves out.
+
+    Args:
+        loss: Loss of the training.
+        network: The network.
+    """
+    parts = loss.modules() if isinstance(loss, nn.Module) else ()
+    names = [
+        f"buffer {name!r} of the loss"
+        for part in parts
+        if not getattr(type(part), "forward", nn.Module).__module__.startswith("torch.nn.")
+        for name, buffer in part._buffers.items()
+        if buffer is not None and name not in part._non_persistent_buffers_set
+    ] + [
+        f"the extra state of layer {name!r}"
+        for name, layer in network.named_modules()
+        if type(layer).get_extra_state is not nn.Module.get_extra_state
+    ]
+    if names:
+        warn(
+            f"checkpoints leave out {', '.join(names)}, so that a training that is resumed "
+            "begins with it as it is then; keep it in buffers of the network",
+        )
