@@ -84,6 +84,7 @@ class Timeline:
         """
         if batches is not None and batches < 1:
             raise OptionError(f"batches is {batches}; use at least 1")
+        # Find the first batch.
         present = self.batches
         if not present:
             raise OptionError("the timeline has no batches; record a training that has some")
@@ -94,6 +95,7 @@ class Timeline:
                 f"the timeline has no batch {first}; "
                 f"choose one of {present[0]} to {present[-1]}"
             )
+        # Cut all spans to the time of the actions on the batches.
         stop = math.inf if batches is None else first + batches
         chosen = [s for s in self.spans if s.kind in ACTION_KINDS and first <= s.batch < stop]
         start_s, end_s = chosen[0].start_s, max(span.end_s for span in chosen)

@@ -166,6 +166,7 @@ def _check(
     """
     from hocket.methods import parse_method
 
+    # Collect what is wrong by itself.
     problems = [
         f"a number of stages is {count!r}; give 2 or more"
         for count in stages.split(",")
@@ -183,6 +184,7 @@ def _check(
         )
     if problems:
         raise OptionError(format_problems("cannot plan", problems))
+    # Check what does not fit together, and files.
     for method, count in product(built, stages.split(",")):
         method.steady.require_stages(int(count))
         devices.for_stages(int(count))

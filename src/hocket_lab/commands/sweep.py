@@ -36,12 +36,14 @@ def sweep_command(
     from hocket_lab.studies.study import Study
     from hocket_lab.studies.sweep import sweep
 
+    # Run the study as it is changed here.
     defer_compiler()
     changes: dict[str, Any] = {} if jobs is None else {"jobs": jobs}
     if data_dir is not None:
         changes["base"] = {"data_dir": str(data_dir)}
     own = {"network": network or [], "method": method or [], "data": data or []}
     record = sweep(Study.read(study, own_code=own, **changes), out)
+    # Print the table, and what is not in it.
     print_result(results_table(record.values))
     print_note(f"the record is in {record.folder}")
     if record.orphans:
@@ -56,6 +58,7 @@ def sweep_command(
         )
     for failure in record.failures:
         print_note(f"failed: {failure}", "red")
+    # Tell what is missing by the exit code as well.
     if record.stopped_by:
         print_note(
             f"interrupted: {record.unfinished} runs are missing; the same command goes on"

@@ -201,6 +201,7 @@ def _stage_times(
 
 def _stage_memory(method: Method, stage: int, profiles: Sequence[StageProfile]) -> StageMemory:
     """Split the measured peak by use, and add buffers and packets, which were not measured."""
+    # Divide what was measured; a replay buffer was not filled.
     profile, stages = profiles[stage], len(profiles)
     memory = method.memory(stage, stages, inverts=profile.inverts)
     trainable = profile.trainable_bytes
@@ -217,6 +218,7 @@ def _stage_memory(method: Method, stage: int, profiles: Sequence[StageProfile]) 
         sizes[use] = min(size, rest)  # all uses together are what was measured
         rest -= sizes[use]
     sizes["graphs"] = rest
+    # Packets from the previous stage and to it, and the same for the next one.
     sizes["packets"] = 0
     if stage > 0:
         ahead = _messages_ahead(method, stage - 1)
@@ -272,6 +274,7 @@ def choose_best(forecasts: Sequence[Forecast]) -> tuple[Forecast, str]:
     Raises:
         OptionError: Every forecast has a stage that needs more memory than its device has.
     """
+    # Leave out what does not fit into the memory.
     fitting = [f for f in forecasts if f.memory_used <= 1]
     if not fitting:
         closest = min(forecasts, key=lambda f: f.memory_used)
@@ -281,6 +284,7 @@ def choose_best(forecasts: Sequence[Forecast]) -> tuple[Forecast, str]:
             f"{format_memory(needed_mib, closest.devices)}; allow that, or plan for other "
             "methods, more stages or smaller batches"
         )
+    # Choose among the fastest, and say why.
     fastest = min(fitting, key=lambda f: f.tick_s)
     equal = [f for f in fitting if f.tick_s <= (1 + TOLERANCE) * fastest.tick_s]
     chosen = min(equal, key=lambda f: (max(f.staleness), f.peak_mib, f.tick_s))

@@ -111,6 +111,7 @@ def rehearse(
     Raises:
         OptionError: A stage is not compatible with the method.
     """
+    # Copy the layers, and build the signals of all stages.
     method, copies = setup.method, copy_modules(modules)
     require_invertible(method, copies, NetworkNames())
     signals, networks = build_signals(setup, copies, inputs)
@@ -118,6 +119,7 @@ def rehearse(
     profiles = []
     inverting = [inverts(method, module, k, len(copies)) for k, module in enumerate(copies)]
     for k, module in enumerate(copies):
+        # Put the stage between simulated neighbours.
         count = method.gradients_sent(k + 1, len(copies))
         next_stage = _NextStage(count, returns_output=inverting[k])
         weights = [*_parameters_and_buffers(module), *_parameters_and_buffers(networks[k])]
@@ -134,6 +136,7 @@ def rehearse(
         )
         stage = build_stage(setup, parts)
         schedule = Program(method, len(copies), only=k)
+        # Run it until its batches are in flight, then measure it.
         with LiveTensorMemory(*weights, *tensors((activation.values, targets))) as memory:
             _fill(stage, schedule)
         sent = next_stage.first_activation

@@ -118,6 +118,7 @@ def _read_study_run(
         row: Its row in the record.
         run: The run in the record.
     """
+    # Prefer the folder.
     run_dir = folder / run["folder"]
     if (run_dir / "run.json").is_file():
         yield from _read_path(run_dir)
@@ -125,6 +126,7 @@ def _read_study_run(
     if not run["curve"]:
         yield f"the run {str(run_dir)!r} has not been evaluated yet; call `hocket sweep` again"
         return
+    # Build the run from its record.
     options = {**DEFAULTS, **row["options"], "data_dir": _data_dir(folder, row)}
     try:
         if run["learning_rate"] is not None:

@@ -94,6 +94,7 @@ def line_chart(
             than a factor of 10.
         note: Content of the caption after the title.
     """
+    # Leave out values that are not finite, and lines without any.
     shown = [
         replace(
             curve,
@@ -107,6 +108,7 @@ def line_chart(
     points = [point for line in lines for point in line.values()]
     if not points:
         return None
+    # Scale the axes.
     (least, greatest), (low, high) = ((min(v), max(v)) for v in zip(*points, strict=True))
     log_x, log_y = "x" in log and least > 0, "y" in log and high > 10 * low > 0
     ticks_of_x = log_ticks if log_x and greatest > 10 * least else axis_ticks
@@ -117,6 +119,7 @@ def line_chart(
     x = Scale(*x_range, LEFT, WIDTH - RIGHT, log_x)
     y = Scale(*y_range, HEIGHT - BOTTOM, TOP, log_y)
     x_text, y_text = _formatter(x_ticks, log=log_x), _formatter(y_ticks, log=log_y)
+    # Draw, and offer the values as a table.
     picture = element(
         "svg",
         element("title", f"{title} by {x_label}"),

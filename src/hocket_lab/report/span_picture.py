@@ -24,6 +24,7 @@ def span_picture(panel: Panel, name: str) -> Markup:
         panel: The timeline, with the texts in its boxes.
         name: Name for those who do not see the picture.
     """
+    # Boxes of the spans.
     timeline, measured = panel.timeline, panel.measured
     spans = timeline.flatten().spans
     start_s = spans[0].start_s
@@ -31,6 +32,7 @@ def span_picture(panel: Panel, name: str) -> Markup:
     rows = {stage: row for row, stage in enumerate(timeline.stages)}
     boxes = [_box(span, start_s, scale, rows[span.stage], panel.label(span)) for span in spans]
     kinds = [kind for kind in KIND_NAMES if any(span.kind == kind for span in spans)]
+    # Buttons and names around them.
     height = ROW * len(rows)
     buttons = [
         element("button", text, type="button", data_zoom=action, aria_label=label)
@@ -42,6 +44,7 @@ def span_picture(panel: Panel, name: str) -> Markup:
     ]  # fmt: skip
     legend = [element("span", KIND_NAMES[kind], class_=f"key {kind}") for kind in kinds]
     names = [element("span", f"stage {stage}") for stage in rows]
+    # The view of both, which the script zooms.
     view = element(
         "div",
         element(

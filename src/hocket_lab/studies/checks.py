@@ -31,12 +31,14 @@ def study_problems(values: Mapping[str, Any], hints: Mapping[str, Any]) -> list[
         values: Values of all keys of a study.
         hints: Types of the keys.
     """
+    # Types. A value of a wrong type has no other check.
     problems = wrong_options(values, hints, hints)
     given = {
         name: value
         for name, value in values.items()
         if not wrong_options({name: value}, hints, hints)
     }
+    # Keys of the study.
     problems += _list_problems(given)
     problems += _metric_problems(given)
     if given.get("jobs", 0) < 0:
@@ -44,6 +46,7 @@ def study_problems(values: Mapping[str, Any], hints: Mapping[str, Any]) -> list[
     name = given.get("name", "study")
     if name in ("", ".", "..") or "/" in name or "\0" in name:
         problems.append(f"name is {name!r}; give one that can be the name of a folder")
+    # Tables of options.
     base, tables = given["base"], grid_tables(given["grid"])
     if not isinstance(base, Mapping):
         problems.append(f"base is {base!r}; wanted a table of options")
@@ -59,8 +62,9 @@ def study_problems(values: Mapping[str, Any], hints: Mapping[str, Any]) -> list[
         where = "grid" if len(tables) == 1 else f"grid, table {number}"
         problems += _option_problems(where, {n: v for n, v in table.items() if n != RATES})
         problems += _rate_problems(f"{where}: {RATES}", table.get(RATES, []))
+    # Rows and their runs, unless these would fill the memory.
     rates = _valid_rates(given).get(RATES, ())
-    if (runs := _count_runs(given, tables)) > MOST_RUNS:  # before they fill the memory
+    if (runs := _count_runs(given, tables)) > MOST_RUNS:
         return [*problems, f"it has {runs} runs; use at most {MOST_RUNS}"]
     rows = expand(
         _valid(base), [_valid(t, lists=True) | _valid_rates(t) for t in tables or [{}]], rates

@@ -88,6 +88,7 @@ def read_curve(folder: Path, config: RunConfig, *, under_way: bool = False) -> l
         if row["number"] != epochs:
             within = []
             break
+        # Add the end of the epoch, and the evaluations before it.
         epochs += 1
         before = curve[-1]
         batches = before.batches + math.ceil(row["samples"] / config.batch_size)

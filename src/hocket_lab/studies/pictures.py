@@ -33,12 +33,14 @@ def draw_curves(values: Mapping[str, Any], file: Path) -> None:
     from matplotlib.backends.backend_svg import FigureCanvasSVG
     from matplotlib.figure import Figure
 
+    # Begin a figure with a panel for each axis.
     settings = values["settings"]
     metric, goal = settings["select"], settings["target"]
     target = None if goal is None else Target.parse(goal)
     figure = Figure(figsize=(13, 4.2), layout="constrained")
     FigureCanvasSVG(figure)
     panels = figure.subplots(1, len(AXES), sharey=True)
+    # Draw a line for each row, and the target.
     for panel, (key, title) in zip(panels, AXES.items(), strict=True):
         for number, row in enumerate(values["rows"]):
             curves = [[p for p in c if p[metric] is not None] for c in chosen_curves(row)]

@@ -41,6 +41,7 @@ def results_with_legend(values: Mapping[str, Any]) -> str:
 
 def results_table(values: Mapping[str, Any]) -> str:
     """Return the table of the rows: final value, updates and seconds to the target."""
+    # Choose the columns.
     settings, rows = values["settings"], values["rows"]
     swept = any(row["sweep"] for row in rows)
     measured = any(row["gradient_error"] for row in rows)
@@ -53,6 +54,7 @@ def results_table(values: Mapping[str, Any]) -> str:
     if settings["target"] is not None:
         header += ["reached", "updates to target", "seconds to target"]
     header += ["least cosine of gradients"] if measured else []
+    # Fill them.
     lines = []
     for row, (updates, versions) in zip(rows, late, strict=True):
         cells = [_label(row), *([updates, versions] if shows_late else [])]

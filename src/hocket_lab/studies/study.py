@@ -87,13 +87,16 @@ class Study:
             OptionError: It cannot be read, would run code that is not named here, or with every
                 key, option or value that is wrong.
         """
+        # Read the file, and change what is to be changed.
         file = Path(file)
         values = {"name": file.stem, **_read_toml(file)}
         for key, value in changes.items():
             merged = isinstance(value, Mapping) and isinstance(values.get(key, {}), Mapping)
             values[key] = {**values.get(key, {}), **value} if merged else value
+        # Refuse code before a check imports it.
         named = own_choices(values)
         _require_allowed(file, named, own_code)
+        # Collect all problems.
         hints = _key_hints()
         valid = {key: value for key, value in values.items() if key in hints}
         problems = wrong_options(values, hints, {}, kind="key")
@@ -115,10 +118,11 @@ class Study:
             )
         if problems:
             raise OptionError(format_problems(f"cannot use the study {str(file)!r}", problems))
+        # Remember the file if the command line can make the same changes.
         study = Study(**valid)
         base = changes.get("base", {})
         if changes.keys() <= {"jobs", "base"} and base.keys() <= {"data_dir"}:
-            object.__setattr__(study, "file", file)  # the command line can make these changes
+            object.__setattr__(study, "file", file)
         return study
 
     def as_dict(self) -> dict[str, Any]:
