@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from numbers import Integral, Real
+from numbers import Real
 from typing import Any
 
 import torch
@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.optim.swa_utils import get_ema_multi_avg_fn
 
 from hocket.errors import OptionError, format_problems
-from hocket.options.ranges import Range
+from hocket.options.ranges import wrong_counts
 from hocket.stage.stage import Stage
 from hocket.training.callback import Callback, TrainerView
 
@@ -33,14 +33,9 @@ class AveragedWeights(Callback):
     """
 
     def __init__(self, decay: float = 0.999, *, start: int = 0) -> None:
-        problems = [
-            f"{name} is {value!r}; use {numbers}"
-            for name, value, kind, numbers in (
-                ("decay", decay, Real, Range(least=0, below=1)),
-                ("start", start, Integral, Range(least=0)),
-            )
-            if not (isinstance(value, kind) and float(value) in numbers)
-        ]
+        problems = wrong_counts(0, start=start)
+        if not (isinstance(decay, Real) and 0 <= decay < 1):
+            problems.append(f"decay is {decay!r}; use a number in [0, 1)")
         if problems:
             raise OptionError(format_problems("weights cannot be averaged", problems))
         self._start = start

@@ -1,11 +1,11 @@
 """Callbacks that compare epochs: the weights of the best one, and an early stop."""
 
 import math
-from numbers import Real
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 from hocket.errors import CheckpointError, OptionError
+from hocket.options.hints import matches_hint
 from hocket.options.ranges import check_choice, wrong_counts
 from hocket.training.callback import Callback, TrainerView
 from hocket.training.results.metrics import EpochResult, read_metric
@@ -33,7 +33,7 @@ class BestEpoch(Callback):
 
     def __init__(self, metric: str, min_delta: float = 0.0, mode: Mode = "min") -> None:
         check_choice("mode", mode, ("min", "max"))
-        if not (isinstance(min_delta, Real) and 0 <= min_delta < math.inf):
+        if not matches_hint(min_delta, float) or min_delta < 0:
             raise OptionError(f"min_delta is {min_delta!r}; use a number of at least 0")
         self.best_epoch: int | None = None
         self._metric = metric

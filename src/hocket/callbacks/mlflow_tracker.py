@@ -3,7 +3,6 @@
 import os
 import time
 from collections.abc import Mapping
-from contextlib import suppress
 from typing import Any
 
 from hocket.errors import OptionError, import_extra
@@ -55,11 +54,19 @@ class MLflow:
             ) from error
 
     def _find_experiment(self, refusal: type[Exception]) -> str:
-        """Return the identifier of the experiment, which is created if there is none."""
+        """Return the identifier of the experiment, which is created if there is none.
+
+        Args:
+            refusal: Class of MLflow's errors, which are raised as they are.
+        """
         name = os.environ.get("MLFLOW_EXPERIMENT_NAME", "hocket")
-        with suppress(refusal):  # there is one, perhaps by another process just now
+        try:
             return str(self._client.create_experiment(name))
-        return str(self._client.get_experiment_by_name(name).experiment_id)
+        except refusal:
+            # There is one, perhaps by another process just now.
+            if (found := self._client.get_experiment_by_name(name)) is None:
+                raise
+            return str(found.experiment_id)
 
     def log(self, kind: str, values: Mapping[str, Any]) -> None:
         """Keep the numbers of a row; send them once they are many, or an epoch has ended."""

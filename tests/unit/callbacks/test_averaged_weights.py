@@ -138,7 +138,7 @@ def test_another_cut_continues_with_the_averages_of_the_same_weights(tmp_path):
     [
         ({"decay": 1.0}, r"decay is 1.0; use a number in \[0, 1\)"),
         ({"decay": -0.1}, r"decay is -0.1; use a number in \[0, 1\)"),
-        ({"start": -1}, "start is -1; use a number of at least 0"),
+        ({"start": -1}, "start is -1; use a whole number of at least 0"),
     ],
 )
 def test_averages_that_cannot_be_are_refused(options, said):

@@ -228,6 +228,9 @@ def test_processes_have_runs_of_their_own_in_an_experiment_that_may_be_there(
     client.create_run.side_effect = Refusal("no server")
     with pytest.raises(OptionError, match="cannot start a run: no server"):
         MLflow("mine")
+    client.get_experiment_by_name.return_value = None
+    with pytest.raises(OptionError, match="cannot start a run: exists"):
+        MLflow("mine")
 
 
 @pytest.mark.filterwarnings("default")  # of the package's own

@@ -217,7 +217,7 @@ def reshard(engine: LockstepEngine, network: nn.Module, snapshot: Snapshot, epoc
     # Collect weights and optimizer states under the network's names.
     states = [state for name, state in snapshot.parts.items() if "replica" not in name]
     values: dict[str, Tensor] = {}
-    optimizer_states: dict[str, Any] = {}
+    optimizer_states: dict[str | None, Any] = {}
     for state in states:
         values |= {state["names"][name]: value for name, value in state["layers"].items()}
         optimizer = state["updater"]["optimizer"] or {"state": {}}
