@@ -274,7 +274,7 @@ def test_turns_are_in_proportion_to_rates_however_long():
     assert turns((10.0, 1.0), 1100) == [*[0] * 10, 1] * 100
 
 
-@pytest.mark.parametrize("rate", [0.0, -1.0, float("inf"), float("nan")])
+@pytest.mark.parametrize("rate", [0.0, -1.0, float("inf"), float("nan"), "2", None, True])
 def test_a_stage_must_have_a_pace(rate):
-    with pytest.raises(OptionError, match=f"the speed of stage 1 is {rate}; use a number"):
+    with pytest.raises(OptionError, match=f"the speed of stage 1 is {rate!r}; use a number"):
         Trainer(mlp(2), method="dgl-async", optimizer=sgd, stage_speeds=(1.0, rate))

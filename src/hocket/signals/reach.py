@@ -27,10 +27,10 @@ class Reach(Signal):
 
     Attributes:
         reach: Edges that the gradient of each loss crosses, at least 1.
-        own: Signal of the stage's own loss.
+        own: Signal of the stage's own loss, which waits for no gradient.
 
     Raises:
-        OptionError: ``reach`` is below 1.
+        OptionError: ``reach`` is below 1, or ``own`` is no such signal.
     """
 
     reach: int = 1
@@ -38,6 +38,8 @@ class Reach(Signal):
 
     def __post_init__(self) -> None:
         problems = wrong_fields(self) + out_of_range(self, {"reach": Range(least=1)})
+        if not isinstance(self.own, Signal) or self.own.expects_answer:
+            problems.append(f"own is {self.own!r}; give a local loss, such as Local()")
         if problems:
             raise OptionError(
                 format_problems("gradients of this reach are impossible", problems)

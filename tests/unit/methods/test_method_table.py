@@ -150,6 +150,7 @@ SIMILARITY = r"similarity is .*; use a number in \(0, 1\), or 0 to leave it off"
             "'alternate' with linearize='invert'",
         ),
         (lambda: replace(METHODS["dgl-async"](), signal=Reach(1)), "replay draws batches from"),
+        *((partial(Reach, own=own), "give a local loss") for own in (Delayed(), Reach(), 3)),
         *(
             (partial(DGL, infopro=weights), "give two numbers from 0 on")
             for weights in ([1], [1, 1, 1, -1], [0, 0, 1, 1], [1, 1, 0, 0])

@@ -1,10 +1,10 @@
 """Speed of each stage, for methods whose stages run freely."""
 
 from collections.abc import Sequence
-from math import isfinite
 
 from hocket.errors import OptionError, format_problems
 from hocket.methods.method import Method
+from hocket.options.hints import matches_hint
 from hocket.options.require import require_list
 
 
@@ -38,9 +38,9 @@ def require_stage_speeds(
             f"there are {len(speeds)} stage_speeds for {stages} stages; give one for each"
         )
     problems = [
-        f"the speed of stage {k} is {speed}; use a number above 0"
+        f"the speed of stage {k} is {speed!r}; use a number above 0"
         for k, speed in enumerate(speeds)
-        if not (speed > 0 and isfinite(speed))
+        if not matches_hint(speed, float) or speed <= 0
     ]
     if problems:
         raise OptionError(format_problems("stages cannot run at these speeds", problems))
