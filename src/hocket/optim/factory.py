@@ -52,6 +52,7 @@ def build_optimizer(
     Raises:
         OptionError: It is no optimizer that can update these weights, and only these.
     """
+    # Call the function of the user.
     positional, keywords = _arguments(factory, parameters, stage, stages)
     try:
         optimizer = factory(*positional, **keywords)
@@ -62,6 +63,8 @@ def build_optimizer(
             f"the optimizer of stage {stage} cannot be built: {error}; the function gets a "
             "list of the stage's parameters, not the network"
         ) from error
+
+    # Refuse what cannot update these weights, and only these.
     kind = type(optimizer).__name__
     if not isinstance(optimizer, Optimizer):
         raise OptionError(
@@ -108,10 +111,13 @@ def build_scheduler(
         OptionError: It is no scheduler of this optimizer, follows evaluations that there are
             none of, or follows a loss or an error upwards.
     """
+    # Call the function of the user.
     try:
         scheduler = factory(optimizer)
     except (TypeError, ValueError) as error:
         raise OptionError(f"the scheduler of stage {stage} cannot be built: {error}") from error
+
+    # Refuse what is no scheduler of this optimizer.
     if not isinstance(scheduler, LRScheduler):
         raise OptionError(
             f"the scheduler of stage {stage} is a {type(scheduler).__name__}; wanted one of "
@@ -122,6 +128,8 @@ def build_scheduler(
             f"the scheduler of stage {stage}, a {type(scheduler).__name__}, changes the rates "
             "of another optimizer; build it from the optimizer that the function is given"
         )
+
+    # A scheduler that follows a metric needs its values; for others none may be named.
     if not isinstance(scheduler, ReduceLROnPlateau):
         if metric != "test_loss":
             raise OptionError(

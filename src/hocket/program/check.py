@@ -25,6 +25,8 @@ def check_program(ticks: Sequence[Tick], method: Method, stages: int) -> None:
         OptionError: The method is impossible on so many stages.
     """
     method.require_stages(stages)
+
+    # The place of each action, which happens once.
     problems: list[str] = []
     position: dict[Action, tuple[int, int]] = {}  # tick, place in the tick
     for t, tick in enumerate(ticks):
@@ -36,6 +38,8 @@ def check_program(ticks: Sequence[Tick], method: Method, stages: int) -> None:
             if not 0 <= action.stage < stages:
                 problems.append(f"tick {t}: {action} is for none of the {stages} stages")
             position[action] = (t, i)
+
+    # Each action that is needed happens, and early enough.
     batches = 1 + max((action.batch for action in position), default=-1)
     updates = [(a, Action("B", a.stage, a.batch), 0) for a in position if a.kind == "U"]
     for action, need, delay in chain(_requirements(method, stages, batches), updates):
@@ -51,6 +55,8 @@ def check_program(ticks: Sequence[Tick], method: Method, stages: int) -> None:
                 f"tick {t}: {action} comes too early; {need} is in tick {t0} and takes "
                 f"{delay} ticks to get there"
             )
+
+    # Updates, versions of weights and flushes are those of the method.
     actions = [(t, a) for t, tick in enumerate(ticks) for a in tick if 0 <= a.stage < stages]
     problems += _accumulation_problems(actions, method, stages)
     problems += _version_problems(actions, method, stages)

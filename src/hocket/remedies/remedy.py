@@ -303,6 +303,7 @@ def remedy_problems(
         hold: Version of the weights that its forwards have.
         linearize: Weights that its backwards have.
     """
+    # What is no remedy has no attributes to look at.
     strangers = [remedy for remedy in remedies if not isinstance(remedy, Remedy)]
     if strangers:
         return [
@@ -310,6 +311,8 @@ def remedy_problems(
             "hocket.remedies.T1()"
             for stranger in strangers
         ]
+
+    # Remedies without a stale gradient, and those that are there twice.
     problems = []
     if remedies and not stale:
         problems.append(
@@ -320,6 +323,8 @@ def remedy_problems(
     twice = [remedy for remedy in dict.fromkeys(remedies) if kinds.count(type(remedy)) > 1]
     if twice:
         problems.append(f"{_names(twice[:1])} is given more than once; keep one of them")
+
+    # Remedies that move weights, and those that compare them.
     movers = [remedy for remedy in remedies if remedy.moves]
     if len(movers) > 1:
         problems.append(

@@ -83,11 +83,15 @@ class Local(Signal):
                 "and that is not one tensor of floating point numbers; let the network return "
                 "such a tensor, or choose a method that waits for gradients"
             )
+
+        # The later layers that a head of kind `aug` has layers like.
         depth, later = self.depth, [each for each in shapes.later if len(each) == len(shape)]
         if self.head == "aug":
             depth = pyramid_depth(depth, shapes.place)
             later = [later[n] for n in spread_evenly(len(later), depth, shapes.before)]
         build = partial(build_head, self.head, width=self.width, depth=depth, later=later)
+
+        # A prediction for each token, or one for each sample.
         if len(shape) == len(output_shape) == 2 and shape[0] == output_shape[0]:
             return build(shape, output_shape[1])
         if len(output_shape) > 1:

@@ -47,15 +47,19 @@ def cross_entropy(output: Tree, targets: Tree, *, label_smoothing: float = 0.0) 
     """
     if isinstance(own := getattr(output, "loss", None), Tensor) and not label_smoothing:
         return own
+
+    # Probabilities of the classes as targets.
     both = isinstance(output, Tensor) and isinstance(targets, Tensor)
     alike = both and targets.is_floating_point() and output.shape == targets.shape
-    if alike and output.dim() >= 2:  # the targets are probabilities of the classes
+    if alike and output.dim() >= 2:
         dtype = torch.promote_types(output.dtype, targets.dtype)
         if output.dim() == 3:
             output, targets = output.flatten(0, 1), targets.flatten(0, 1)
         return F.cross_entropy(
             output.to(dtype), targets.to(dtype), label_smoothing=label_smoothing
         )
+
+    # Class indices as targets.
     dimension = class_dimension(output, targets)
     if dimension is None:
         advice = "for others give a loss of your own, a function of output and targets"
@@ -76,6 +80,7 @@ def cross_entropy(output: Tree, targets: Tree, *, label_smoothing: float = 0.0) 
         output, targets = output.flatten(0, -2), targets.flatten()
     if targets.dtype not in (torch.int64, torch.uint8):
         targets = targets.long()  # which PyTorch asks for
+
     # PyTorch's mean over no targets is NaN.
     if not targets.is_cpu:
         mean = F.cross_entropy(

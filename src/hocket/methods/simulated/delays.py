@@ -44,6 +44,7 @@ def with_extra_delay(method: Method, ticks: int | Sequence[int]) -> Method:
     >>> [with_extra_delay(DDG(), [0, 2]).delay(k, stages=3) for k in range(3)]
     [4, 3, 0]
     """
+    # Refuse other numbers, and methods with no delay to extend.
     each = [ticks] if isinstance(ticks, int) else require_list("extra_delay", ticks)
     whole = bool(each) and matches_hint(each, list[int])
     if not whole or not all(0 <= more <= MAX_DELAY for more in each):
@@ -70,6 +71,8 @@ def with_extra_delay(method: Method, ticks: int | Sequence[int]) -> Method:
             "no stage has other work for the time that a packet takes; leave the extra delay "
             "at 0, or accumulate more batches"
         )
+
+    # Extend the delays of all edges alike, or of each.
     if isinstance(ticks, int):
         forward, backward = _extended(same, ticks)
         delays = None if own is None else tuple(_extended(edge, ticks) for edge in own)
