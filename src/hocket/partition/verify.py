@@ -18,7 +18,7 @@ from hocket.modes import evaluation_mode, training_mode
 from hocket.partition.recording.recorder import call_network, devices_of
 from hocket.partition.unfit_network import unfit_error
 from hocket.restore import preserve_rng, restore_state
-from hocket.tree import Tree, as_leaf, copy_tensors, is_inexact, map_tensors, tensors
+from hocket.tree import Tree, as_leaf, copy_tensors, is_inexact, leaves, map_tensors, tensors
 
 SEED = 0
 ROUNDING = 64
@@ -28,6 +28,9 @@ NO_NUMBERS = (
     "read from there later; let the module that computes it return it"
 )
 Compare = Callable[[Tensor, Tensor], bool]
+"""Function that returns True for two tensors that are equal."""
+Result = Tensor | bool | int | float | complex | None
+"""Tensor or number of an output, or a gradient."""
 T = TypeVar("T")
 
 
@@ -36,12 +39,12 @@ class _Pass:
     """Results of a forward and a backward.
 
     Attributes:
-        outputs: Tensors of the output.
+        outputs: Tensors and numbers of the output.
         gradients: Gradient of each parameter; None if it has none.
         buffers: Buffers after the forward.
     """
 
-    outputs: tuple[Tensor, ...]
+    outputs: tuple[Result, ...]
     gradients: dict[str, Tensor | None]
     buffers: dict[str, Tensor]
 
@@ -72,13 +75,14 @@ def verify_stages(network: nn.Module, stages: Sequence[nn.Module], sample: Tree)
     problems: list[str] = []
     rounded: list[str] = []
     on_gpu = any(device.type == "cuda" for device in devices_of(network))
+    compare = _nearly_equal if on_gpu else _equal_but_for_rounding
 
     # Compare the stages with the whole network, in both modes.
     modes = (("in training mode", training_mode), ("in evaluation", evaluation_mode))
     for name, mode in modes:
         with mode(network, *stages), _restore_gradients(network):
             expected, grad = _run_whole(network, sample, learns=mode is training_mode)
-            if not expected.outputs:
+            if not tensors(expected.outputs):
                 raise CutError(
                     "no tensors are found in the output of the network; return a tuple, list "
                     "or dict of them, or register its class with "
@@ -87,20 +91,16 @@ def verify_stages(network: nn.Module, stages: Sequence[nn.Module], sample: Tree)
             run = partial(_run, network, stages, sample, grad=grad)
             if (actual := _try(run, f"{name} the stages fail", problems)) is None:
                 continue
-            if any(isinstance(o, FakeTensor) or o.is_meta for o in actual.outputs):
+            if any(isinstance(o, FakeTensor) or o.is_meta for o in tensors(actual.outputs)):
                 problems.append(f"{name} {NO_NUMBERS}")
                 continue
-            if on_gpu:
-                found = _differences(expected, actual, _nearly_equal)
-            else:
-                found = _differences(expected, actual, _equal_but_for_rounding)
+            problems += [f"{name} {text}" for text in _differences(expected, actual, compare)]
+            if not on_gpu:
                 rounded += _differences(expected, actual, torch.equal)
-            problems += [f"{name} {text}" for text in found]
 
     # Compare without gradients, and on a second batch.
     _compare_without_gradients(network, stages, sample, problems)
     if not problems:
-        compare = _nearly_equal if on_gpu else _equal_but_for_rounding
         _compare_a_second_batch(network, stages, sample, compare, problems)
     if problems:
         problems.append("cut elsewhere, or give the stages as a list of modules")
@@ -174,7 +174,7 @@ def _compare_a_second_batch(
         network: The network.
         stages: Its stages.
         sample: A batch of its inputs.
-        compare: Function that returns True for two tensors that are equal.
+        compare: Comparison of two tensors.
         problems: Problems so far.
     """
     with training_mode(network, *stages):
@@ -195,15 +195,23 @@ def _compare_a_second_batch(
 
 def _forward_twice(
     network: nn.Module, stages: Sequence[nn.Module], sample: Tree
-) -> tuple[tuple[Tensor, ...], list[str]]:
-    """Return the output of a second forward, and the names of attributes that changed."""
+) -> tuple[tuple[Result, ...], list[str]]:
+    """Return the results of a second forward, and the names of attributes that changed."""
     with _same_state(network, grad=True):
         before = _plain_attributes(network)
         for _ in range(2):
             passed = _forward(network, stages, sample)
         changed = dict(_plain_attributes(network) - before)
-    outputs = tensors(passed[-1][1])
-    return tuple(o.detach().clone() for o in outputs), sorted(map(repr, changed))
+    return _copy_results(passed[-1][1]), sorted(map(repr, changed))
+
+
+def _copy_results(output: Tree) -> tuple[Result, ...]:
+    """Return the tensors and numbers of an output; the tensors are copies without a graph."""
+    return tuple(
+        leaf.detach().clone() if isinstance(leaf, Tensor) else leaf
+        for leaf in leaves(output)
+        if isinstance(leaf, Tensor | int | float | complex)
+    )
 
 
 def _plain_attributes(network: nn.Module) -> set[tuple[str, Any]]:
@@ -282,11 +290,12 @@ def _run(
     network.zero_grad(set_to_none=True)
     with _same_state(network, grad=grad):
         passed = _forward(network, stages, sample)
-        outputs = tuple(output.detach().clone() for output in tensors(passed[-1][1]))
+        outputs = _copy_results(passed[-1][1])
         buffers = {name: buffer.clone() for name, buffer in network.named_buffers()}
 
         # Backward, from random gradients of the outputs.
-        gradients: list[Tensor | None] = [torch.randn(o.shape).to(o) for o in outputs]
+        gradients: list[Tensor | None]
+        gradients = [torch.randn(o.shape).to(o) for o in tensors(outputs)]
         for inputs, output in reversed(passed) if grad else ():
             pairs = zip(tensors(output), gradients, strict=True)
             reached = [(o, g) for o, g in pairs if o.requires_grad and g is not None]
@@ -317,7 +326,7 @@ def _differences(expected: _Pass, actual: _Pass, compare: Compare) -> Iterator[s
     Args:
         expected: Results of the network.
         actual: Results of the stages.
-        compare: Function that returns True for two tensors that are equal.
+        compare: Comparison of two tensors.
     """
     if len(expected.outputs) != len(actual.outputs):
         yield f"there are {len(actual.outputs)} outputs instead of {len(expected.outputs)}"
@@ -332,12 +341,14 @@ def _differences(expected: _Pass, actual: _Pass, compare: Compare) -> Iterator[s
             yield f"the {kind} of {' and '.join(map(repr, names[:3]))} differs"
 
 
-def _both(compare: Compare, one: Tensor | None, other: Tensor | None) -> bool:
-    """Compare two tensors, or gradients that may be None, which is equal to None only.
+def _both(compare: Compare, one: Result, other: Result) -> bool:
+    """Compare two tensors or numbers, or gradients that may be None, which equals None only.
 
     NaN at the same places is no difference: the batch has it, and training will tell.
     """
-    if one is None or other is None:
+    if isinstance(one, int | float | complex) and isinstance(other, int | float | complex):
+        one, other = torch.tensor(one), torch.tensor(other)
+    if not isinstance(one, Tensor) or not isinstance(other, Tensor):
         return one is other
     if one.layout != other.layout:
         return False
