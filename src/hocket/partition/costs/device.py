@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from hocket.errors import OptionError
+from hocket.errors import OptionError, format_problems
 from hocket.partition.costs.link import ONE_MACHINE, Link
 
 
@@ -18,7 +18,8 @@ class Device:
         link: Link to the device of the next stage.
 
     Raises:
-        OptionError: The speed is not a finite number above 0, or the memory is not above 0.
+        OptionError: The speed is not a finite number above 0, the memory is not above 0, or the
+            link is none.
     """
 
     speed: float = 1.0
@@ -26,11 +27,18 @@ class Device:
     link: Link = ONE_MACHINE
 
     def __post_init__(self) -> None:
-        if not (0 < self.speed < math.inf and self.memory_limit_mib > 0):
-            raise OptionError(
-                f"speed is {self.speed} and memory_limit_mib is {self.memory_limit_mib}; use "
-                "numbers above 0, and a speed that is finite"
+        problems = []
+        if not (isinstance(self.speed, int | float) and 0 < self.speed < math.inf):
+            problems.append(f"speed is {self.speed!r}; use a finite number above 0")
+        limit = self.memory_limit_mib
+        if not (isinstance(limit, int | float) and limit > 0):
+            problems.append(f"memory_limit_mib is {limit!r}; use a number above 0")
+        if not isinstance(self.link, Link):
+            problems.append(
+                f"link is {self.link!r}; use a Link, such as Link.parse('10Gbit,50us')"
             )
+        if problems:
+            raise OptionError(format_problems("this device is impossible", problems))
 
 
 def format_memory(needed_mib: Sequence[float], devices: Sequence[Device]) -> str:
