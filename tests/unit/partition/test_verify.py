@@ -1,4 +1,4 @@
-"""Tolerance of the comparison on a GPU, which adds in another order and with fewer digits."""
+"""Stages that compute something else are told from those that only round differently."""
 
 import math
 
@@ -45,6 +45,83 @@ def test_large_numbers_hide_no_differences_of_others():
     assert not _equal_but_for_rounding(masked, torch.tensor([least, 7.0, -5.0, -math.inf]))
     assert not _equal_but_for_rounding(masked, torch.tensor([least, 1.0, 2.0, math.inf]))
     assert not _equal_but_for_rounding(masked, masked.double())
+
+
+def test_stages_that_compute_something_else_are_refused():
+    network = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Dropout(0.5))
+    others = [nn.Sequential(network[0], nn.ReLU()), nn.Sequential(network[1], network[2])]
+    with pytest.raises(CutError) as caught:
+        verify_stages(network, others, torch.randn(5, 4))
+    text = str(caught.value)
+    assert "cut into 2 stages, this network computes something else" in text
+    assert "in training mode the outputs differ" in text
+    assert "in training mode the gradient of '0.weight' and '0.bias'" in text
+    assert "the buffer of '1.running_mean'" in text
+    assert "in evaluation the outputs differ" in text
+    assert "cut elsewhere, or give the stages as a list of modules" in text
+
+
+def test_a_network_in_evaluation_mode_is_compared_in_training_mode_too():
+    network = nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.5)).eval()
+    stages = [network[0], nn.Identity().eval()]
+    with pytest.raises(CutError, match="in training mode the outputs differ") as caught:
+        verify_stages(network, stages, torch.randn(5, 4))
+    assert "in evaluation" not in str(caught.value)
+    assert not any(module.training for module in (*network.modules(), *stages))
+    network.train()[1].eval()  # frozen, as it is in a training
+    verify_stages(network, stages, torch.randn(5, 4))
+
+
+class StridedGradient(nn.Module):
+    """A network whose gradient reaches ``scale`` with other strides if it is cut after it."""
+
+    def __init__(self, size=24):
+        super().__init__()
+        self.norm = nn.LayerNorm(size)
+        self.scale = nn.Parameter(torch.ones(size))
+        self.token = nn.Linear(size, size)
+        self.head = nn.Linear(size, 3)
+
+    def forward(self, x):
+        scaled = self.norm(x).transpose(1, 2).contiguous().transpose(1, 2) * self.scale
+        token = self.token(x.new_ones(len(x), 1, x.shape[2]))
+        return self.head(torch.cat((token, scaled), 1))
+
+
+def test_stages_that_differ_only_in_the_order_of_a_sum_are_warned_of():
+    torch.manual_seed(0)
+    network = StridedGradient()
+    sample = torch.randn(4, 16, 24)
+    expected = r"cut into 2 .* the same but for rounding, .*: the gradient of 'scale' diff"
+    with pytest.warns(UserWarning, match=expected) as told:
+        cut(network, stages=Plan(("token",)), sample=sample)
+    assert len(told) == 1
+
+
+@pytest.mark.parametrize(
+    ("dtype", "difference"), [(torch.float32, 1e-4), (torch.bfloat16, 2**-7)]
+)
+def test_stages_that_differ_by_more_than_the_order_of_a_sum_are_refused(dtype, difference):
+    class Off(nn.Module):
+        def forward(self, x):
+            return x * (1 + difference)
+
+    network = nn.Sequential(nn.Linear(4, 4)).to(dtype)
+    with pytest.raises(CutError, match="in evaluation the outputs differ"):
+        verify_stages(network, [network[0], Off()], torch.randn(5, 4, dtype=dtype))
+
+
+def test_stages_that_fail_or_give_something_else_are_refused():
+    network = nn.Sequential(nn.Linear(4, 4), nn.ReLU())
+    with pytest.raises(CutError, match="in evaluation the stages fail: mat1 and mat2"):
+        verify_stages(network, [network[0], nn.Linear(3, 3)], torch.randn(5, 4))
+
+    class Twice(nn.Module):
+        def forward(self, x):
+            return x, x
+
+    with pytest.raises(CutError, match="there are 2 outputs instead of 1"):
+        verify_stages(network, [network[0], Twice()], torch.randn(5, 4))
 
 
 class Recurrent(nn.Linear):
