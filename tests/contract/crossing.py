@@ -10,9 +10,9 @@ DTYPES = [
 ]  # fmt: skip
 
 
-def numbers(*shape: int, dtype: torch.dtype = torch.float32, seed: int = 0) -> torch.Tensor:
+def numbers(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
     """Numbers of a type, none of them 0, -1 to 1 where it has fractions."""
-    make = torch.Generator().manual_seed(seed)
+    make = torch.Generator().manual_seed(0)
     drawn = torch.rand(shape, generator=make, dtype=torch.float64) * 2 - 1
     if not (dtype.is_floating_point or dtype.is_complex):
         return (drawn * 100).abs().ceil().to(dtype)
@@ -24,14 +24,10 @@ def maps() -> torch.Tensor:
     return numbers(20, 4, 6, 5)
 
 
-def mask(size: int = 4) -> torch.Tensor:
-    """The mask of a transformer's decoder, as floating point numbers."""
-    return nn.Transformer.generate_square_subsequent_mask(size)
-
-
 WEIGHT = nn.Parameter(numbers(4, 8))
 BUFFER = nn.BatchNorm1d(8).running_var
 SHARED = numbers(4, 8)
+MASK = nn.Transformer.generate_square_subsequent_mask(4)
 
 TENSORS = {
     **{f"{dtype}": numbers(30, 8, dtype=dtype) for dtype in DTYPES},
@@ -57,8 +53,8 @@ TENSORS = {
     "a transposed weight": WEIGHT.T,
     "a buffer": BUFFER,
     "with a graph": WEIGHT / 2,
-    "a mask": mask(),
-    "an expanded mask": mask().expand(2, 1, 4, 4),
+    "a mask": MASK,
+    "an expanded mask": MASK.expand(2, 1, 4, 4),
     "not a number": torch.tensor([[1.0, torch.nan, torch.inf, -torch.inf]] * 2),
     "negative zeros": -torch.zeros(30, 8),
 }

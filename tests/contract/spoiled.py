@@ -44,9 +44,9 @@ class Brittle(nn.Module):
         return torch.cat([mark, self.dropout(self.norm(values).tanh())], 1)
 
 
-def brittle(stages: int, *, dropout: float = 0.0, seed: int = 0) -> list[nn.Module]:
+def brittle(stages: int, *, dropout: float = 0.0) -> list[nn.Module]:
     """Stages of a brittle layer each; the last one drops the mark."""
-    torch.manual_seed(seed)
+    torch.manual_seed(0)
     built = [nn.Sequential(Brittle(k, dropout)) for k in range(stages)]
     built[-1].append(nn.Linear(1 + FEATURES, CLASSES))
     return [stage.double() for stage in built]
@@ -55,9 +55,9 @@ def brittle(stages: int, *, dropout: float = 0.0, seed: int = 0) -> list[nn.Modu
 SHAPES[brittle] = (1 + FEATURES,)
 
 
-def marked(count: int, marks: dict[int, float], size: int = 4) -> Batches:
+def marked(count: int, marks: dict[int, float]) -> Batches:
     """Batches of which some are spoiled, each by a stage plus ``FORWARD`` or ``BACKWARD``."""
-    batches = data(brittle, count, size)
+    batches = data(brittle, count)
     for number, (x, _) in enumerate(batches):
         x[:, 0] = marks.get(number, -1.0)
     return batches

@@ -49,7 +49,7 @@ class Stops:
         return self.pid.exists() and process_state(Path("/proc", self.pid.read_text())) == "T"
 
 
-def freely(folder, *, method=None, watch=None, epochs=EPOCHS, **options):
+def freely(folder, *, method=None, watch=None, **options):
     """Train, and say what there is to say of this process's stage."""
     modules, events = conv(STAGES), []
     with Trainer(
@@ -61,7 +61,7 @@ def freely(folder, *, method=None, watch=None, epochs=EPOCHS, **options):
         **options,
     ) as trainer:
         history = trainer.fit(
-            data(conv, LENGTH, last=2), data(conv, 3), epochs=epochs, progress=False
+            data(conv, LENGTH, last=2), data(conv, 3), epochs=EPOCHS, progress=False
         )
         again = trainer.evaluate(data(conv, 3) if trainer.is_main_process else None).loss
         left = left_by(trainer, events, history)

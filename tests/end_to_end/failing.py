@@ -181,7 +181,7 @@ def catch_and_train_again(slow_rank):
     return 0 if addresses and addresses <= {"127.0.0.1", "::1", "::ffff:127.0.0.1"} else 1
 
 
-def endless(number_of_batches=None):
+def endless(number_of_batches):
     """Batches without end, in which this process is interrupted, if it is to be."""
     for number in itertools.count():
         if number == number_of_batches:

@@ -15,6 +15,7 @@ import pytest
 from benchmarks.harness.nodes import Node, NodesError, VirtualLink, two_nodes
 
 SOURCE = Path(__file__).parents[2] / "src"
+TIMEOUT_S = 1000
 # Variables that torchrun and the launcher set; the processes of a test must not have them.
 LAUNCHER_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_", "GROUP_", "ROLE_", "MASTER_")
 LAUNCHER_VARIABLES += ("TORCHELASTIC_", "GLOO_")
@@ -45,7 +46,6 @@ def run_on_both(
     folders: Sequence[Path],
     commands: Sequence[Sequence[str]],
     *,
-    timeout_s: float = 1000,
     meanwhile: Callable[[], None] | None = None,
 ) -> list[CommandResult]:
     """Run a command in a folder on each machine, and return their results.
@@ -67,7 +67,7 @@ def run_on_both(
         )
     if meanwhile is not None:
         meanwhile()
-    end = time.monotonic() + timeout_s
+    end = time.monotonic() + TIMEOUT_S
     return [_wait(*pair, end) for pair in zip(started, link.nodes, strict=True)]
 
 
