@@ -59,15 +59,11 @@ def gradient(batch):
 
 
 def contents(packet):
-    """Return all that a packet holds, as JSON to be compared."""
+    """Return all that a packet holds, to be compared."""
     if isinstance(packet, Gradient):
-        return [packet.batch, str(packet.values), bits(packet.values)]
-    fields = [packet.batch, packet.epoch, packet.share, list(packet.differentiable)]
-    return [*fields, str(packet.values), bits((packet.values, packet.targets))]
-
-
-def bits(tree):
-    return [[str(t.dtype), list(t.shape), list(t.stride()), t.tolist()] for t in tensors(tree)]
+        return [packet.batch, describe(packet.values)]
+    fields = [packet.batch, packet.epoch, packet.share, packet.differentiable]
+    return [*fields, describe((packet.values, packet.targets))]
 
 
 def describe(tree):

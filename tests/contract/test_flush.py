@@ -29,7 +29,6 @@ from hocket.errors import OptionError
 from hocket.methods import ADL, BP, DGL, METHODS, GPipe, OneFOneB, build_method
 from hocket.methods.method import Method
 from hocket.methods.simulated.delays import with_extra_delay
-from hocket.remedies import T1
 from hocket_lab.planner.simulate import StageTimes, simulate, tick_s
 from hocket_lab.planner.window import bound_s, least_extra_delay
 
@@ -207,9 +206,8 @@ def table(**choices) -> Method:
         ({"signal": DGL().signal}, "waits for gradients from the next stage, and the signal"),
         ({"flush": "all-forward", "order": "backward-first"}, "a backward would begin before"),
         ({"flush": "always"}, "flush is 'always'; wanted 'never' or 'alternate' or 'all-f"),
-        ({"remedies": (T1(),)}, "there is no stale gradient that T1 could correct"),
     ],
-    ids=["live", "hold", "local", "order", "word", "remedy"],
+    ids=["live", "hold", "local", "order", "word"],
 )
 def test_what_contradicts_a_flush_is_refused(choices, told):
     with pytest.raises(OptionError, match=told):
