@@ -38,7 +38,6 @@ from hocket.engine import distributed, serial
 from hocket.engine.event import Event, Watcher
 from hocket.program import Action
 from hocket.runs import metrics_log
-from hocket.stage.report import ActionReport
 from hocket.stage.stage import Stage
 from hocket.transport.processes.message import OutgoingMessage
 
@@ -122,7 +121,6 @@ class Injector:
         action: Action,
         tick: int,
         watchers: Sequence[Watcher],
-        do: Callable[[int], ActionReport] | None = None,
     ) -> Event:
         self._tick = tick
         self._first = self._first or (tick, time.monotonic())
@@ -130,7 +128,7 @@ class Injector:
             _IN_PROCESS[kind]()
         if action.kind == "F" and (kind := self._take_due(action.stage, tick, *_IN_LAYER)):
             _IN_LAYER[kind](stage.module)
-        return original(stage, action, tick, watchers, do)
+        return original(stage, action, tick, watchers)
 
     def _begin_send(
         self,

@@ -12,7 +12,7 @@ from hocket_lab.studies.report import first_stage_lateness, format_spread
 from hocket_lab.studies.selection import is_chosen
 
 
-def short_study_table(record: Record, chosen: str = "short") -> str:
+def short_study_table(record: Record, chosen: str) -> str:
     """Return a table of the complete rows of a study: how late they are, and what they reach.
 
     Args:
