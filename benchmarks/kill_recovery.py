@@ -12,13 +12,10 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple, TextIO
 
-import torch
 from cyclopts import Parameter
 
 from benchmarks.harness.record import Record
 from benchmarks.harness.settings import check_settings
-from hocket import data as datasets
-from hocket import zoo
 from hocket.checkpoint import Checkpoints
 from hocket.checkpoint.directory import newest_first
 from hocket.distributed.folder import identity
@@ -27,7 +24,13 @@ from hocket.distributed.launching.launch import launch
 from hocket.engine.event import Event, Watcher
 from hocket.errors import HocketError
 from hocket.methods import parse_method
-from hocket.options import Named
+from hocket.runs.build import (
+    build_optimizer_factory,
+    load_data,
+    network_builder,
+    require_data,
+)
+from hocket.runs.config import RunConfig
 from hocket.stage import Stage
 from hocket.training.trainer import Trainer
 
@@ -41,7 +44,7 @@ class KillRecoverySettings:
         out: Folder of the record.
         methods: The methods.
         network: Name in the zoo, with options.
-        data: Name of a data set that needs no files.
+        data: Data set that needs no files, with options.
         stages: Number of stages K, balanced.
         victims: Stages that are killed, one in each training.
         epochs: Epochs that each stage learns.
@@ -82,6 +85,18 @@ class KillRecoverySettings:
                 for victim in self.victims
                 if not 0 <= victim < self.stages
             ],
+        )
+        require_data(config := self.config(seed=0))
+        network_builder(config)
+
+    def config(self, seed: int) -> RunConfig:
+        """Return network, data and optimizer of a training, as a run has them."""
+        return RunConfig(
+            network=self.network,
+            data=self.data,
+            batch_size=self.batch,
+            optimizer=f"SGD:lr={self.rate},momentum={self.momentum}",
+            seed=seed,
         )
 
 
@@ -236,17 +251,13 @@ def _train_stage(folder_name: str, training: KilledTraining) -> int:
 def _train(training: KilledTraining, folder: Path, watcher: Watcher) -> dict[str, Any]:
     """Train, from the last checkpoint if there is one; return errors and packet counts."""
     kept, settings = folder / "checkpoints", training.settings
-    loaded = datasets.load(settings.data, batch_size=settings.batch, seed=training.seed)
-    torch.manual_seed(training.seed)
-    parsed = Named.parse(settings.network)
-    build = zoo.NETWORKS[parsed.name]
+    config = settings.config(training.seed)
+    loaded = load_data(config)
     trainer = Trainer(
-        build(**zoo.fitting(build, loaded.shape, loaded.classes) | parsed.options),
+        network_builder(config)(loaded),
         stages=settings.stages,
         method=parse_method(training.method),
-        optimizer=lambda parameters: torch.optim.SGD(
-            parameters, lr=settings.rate, momentum=settings.momentum
-        ),
+        optimizer=build_optimizer_factory(config),
         seed=training.seed,
         watchers=[watcher],
         resumable=True,

@@ -73,6 +73,8 @@ REFUSED = [
     (GpuSettings, {"networks": ("mlp",), "steps": 0}, "steps is 0; unknown network 'mlp'"),
     (KillRecoverySettings, {"every": 0, "stages": 1}, "every is 0; stages is 1"),
     (KillRecoverySettings, {"victims": (3,)}, "a victim is 3"),
+    (KillRecoverySettings, {"network": "mpl"}, "did you mean 'mlp'"),
+    (KillRecoverySettings, {"data": "digts"}, "did you mean 'digits'"),
     (link, {"rows": (), "repetitions": 0, "seconds": 0}, "repetitions is 0; rows is empty"),
     (link, {"mbit_s": (-1,), "seconds": 0}, "mbit_s is -1; seconds is 0"),
     (link, {"rows": ["dpd"]}, "unknown row 'dpd'"),
