@@ -40,15 +40,14 @@ def script_command(
 
     # Run no code that only the folder names.
     config = read_run_folder(run).config
-    options = {"network": network, "method": method, "data": data}
-    given = {name: value for name, value in options.items() if value is not None}
+    given = {"network": network, "method": method, "data": data}
     for name, value in given.items():
-        if value != (chosen := getattr(config, name)):
+        if value not in (None, chosen := getattr(config, name)):
             raise OptionError(
                 f"{name} is {value!r}, and the run has {chosen!r}; drop --{name}, or begin "
                 "another run with it"
             )
-    require_named_code(vars(config), given, str(run / "run.json"))
+    require_named_code(vars(config), [n for n in given if given[n]], str(run / "run.json"))
     # Write the script.
     text = write_script(ResolvedRun.from_config(config, run), run.name)
     if out is None:

@@ -94,16 +94,11 @@ class Forecast(Candidate):
     pipeline_s: float
 
     @property
-    def label(self) -> str:
-        """The method, with its extra delay."""
-        if not self.extra_delay:
-            return self.method
-        return f"{self.method} with extra delay {','.join(map(str, self.extra_delay))}"
-
-    @property
     def title(self) -> str:
         """The method, with its extra delay, and its number of stages."""
-        return f"{self.label} on {len(self.times)} stages"
+        ticks = ",".join(map(str, self.extra_delay))
+        delay = f" with extra delay {ticks}" if ticks else ""
+        return f"{self.method}{delay} on {len(self.times)} stages"
 
     @property
     def imbalance(self) -> float:

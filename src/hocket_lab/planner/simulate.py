@@ -82,6 +82,9 @@ def simulate(
             factor drawn from it, with a fixed seed.
     """
     stages = len(times)
+    durations_s: list[dict[Kind, float]] = [
+        {"F": t.forward_s, "B": t.backward_s, "U": t.update_s, "T": t.learn_s} for t in times
+    ]
     rng = random.Random(0)
     arrivals_s: dict[Action, float] = {}  # of the packet of each action
     free_s = [0.0] * stages
@@ -90,7 +93,7 @@ def simulate(
     program = enumerate(unroll(method, stages, batches))
     for tick, action in ((tick, action) for tick, actions in program for action in actions):
         kind, stage, batch = action.kind, action.stage, action.batch
-        duration_s = _duration_s(action, times)
+        duration_s = durations_s[stage][kind]
         if jitter is not None:
             duration_s *= rng.choice(jitter[stage][kind])
 
@@ -216,13 +219,3 @@ def _overlap_fractions(timeline: Timeline) -> list[float]:
         running[stage] += change
     others = max(1, len(stages) - 1)
     return [overlap_s[k] / busy_s[k] / others if busy_s[k] else 0.0 for k in stages]
-
-
-def _duration_s(action: Action, times: Sequence[StageTimes]) -> float:
-    stage = times[action.stage]
-    return {
-        "F": stage.forward_s,
-        "B": stage.backward_s,
-        "U": stage.update_s,
-        "T": stage.learn_s,
-    }[action.kind]

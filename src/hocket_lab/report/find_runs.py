@@ -144,7 +144,10 @@ def _read_study_run(
         state=run["state"],
         message=run["message"],
         curve=[Point(**point) for point in run["curve"]],
-        metrics=_mean_gradient_error(run["gradient_error"]),
+        metrics=BatchMetrics(  # the means over all batches
+            cosine={each["stage"]: [(0.0, each["cosine"])] for each in run["gradient_error"]},
+            ratio={each["stage"]: [(0.0, each["ratio"])] for each in run["gradient_error"]},
+        ),
         processes=1,
         environment=run["source"],
     )
@@ -165,11 +168,3 @@ def _data_dir(folder: Path, row: dict[str, Any]) -> str | None:
     # Rows of several places name theirs, and must not be taken for runs of one.
     named = re.search(r"data dir (\S+)", row["row"])
     return None if named is None else named[1]
-
-
-def _mean_gradient_error(errors: Sequence[dict[str, Any]]) -> BatchMetrics:
-    """Return the mean error of the gradients of each stage, over all batches."""
-    return BatchMetrics(
-        cosine={each["stage"]: [(0.0, each["cosine"])] for each in errors},
-        ratio={each["stage"]: [(0.0, each["ratio"])] for each in errors},
-    )

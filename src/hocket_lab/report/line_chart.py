@@ -95,14 +95,7 @@ def line_chart(
         note: Content of the caption after the title.
     """
     # Leave out values that are not finite, and lines without any.
-    shown = [
-        replace(
-            curve,
-            runs=[line for line in map(_finite, curve.runs) if line],
-            mean=None if curve.mean is None else _finite(curve.mean),
-        )
-        for curve in curves
-    ]
+    shown = [replace(c, runs=[line for line in map(_finite, c.runs) if line]) for c in curves]
     shown = [curve for curve in shown if curve.runs]
     lines = [line for curve in shown for line in (*curve.runs, curve.mean or {})]
     points = [point for line in lines for point in line.values()]

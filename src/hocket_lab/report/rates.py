@@ -1,5 +1,6 @@
 """Learning rates of a study: its metric at each of them, from all runs of its record."""
 
+import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -101,5 +102,6 @@ def _seeds(row: dict[str, Any], metric: str, factor: float) -> list[Line]:
 
 def _means(row: dict[str, Any], factor: float) -> Line:
     """Return the means that choose the best rate; none where a run diverged or is missing."""
-    means = {t["learning_rate"]: t["mean"] for t in row["sweep"] if t["mean"] is not None}
-    return {float(r): (float(r), float(mean) * factor) for r, mean in sorted(means.items())}
+    tried = ((float(t["learning_rate"]), t["mean"]) for t in row["sweep"])
+    means = {rate: float(mean) * factor for rate, mean in tried if mean is not None}
+    return {rate: (rate, mean) for rate, mean in sorted(means.items()) if math.isfinite(mean)}

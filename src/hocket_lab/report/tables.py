@@ -50,10 +50,17 @@ def sortable_table(columns: Sequence[str], rows: Sequence[Row]) -> Markup:
 
 
 def number(value: float | None, digits: int = 4) -> Cell:
-    """Return the cell of a number with some significant digits; a dash if it is not known."""
+    """Return the cell of a number with some significant digits; a dash if it is not known.
+
+    Whole numbers stay as they are.
+
+    >>> [number(value).content for value in (12345.678, 0.00012345, 3.0)]
+    ['12,346', '0.0001234', '3']
+    """
     if value is None or not math.isfinite(value):
         return Cell(UNKNOWN)
-    return Cell(_shorten(value, digits), value)
+    is_long = abs(value) >= 10 ** (digits - 1)
+    return Cell(f"{value:,.0f}" if is_long else f"{value:.{digits}g}", value)
 
 
 def spread(values: Sequence[float | None], factor: float = 1.0) -> Cell:
@@ -105,15 +112,6 @@ def _magnitude(value: float) -> int:
     (-2, 2)
     """
     return math.floor(math.log10(abs(value))) if value else 0
-
-
-def _shorten(value: float, digits: int) -> str:
-    """Return a number with some significant digits, and whole numbers as they are.
-
-    >>> _shorten(12345.678, 4), _shorten(0.00012345, 4), _shorten(3.0, 4)
-    ('12,346', '0.0001234', '3')
-    """
-    return f"{value:,.0f}" if abs(value) >= 10 ** (digits - 1) else f"{value:.{digits}g}"
 
 
 def _cell(cell: Cell | str, *, first: bool) -> Markup:

@@ -243,16 +243,10 @@ def _run_problems(row: Row, rate: float | None, first: dict[str, Row]) -> list[s
     if run is None:
         problems.attempt(parse_method, row.options.get("method", RunConfig.method))
         return problems
-    problems += _config_problems(run.config)
+    # What it names does not exist, or not here.
+    problems.attempt(ResolvedRun.from_config, run.config)
+    if (place := run.config.data_dir) is not None and not place.exists():
+        problems.append(f"data_dir is {str(place)!r}, which does not exist")
     if (other := first.setdefault(run.name, row)) is not row:
         problems.append(f"it has the same runs as row {other.label!r}; list it once")
-    return problems
-
-
-def _config_problems(config: RunConfig) -> list[str]:
-    """Return the problems of a configuration: what it names does not exist, or not here."""
-    problems = Problems()
-    problems.attempt(ResolvedRun.from_config, config)
-    if config.data_dir is not None and not config.data_dir.exists():
-        problems.append(f"data_dir is {str(config.data_dir)!r}, which does not exist")
     return problems

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -155,7 +155,8 @@ def _point_within(before: Point, end: Point, row: Mapping[str, Any]) -> Point:
         row: The row of the evaluation.
     """
     share = (row["updates"] - before.updates) / max(1, end.updates - before.updates)
-    return Point(
+    return replace(
+        before,
         batches=before.batches + round(share * (end.batches - before.batches)),
         updates=row["updates"],
         samples=before.samples + round(share * (end.samples - before.samples)),
@@ -163,7 +164,6 @@ def _point_within(before: Point, end: Point, row: Mapping[str, Any]) -> Point:
         train_loss=None,
         test_loss=row["loss"],
         test_error=row["error"],
-        skipped=before.skipped,
     )
 
 
@@ -179,16 +179,14 @@ def _point_under_way(before: Point, row: Mapping[str, Any], config: RunConfig) -
     """
     batches = (row["updates"] - before.updates) * _accumulate(config.method)
     pace = before.seconds / before.updates if before.updates else math.nan
-    return Point(
+    end = replace(
+        before,
         batches=before.batches + batches,
         updates=row["updates"],
         samples=before.samples + batches * config.batch_size,
         seconds=pace * row["updates"],
-        train_loss=None,
-        test_loss=row["loss"],
-        test_error=row["error"],
-        skipped=before.skipped,
     )
+    return _point_within(before, end, row)
 
 
 def first_reaching(curve: Sequence[Point], target: Target) -> Point | None:

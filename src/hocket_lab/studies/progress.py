@@ -59,7 +59,6 @@ class SweepProgress:
         self._tasks: dict[str, TaskID] = {}
         self._whole = self._bars.add_task("all runs", total=float(total), note="")
         self._done = 0  # runs that have ended
-        self._shares: dict[str, float] = {}  # of each running run that is done
         self._lengths: dict[Hashable, int] = {}  # batches of an epoch
         self._next_s = 0.0
 
@@ -87,7 +86,6 @@ class SweepProgress:
             outcome: Its outcome; None if it was stopped.
             run: The run.
         """
-        self._shares.pop(run.name, None)
         task = self._tasks.pop(run.name, None)
         if task is not None:
             self._bars.remove_task(task)
@@ -110,15 +108,15 @@ class SweepProgress:
         for each in running:
             share, loss = self._share(each)
             name = each.run.name
-            self._shares[name] = share
             if name not in self._tasks:
                 self._tasks[name] = self._bars.add_task(each.run.title, total=1.0, note="")
             note = "" if loss is None else f"loss {loss:.3f}"
             self._bars.update(self._tasks[name], completed=share, note=note)
+        shares = sum(task.completed for task in self._bars.tasks if task.id != self._whole)
         self._bars.update(
             self._whole,
             total=float(self._total),
-            completed=self._done + sum(self._shares.values()),
+            completed=self._done + shares,
             note=f"{self._done} of {self._total}",
         )
         self._bars.refresh()

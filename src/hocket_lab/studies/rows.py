@@ -20,21 +20,10 @@ DEFAULTS: Mapping[str, Any] = {"threads": 1, "checkpoint_every": 500}
 """Options that the runs of a study have unless the study gives them."""
 RATES = "learning_rates"
 """Key of a table of the grid that is no option: the learning rates of its rows."""
-WITHOUT_EFFECT_ON_RESULTS = frozenset(
-    [
-        "checkpoint_every",
-        "checkpoint_keep",
-        "checksum",
-        "log_to",
-        "on_checkpoint_error",
-        "run_dir",
-        "slow_timeout_s",
-        "tensorboard",
-        "timeout_s",
-        "weights_format",
-        "workers",
-    ]
-)
+WITHOUT_EFFECT_ON_RESULTS = frozenset([
+    "checkpoint_every", "checkpoint_keep", "checksum", "log_to", "on_checkpoint_error",
+    "run_dir", "slow_timeout_s", "tensorboard", "timeout_s", "weights_format", "workers",
+])  # fmt: skip
 """Options in which a run may differ and still be the same run."""
 
 

@@ -131,7 +131,7 @@ class _Runs:
             Interrupt(stop_signals()) as interrupt,
             Pool(self._runs, shares=at_once > 1) as pool,
         ):
-            bar.begin(self._ended())
+            bar.begin(sum(each.last is not None for each in self._needed()))
             waiting = self._missing()
             while (waiting or pool.running) and not interrupt.asked:
                 while waiting and len(pool.running) < at_once:
@@ -170,9 +170,6 @@ class _Runs:
             if each.run.name not in self._tried
             and (each.result is None or each.result.state == "failed")
         ]
-
-    def _ended(self) -> int:
-        return sum(each.last is not None for each in self._needed())
 
     def _total(self) -> int:
         """Return the number of runs of the study; a best rate that is not known will be."""

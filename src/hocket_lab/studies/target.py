@@ -19,8 +19,8 @@ class Target:
         metric: Name of the metric.
         limit: The largest value that counts.
 
-    >>> str(Target.parse("test_loss<=1.90"))
-    'test_loss <= 1.9'
+    >>> Target.parse("test_loss<=1.90")
+    Target(metric='test_loss', limit=1.9)
     """
 
     metric: str
@@ -57,9 +57,6 @@ class Target:
     def is_reached(self, value: float | None) -> bool:
         """Return True if a value of the metric is good enough; None is not."""
         return value is not None and value <= self.limit
-
-    def __str__(self) -> str:
-        return f"{self.metric} <= {self.limit:g}"
 
 
 def check_metric(key: str, name: str) -> None:

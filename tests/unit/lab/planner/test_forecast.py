@@ -196,7 +196,7 @@ def test_stages_that_wait_for_packets_get_the_delay_that_hides_them():
     hidden = build_forecast("fdg", link=late, extra_delay=(1,))
     assert hidden.tick_s == pytest.approx(6.2)
     assert (hidden.staleness, hidden.hiding_delay) == ((3.0, 0.0), ())
-    assert hidden.label == "fdg with extra delay 1"
+    assert hidden.title == "fdg with extra delay 1 on 2 stages"
     assert choose_best([waiting, hidden])[0] is hidden
 
 
