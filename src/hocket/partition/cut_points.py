@@ -254,6 +254,8 @@ class _GraphBuilder:
     def _build_cut_point(self, calls: Candidate) -> CutPoint:
         sent = self.recordings[TRAINING].values_across(calls[TRAINING])
         batch = self._find_batch_dimension(calls)
+
+        # The values to send in each mode, if it sends the same for a single input.
         keys = {}
         for mode, call in calls.items():
             values = self.recordings[mode].values_across(call)
@@ -268,6 +270,8 @@ class _GraphBuilder:
             if is_known:
                 value_keys = (_find_key(value, call) for value in values)
                 keys[mode] = tuple(key for key in value_keys if key is not None)
+
+        # Weights that are used on both sides in any mode go along.
         crossing = (self.recordings[m].weights_across(c) for m, c in calls.items())
         weights = tuple(dict.fromkeys(chain(*crossing)))
         return CutPoint(

@@ -151,6 +151,7 @@ def fastest_cut(
     Raises:
         CutError: No cut fits into the memory; with what the one that comes closest needs.
     """
+    # Sums over the first layers, and the cost of a packet at each cut.
     count = len(costs)
     total_s = [0.0, *accumulate(cost.total_s for cost in costs)]
     held = [0, *accumulate(3 * cost.weight_bytes + cost.kept_bytes for cost in costs)]
@@ -174,6 +175,7 @@ def fastest_cut(
         joined_s = max(compute_s, before_s, after_s)
         return used * (used > 1), joined_s if overlapping else compute_s + before_s + after_s
 
+    # The best split, unless even that is too large.
     (excess, _), first_layers = smallest_split(cost, len(devices), count)
     if excess:
         bounds = enumerate(pairwise((0, *first_layers, count)))

@@ -63,6 +63,8 @@ def _make_builder(depth: int, summary: str) -> Callable[..., nn.Sequential]:
         problems += wrong_choice("init", init, get_args(Init))
         if problems:
             raise OptionError(format_problems("cannot build this CIFAR ResNet", problems))
+
+        # Three groups of blocks between stem and head.
         stem = conv_norm_relu(in_channels, 16, 3)
         layers = stack_groups(stem, 16, (16, 32, 64), (depth - 2) // 6, _narrow_block)
         layers["head"] = head = average_head(64, num_classes)

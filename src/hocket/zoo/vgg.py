@@ -44,6 +44,8 @@ def _make_builder(
         """
         if not 0 <= dropout < 1:
             raise OptionError(f"{name}: dropout is {dropout}; give a fraction in [0, 1)")
+
+        # Groups of convolutions, of which the last one halves the sides.
         layers: OrderedDict[str, nn.Module] = OrderedDict()
         inputs = in_channels
         for group, (width, count) in enumerate(zip(WIDTHS, convolutions, strict=True), start=1):
@@ -51,6 +53,8 @@ def _make_builder(
                 layer = _build_layer(inputs, width, pool=number == count)
                 layers[f"conv{group}_{number}"] = layer
                 inputs = width
+
+        # The classifier.
         layers["head"] = Layer(
             OrderedDict(
                 pool=nn.AdaptiveAvgPool2d(7),

@@ -176,7 +176,7 @@ class Recording:
         early = any(
             self._first_queries.get(name, math.inf) < call.start for name in call.callers
         )
-        return early or self._last_of_queried < call.start
+        return early or self._first_lost < call.start
 
     @cached_property
     def _first_queries(self) -> dict[str, int]:
@@ -184,8 +184,8 @@ class Recording:
         return {query.frame: query.event for query in reversed(self.queries)}
 
     @cached_property
-    def _last_of_queried(self) -> float:
-        """The event after which one of the values that are queried is not used any more."""
+    def _first_lost(self) -> float:
+        """The event after which the first of the values that are queried is used no more."""
         queried = (value for query in self.queries for value in query.operands)
         return min((max(value.created, value.last_use) for value in queried), default=math.inf)
 
