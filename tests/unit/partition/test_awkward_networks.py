@@ -39,14 +39,12 @@ def twice():
     ("kind", "named"), [("number", " in the attribute 'steps',"), ("list", ",")]
 )
 def test_a_count_that_each_stage_would_repeat_is_refused(kind, named):
-    torch.manual_seed(0)
     with pytest.raises(CutError, match=f"from batch to batch.*{named} and each stage repeats"):
         cut(Annealed(kind), stages=Plan("last"), sample=X)
 
 
 @pytest.mark.parametrize("kind", ["buffer", ""])
 def test_a_count_in_a_buffer_or_that_nothing_depends_on_is_no_obstacle(kind):
-    torch.manual_seed(0)
     network = Annealed(kind)
     stages = cut(network, stages=Plan("last"), sample=X)
     expected = copy.deepcopy(network)

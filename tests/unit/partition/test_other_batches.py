@@ -92,7 +92,6 @@ class Counted(Layers):
 
 @pytest.mark.parametrize("training", [True, False])
 def test_a_buffer_that_the_forward_assigns_keeps_its_numbers(training):
-    torch.manual_seed(0)
     network, batch = Counted().train(training), torch.randn(6, 4)
     stages = cut(network, stages=2, sample=batch)
     network.train()

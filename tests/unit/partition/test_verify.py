@@ -89,7 +89,6 @@ class StridedGradient(nn.Module):
 
 
 def test_stages_that_differ_only_in_the_order_of_a_sum_are_warned_of():
-    torch.manual_seed(0)
     network = StridedGradient()
     sample = torch.randn(4, 16, 24)
     expected = r"cut into 2 .* the same but for rounding, .*: the gradient of 'scale' diff"
