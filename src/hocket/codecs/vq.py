@@ -116,12 +116,15 @@ class _VQEncoder:
 
     def encode(self, tensor: Tensor) -> Tree:
         """Return the indices, the tensor's form, and the codebooks if they have changed."""
+        # Vectors of the tensor, by group.
         require_finite(tensor.to(torch.float32).abs().amax())
         channels = _channel_count(tensor)
         groups = self._codec.group_count(channels)
         last = tensor.permute(0, 2, 3, 1) if tensor.dim() == 4 else tensor
         rows = last.reshape(-1, groups, channels // groups)
         vectors = rows.transpose(0, 1).to(torch.float32).contiguous()
+
+        # The nearest code of each, and what else the decoder needs.
         if self._books is None:
             self._books = self._initialise(vectors)
         books = self._books
@@ -137,6 +140,8 @@ class _VQEncoder:
         if self._self_contained or self._sent != self._version:
             encoded["books"] = books
             self._sent = self._version
+
+        # Learn from the batch, once it is encoded.
         self._batches += 1
         if self._codec.decay < 1 and self._batches % self._codec.every == 0:
             self._learn(vectors, indices)

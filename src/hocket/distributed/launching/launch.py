@@ -179,6 +179,7 @@ def _check_options(processes: int, threads: int, grace_s: float, timeout_s: floa
         raise OptionError(
             f"this system ({sys.platform}) forks no processes; use `torchrun`, or one process"
         )
+    # Numbers.
     problems = []
     if processes < 1:
         problems.append(f"processes is {processes}; use at least 1")
@@ -191,7 +192,7 @@ def _check_options(processes: int, threads: int, grace_s: float, timeout_s: floa
     if not 0 < timeout_s < math.inf:
         problems.append(f"timeout_s is {timeout_s}; use a number of seconds")
 
-    # What the system allows.
+    # What the system allows, and the thread.
     import resource  # not on Windows
 
     needed_files = FILES + FILES_PER_PROCESS * processes
@@ -208,6 +209,8 @@ def _check_options(processes: int, threads: int, grace_s: float, timeout_s: floa
         )
     if problems:
         raise OptionError(format_problems("cannot start processes", problems))
+
+    # What works, but is slow.
     cores = usable_cores()
     if threads > 1 and threads * processes > cores:
         warn(
