@@ -20,8 +20,7 @@ def report_command(*folders: Path, out: Path = Path("report.html")) -> int:
     from hocket_lab.report.find_runs import find_runs
     from hocket_lab.report.page import write_report
 
-    found = find_runs(folders)
-    found = write_report(found, out)
+    found = write_report(find_runs(folders), out)
     for reason in found.left_out:
         print_warning(f"left out: {reason}")
     runs = f"{len(found.runs)} run{'s' if len(found.runs) > 1 else ''}"

@@ -255,11 +255,7 @@ def _entering(schedule: Program) -> Iterator[Action]:
 def _optimizer_bytes(stage: Stage) -> int:
     """Return the bytes of the states of a stage's optimizers."""
     optimizers = (stage.updater.optimizer, stage.signal_updater.optimizer)
-    return sum(
-        _size_bytes(list(optimizer.state.values()))
-        for optimizer in optimizers
-        if optimizer is not None
-    )
+    return _size_bytes([list(each.state.values()) for each in optimizers if each is not None])
 
 
 def _parameters_and_buffers(module: nn.Module) -> list[Tensor]:

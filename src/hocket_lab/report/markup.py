@@ -25,10 +25,13 @@ def element(tag: str, *children: Child, **attributes: str | float | bool | None)
         tag: Name of the element.
         children: Its content.
         attributes: Its attributes: ``class_`` is class and ``data_x`` is data-x. True is an
-            attribute without a value; those that are None or False are left out.
+            attribute without a value; those that are None or False are left out. Numbers have
+            two decimals at most.
 
     >>> element("td", "a<b", element("br"), class_="number")
     '<td class="number">a&lt;b<br></td>'
+    >>> element("br", x=0.5, y=3.0, width="0.123")
+    '<br x="0.5" y="3" width="0.123">'
     """
     words = [tag]
     for key, value in attributes.items():
@@ -36,20 +39,11 @@ def element(tag: str, *children: Child, **attributes: str | float | bool | None)
         if value is True:
             words.append(name)
         elif value is not None and value is not False:
-            words.append(f'{name}="{html.escape(format_coordinate(value))}"')
+            is_real = isinstance(value, float)
+            text = f"{value:.2f}".rstrip("0").rstrip(".") if is_real else str(value)
+            words.append(f'{name}="{html.escape(text)}"')
     start = f"<{' '.join(words)}>"
     return Markup(start if tag in VOID else f"{start}{''.join(_flatten(children))}</{tag}>")
-
-
-def format_coordinate(value: str | float) -> str:
-    """Return a number with two decimals at most; a text as it is.
-
-    >>> format_coordinate(0.5), format_coordinate(3.0), format_coordinate("0.123")
-    ('0.5', '3', '0.123')
-    """
-    if isinstance(value, float):
-        return f"{value:.2f}".rstrip("0").rstrip(".")
-    return str(value)
 
 
 def _flatten(children: Iterable[Child]) -> Iterator[str]:

@@ -25,7 +25,17 @@ def plan_comparison(groups: Sequence[Group]) -> list[Markup]:
         if file.suffix != ".json":
             continue
         try:
-            rows += _compare(group, run, _read_forecast(file, run))
+            rows += [
+                [
+                    group_cell(group),
+                    Cell(run.name, run.name),
+                    quantity,
+                    number(planned),
+                    number(measured),
+                    number(measured / planned if measured is not None and planned else None, 3),
+                ]
+                for quantity, planned, measured in _compare(run, _read_forecast(file, run))
+            ]
         except (HocketError, OSError, *DAMAGED) as error:
             notes.append(f"{run.name}: {error}")
     parts = [element("p", note, class_="note") for note in notes]
@@ -66,18 +76,14 @@ def _same_delay(forecast: Mapping[str, Any], run: ReportedRun) -> bool:
     return planned == ([given] * edges if isinstance(given, int) else given)
 
 
-def _compare(group: Group, run: ReportedRun, forecast: Mapping[str, Any]) -> Iterator[Row]:
-    """Yield the rows of a run: time of a batch, work of stages, staleness.
-
-    Args:
-        group: Group of the run.
-        run: The run.
-        forecast: Its forecast.
-    """
+def _compare(
+    run: ReportedRun, forecast: Mapping[str, Any]
+) -> Iterator[tuple[str, float, float | None]]:
+    """Yield time of a batch, work of stages and staleness, forecast and measured if known."""
     last = run.last
     tick_ms = forecast["tick_s"] * 1e3
     measured_ms = last.seconds / last.batches * 1e3 if last and last.batches else None
-    yield _row(group, run, "time of a batch, ms", tick_ms, measured_ms)
+    yield "time of a batch, ms", tick_ms, measured_ms
     for k, (times, staleness) in enumerate(
         zip(forecast["times"], forecast["staleness"], strict=True)
     ):
@@ -85,29 +91,6 @@ def _compare(group: Group, run: ReportedRun, forecast: Mapping[str, Any]) -> Ite
         work_ms = StageTimes(**times).total_s * 1e3
         busy = stage.busy if stage else None
         busy_ms = busy * measured_ms if busy is not None and measured_ms else None
-        yield _row(group, run, f"stage {k}: computation of a batch, ms", work_ms, busy_ms)
+        yield f"stage {k}: computation of a batch, ms", work_ms, busy_ms
         found = stage.staleness if stage else None
-        yield _row(group, run, f"stage {k}: staleness, updates", staleness, found)
-
-
-def _row(
-    group: Group, run: ReportedRun, quantity: str, planned: float, measured: float | None
-) -> Row:
-    """Return the row of a quantity.
-
-    Args:
-        group: Group of the run.
-        run: The run.
-        quantity: Name of the quantity, with its unit.
-        planned: Its forecast.
-        measured: What the run has measured; None if that is not known.
-    """
-    share = measured / planned if measured is not None and planned else None
-    return [
-        group_cell(group),
-        Cell(run.name, run.name),
-        quantity,
-        number(planned),
-        number(measured),
-        number(share, 3),
-    ]
+        yield f"stage {k}: staleness, updates", staleness, found

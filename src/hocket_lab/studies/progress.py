@@ -75,17 +75,15 @@ class SweepProgress:
         if self._shown and done:
             self._print(f"{done} of {self._total} runs have ended before")
 
-    def set_total(self, total: int) -> None:
-        """Correct the number of runs: a row without a best learning rate needs fewer."""
-        self._total = total
-
-    def end(self, outcome: RunOutcome | None, run: Run) -> None:
+    def end(self, outcome: RunOutcome | None, run: Run, total: int) -> None:
         """Show a run that has ended.
 
         Args:
             outcome: Its outcome; None if it was stopped.
             run: The run.
+            total: Number of runs; a row without a best learning rate needs fewer.
         """
+        self._total = total
         task = self._tasks.pop(run.name, None)
         if task is not None:
             self._bars.remove_task(task)

@@ -153,8 +153,7 @@ class _Runs:
         for run, result in pool.ended():
             outcome = read_outcome(self._runs, run, self._study.metric)
             self._outcomes[_place(run)] = outcome
-            bar.set_total(self._total())
-            bar.end(outcome if result is not None else None, run)
+            bar.end(outcome if result is not None else None, run, self._total())
             some = True
         return some
 

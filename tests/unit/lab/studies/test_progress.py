@@ -26,10 +26,11 @@ def test_a_log_gets_a_line_for_each_run_unless_silence_was_asked_for(capsys):
     for shown in (False, True):
         with SweepProgress(4, "test_loss", shown=shown) as bar:
             bar.begin(1)
-            bar.end(ended(1), run(1))
+            bar.end(ended(1), run(1), 4)
             diverged = RunResult("diverged", "nan\nhelp")
-            bar.end(RunOutcome(run(2), diverged, (), (), RunSource(), float("inf")), run(2))
-            bar.end(None, run(3))
+            lost = RunOutcome(run(2), diverged, (), (), RunSource(), float("inf"))
+            bar.end(lost, run(2), 4)
+            bar.end(None, run(3), 4)
             bar.update([])
         captured = capsys.readouterr()
         assert captured.out == "", "standard output is for results"
@@ -65,7 +66,7 @@ def test_a_terminal_shows_how_far_the_others_are(
         bar.update([running])
         bar.update([running])
         shown = capsys.readouterr().err
-        bar.end(ended(7), running.run)
+        bar.end(ended(7), running.run, 2)
     assert "fdg, seed 7" in shown
     assert "loss 1.250" in shown
     assert share in shown
