@@ -9,7 +9,6 @@ from typing import Any
 from unittest.mock import patch
 
 import torch
-from torch.nn.functional import cross_entropy
 
 from contract.processes import in_processes
 from contract.small import conv, coupled, data, everything, mlp, sgd, skips, wide
@@ -32,18 +31,6 @@ MORE_NETS = NETS | {
     "everything": everything,
     "coupled": coupled,
 }
-
-
-@dataclass(frozen=True)
-class LeavingOut:
-    """Cross-entropy that leaves out a class, as PyTorch's with that `ignore_index`."""
-
-    ignore_index: int
-
-    def __call__(self, output: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        kept = targets != self.ignore_index
-        total = cross_entropy(output, targets, ignore_index=self.ignore_index, reduction="sum")
-        return total / kept.sum().clamp(min=1)
 
 
 @dataclass(frozen=True)

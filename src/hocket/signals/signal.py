@@ -123,6 +123,13 @@ class BackwardRoots:
         """Build the only root of a stage that learns from a loss alone, a scalar."""
         return BackwardRoots((loss,), (None,), loss.detach())
 
+    def without_nan(self) -> "BackwardRoots":
+        """Return the same roots with 0 for a loss that is NaN, as a mean over no targets is."""
+        pairs = zip(self.roots, self.gradients, strict=True)
+        roots = [r.masked_fill(r.isnan(), 0) if g is None else r for r, g in pairs]
+        loss = None if self.loss is None else self.loss.masked_fill(self.loss.isnan(), 0)
+        return replace(self, roots=tuple(roots), loss=loss)
+
     def by_crossings(self) -> Iterator[tuple["BackwardRoots", bool]]:
         """Yield the roots to differentiate together, the farthest first.
 

@@ -74,6 +74,20 @@ def test_events_have_the_loss_of_the_whole_batch():
             assert halves.step(*batch) == pytest.approx(whole.step(*batch), rel=1e-9)
 
 
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_a_replica_may_have_no_targets_of_a_batch(smoothing):
+    """PyTorch's loss is NaN for its part, and a number for the batch."""
+    loss, ends = nn.CrossEntropyLoss(label_smoothing=smoothing), []
+    for replicas in (1, 2):
+        with build(replicas, loss=loss) as trainer:
+            losses = [
+                trainer.step(x, torch.where(torch.arange(4) < 2, -100, y)) for x, y in BATCHES
+            ]
+            trainer.finish()
+            ends.append([*trainer.state_dict().values(), torch.tensor(losses[2:])])
+    assert far(*ends) == []
+
+
 def test_other_cuts_continue_with_all_replicas(tmp_path: Path):
     network = nn.Sequential(*(layer for part in mlp(2, dropout=0.0) for layer in part))
     told = {"optimizer": OPTIMIZER, "replicas": 2}

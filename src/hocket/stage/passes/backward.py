@@ -65,6 +65,8 @@ def backward(core: StageCore, batch: int) -> Steps[ActionReport]:
     seen = map_tensors(Tensor.detach, output) if signal.learns_from_gradient else None
     x = network_input(core, activation)
     roots = backward_roots(core, batch, output, activation.targets, received, x)
+    if activation.share == 0:  # of several replicas this one has no targets
+        roots = roots.without_nan()
     leaves = tensors(forwarded.leaves)
     require_graph(roots, core.parts.index, chain(core.updater.parameters, leaves))
     targets: Number = None
