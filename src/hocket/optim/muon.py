@@ -50,8 +50,7 @@ class MuonAdamW(Optimizer):
     def step(self, closure: Callable[[], Tensor] | None = None) -> Tensor | None:  # type: ignore[override]
         """Let both make their step, with the groups and the state that are here.
 
-        Args:
-            closure: Computes the gradients first, and returns their loss, which is returned.
+        A closure computes the gradients first; its loss is returned.
         """
         loss = None if closure is None else closure()
         for part in self._parts:

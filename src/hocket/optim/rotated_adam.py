@@ -67,8 +67,7 @@ class RotatedAdam(Optimizer):
     def step(self, closure: Callable[[], Tensor] | None = None) -> Tensor | None:  # type: ignore[override]
         """Do one step with the gradients of the weights that have one.
 
-        Args:
-            closure: Computes the gradients first, and returns their loss, which is returned.
+        A closure computes them first; its loss is returned.
         """
         loss = None if closure is None else torch.enable_grad()(closure)()
         for group in self.param_groups:
