@@ -81,8 +81,8 @@ def cut(
     Raises:
         CutError: The network cannot be cut like this; with all reasons.
         DataError: There is no tensor in the sample, or one that is not dense.
-        OptionError: An option is not valid, or a link or a limit is given where nothing is
-            measured.
+        OptionError: The network is no module, an option is not valid, or a link or a limit is
+            given where nothing is measured.
 
     >>> import torch
     >>> network = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 2))
@@ -90,6 +90,8 @@ def cut(
     [1, 2]
     """
     # Check the options.
+    if not isinstance(network, nn.Module):
+        raise OptionError(f"the network is {network!r}; give a module")
     check_choice("by", by, get_args(By))
     device = Device(1.0, memory_limit_mib, link)
     if isinstance(stages, bool) or not isinstance(stages, int | Plan):
@@ -334,7 +336,7 @@ def _find_positions(graph: CutGraph, plan: Plan) -> list[int]:
         CutError: The plan is for another network, or a cut is impossible or out of order.
     """
     names = [point.name for point in graph.cut_points]
-    modules = dict(graph.network.named_modules())
+    modules = dict(graph.network.named_modules(remove_duplicate=False))
     foreign = [
         f"it cuts before layer {name!r}, and there is no such module"
         for name in plan.cuts
@@ -343,16 +345,19 @@ def _find_positions(graph: CutGraph, plan: Plan) -> list[int]:
     if foreign:
         raise CutError(format_problems("the plan is for another network", foreign))
 
-    # Names of the plan before which this network cannot be cut, and names out of order.
+    # Names of the plan before which this network cannot be cut, and names out of order. A
+    # module may have several, of which cut points have the first.
+    first_names = {module: name for name, module in graph.network.named_modules()}
+    cuts = [first_names[modules[name]] for name in plan.cuts]
     problems = [
         f"not before {name!r}: {reason}"
-        for name in plan.cuts
+        for name in cuts
         if name not in names
         for reason in graph.refused.get(
             name, (graph.skipped.get(name, "it is not called in the forward"),)
         )
     ]
-    positions = [names.index(name) for name in plan.cuts if name in names]
+    positions = [names.index(name) for name in cuts if name in names]
     problems += [
         f"{names[a]!r} comes before {names[b]!r} in the plan, but not in the forward"
         for a, b in pairwise(positions)

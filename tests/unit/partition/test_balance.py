@@ -163,6 +163,7 @@ def test_a_sequence_is_cut_inside_its_blocks_by_measured_times():
             {"by": "time", "memory_limit_mib": "64", "link": "10Gbit"},
             r"memory_limit_mib is '64'; (.|\n)*link is '10Gbit'; use a Link",
         ),
+        ({"network": [nn.ReLU()]}, r"the network is \[ReLU\(\)\]; give a module"),
         ({"stages": 2.0}, "stages is 2.0"),
         ({"stages": "2", "by": "time"}, "stages is '2'"),
         ({"stages": None}, "stages is None"),
@@ -172,7 +173,7 @@ def test_a_sequence_is_cut_inside_its_blocks_by_measured_times():
 def test_options_that_contradict_or_are_out_of_range_are_refused(options, text):
     network, sample = skips()
     with pytest.raises(OptionError, match=text):
-        cut(network, sample=sample, **{"stages": 2, **options})
+        cut(**{"network": network, "stages": 2, "sample": sample, **options})
 
 
 def test_links_are_parsed():

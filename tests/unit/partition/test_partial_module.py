@@ -88,6 +88,13 @@ def test_cuts_inside_a_block_carry_the_skip():
     assert "blocks.1.fc2.weight" in stages[1].state_dict()
 
 
+def test_a_plan_may_give_a_module_any_of_its_names():
+    network, sample = skips()
+    network.last = network.head
+    plan, _ = divide(network, Plan(("last",)), sample)
+    assert plan == Plan(("head",))
+
+
 def test_a_module_may_be_named_network():
     network = nn.Module()
     network.network = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 2))
