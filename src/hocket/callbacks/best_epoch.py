@@ -45,8 +45,8 @@ class BestEpoch(Callback):
         """Begin to compare epochs, or continue.
 
         Raises:
-            OptionError: Epochs do not end for all stages together, or another metric was
-                watched before.
+            OptionError: Epochs do not end for all stages together, or another metric or mode
+                was watched before.
         """
         # Refuse stages whose epochs cannot be compared.
         name = type(self).__name__
@@ -56,14 +56,16 @@ class BestEpoch(Callback):
                 "their own, where they are evaluated at the end only; leave it out, or "
                 "train in one process"
             )
-        # Begin, or continue with the same metric.
+        # Begin, or continue with the same metric and mode.
         if state is None:
             self.best_epoch = self._value = None
             return
-        if state["metric"] != self._metric:
+        mode = state.get("mode", self._mode)  # older checkpoints have none
+        if (state["metric"], mode) != (self._metric, self._mode):
             raise OptionError(
-                f"{name} is to watch {self._metric}, and watched {state['metric']} "
-                "before this training was resumed; watch that"
+                f"{name} is to watch {self._metric} (mode {self._mode!r}), and watched "
+                f"{state['metric']} (mode {mode!r}) before this training was resumed; watch "
+                "that"
             )
         self.best_epoch, self._value = state["number"], state["value"]
 
@@ -83,7 +85,12 @@ class BestEpoch(Callback):
 
     def state_dict(self) -> dict[str, Any]:
         """Return the number and the value of the best epoch."""
-        return {"metric": self._metric, "number": self.best_epoch, "value": self._value}
+        return {
+            "metric": self._metric,
+            "mode": self._mode,
+            "number": self.best_epoch,
+            "value": self._value,
+        }
 
 
 class BestWeights(BestEpoch):
@@ -119,7 +126,7 @@ class BestWeights(BestEpoch):
 
         Raises:
             OptionError: There is no folder for the file, epochs do not end for all stages
-                together, or another metric was watched before.
+                together, or another metric or mode was watched before.
         """
         if trainer.is_main_process and not self._file.parent.is_dir():
             raise OptionError(
@@ -218,8 +225,8 @@ class EarlyStopping(BestEpoch):
         """Begin to count, or stop at once if the training had stopped before it was resumed.
 
         Raises:
-            OptionError: Epochs do not end for all stages together, or another metric was
-                watched before.
+            OptionError: Epochs do not end for all stages together, or another metric or mode
+                was watched before.
         """
         super().on_start(trainer, state and state["best"])
         self._waited = state["waited"] if state else 0

@@ -8,6 +8,8 @@ from torch import Tensor
 
 from hocket.data.batches import Batches, Examples, move_examples
 from hocket.errors import DataError, OptionError
+from hocket.options.hints import matches_hint
+from hocket.options.ranges import Range
 
 Kind = Literal["images", "vectors", "tokens"]
 
@@ -94,8 +96,11 @@ def hold_out(data: Data, share: float) -> Data:
 
     Raises:
         DataError: The examples cannot be divided.
-        OptionError: The share is of no example, or of all.
+        OptionError: The share is out of its range, or of no example, or of all.
     """
+    limits = Range(above=0, below=1)
+    if not matches_hint(share, float) or share not in limits:
+        raise OptionError(f"hold_out is {share!r}; use {limits}")
     train, test = data.train.examples, data.test.examples
     held = round(share * len(train))
     impossible = OptionError(

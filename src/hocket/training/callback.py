@@ -121,7 +121,8 @@ class Callback:
     def on_update(self, trainer: TrainerView, stage: Stage) -> None:
         """Act after an update of the weights of a stage of this process, in its tick.
 
-        Ticks at which batches in flight are completed count as well.
+        Ticks at which batches in flight are completed count as well. Save no checkpoint here:
+        other stages have not done the tick yet.
         """
 
     def on_epoch(self, trainer: TrainerView, result: EpochResult) -> None:

@@ -464,8 +464,8 @@ class Trainer:
             CheckpointError: One cannot be written, and the training is to stop for that.
             OptionError: The trainer is not resumable.
         """
-        require_checkpoints(checkpoints)
         session = self._session
+        require_checkpoints(checkpoints)
         with (
             session.reporting_failures(),
             saving(checkpoints, session, self._fit_state) as save,
@@ -483,7 +483,8 @@ class Trainer:
             note: Plain values for ``resume`` to give back.
 
         Raises:
-            CheckpointError: It cannot be written; those before are as they were.
+            CheckpointError: It cannot be written, or a tick is under way; those before are as
+                they were.
             OptionError: The trainer is not resumable.
             HocketError: No batch has been seen yet.
         """

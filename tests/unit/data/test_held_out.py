@@ -69,6 +69,12 @@ def test_a_share_of_no_example_or_all_is_refused(share, count):
         load("synthetic", batch_size=8, hold_out=share, **SYNTHETIC)
 
 
+@pytest.mark.parametrize("share", [-0.1, 1.5, float("nan"), "0.2"])
+def test_what_is_no_share_is_refused(share):
+    with pytest.raises(OptionError, match=rf"hold_out is {share!r}; use a number in \(0, 1\)"):
+        load("synthetic", batch_size=8, hold_out=share, **SYNTHETIC)
+
+
 def test_a_text_of_which_no_whole_window_would_be_left_is_refused(tmp_path):
     file = tmp_path / "short.txt"
     file.write_text("ab" * 51)

@@ -332,7 +332,11 @@ REFUSALS = {
     "no classes": (lambda: epochs_until_stop(EarlyStopping(), [None]), "epoch 0 has no error"),
     "another metric than before": (
         lambda: EarlyStopping("test_loss").on_start(Mock(), EarlyStopping().state_dict()),
-        "is to watch test_loss, and watched test_error before",
+        "is to watch test_loss (mode 'min'), and watched test_error (mode 'min') before",
+    ),
+    "another mode than before": (
+        lambda: EarlyStopping(mode="max").on_start(Mock(), EarlyStopping().state_dict()),
+        "is to watch test_error (mode 'max'), and watched test_error (mode 'min') before",
     ),
     "stages that run freely": (
         lambda: EarlyStopping().on_start(Mock(has_common_epochs=False), None),

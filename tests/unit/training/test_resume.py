@@ -218,6 +218,13 @@ def test_a_tick_that_was_cut_short_is_not_saved(method, tmp_path):
     assert different(whole.state_dict().values(), later.state_dict().values()) == []
 
 
+def test_nothing_is_saved_within_a_tick(tmp_path):
+    trainer = trainer_of(mlp(2), watchers=[lambda event, stage: trainer.save(tmp_path)])
+    with pytest.raises(CheckpointError, match="asked for within a tick, by a watcher or on_up"):
+        trainer.step(*BATCHES[0])
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_group_of_batches_that_has_lost_one_is_not_updated():
     batches = data(mlp, 3)
     trainer = trainer_of(mlp(2), BP(accumulate=2))

@@ -91,8 +91,6 @@ class Session:
         told = partial(_tell_of_update, self.update_listeners)
         self._watchers: list[Watcher] = [*require_list("watchers", watchers), told]
         self._meter = meter
-        if setup.channels_last:
-            network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self.cut = CutNetwork(network, stages)
         self.training_mode = TrainingMode(network)
         self.splitter = BatchSplitter(network, split_batch)
@@ -190,6 +188,8 @@ class Session:
             if not world.is_main:
                 warnings.simplefilter("ignore")
             modules = cut.cut(moved)
+        if setup.channels_last:  # now that lazy layers have their weights
+            cut.network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         # Agree on the stages.
         names = NetworkNames(cut.network)
         require_same_stages(world, setup, modules, names)

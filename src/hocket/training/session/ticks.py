@@ -50,6 +50,7 @@ class Ticks:
         self._per_check = setup.ticks_per_check
         self._drains = setup.method.epoch_end == "drain"
         self._holds_batches = setup.method.accumulate > 1 or setup.method.flight(cut.count) > 0
+        self._in_tick = False
         self._cut_short = ""
         self._advice = "resume a new trainer from a checkpoint"
 
@@ -136,11 +137,16 @@ class Ticks:
             check_pending([stage.late_check for stage in self.engine.all_stages])
 
     def require_whole(self) -> None:
-        """Refuse the state after a tick that was cut short.
+        """Refuse the state within a tick, or after one that was cut short.
 
         Raises:
-            CheckpointError: There was such a tick.
+            CheckpointError: There is such a tick.
         """
+        if self._in_tick:
+            raise CheckpointError(
+                "a checkpoint was asked for within a tick, by a watcher or on_update, where "
+                "the stages are at different places; save it after the tick, as in on_step"
+            )
         if self._cut_short:
             raise CheckpointError(
                 f"{self._cut_short}, so the stages are at different places; resume from the "
@@ -161,11 +167,12 @@ class Ticks:
 
     @contextmanager
     def _remembering_errors(self) -> Iterator[None]:
-        """Context manager that remembers the first error that has cut a tick short.
+        """Context manager for a tick that remembers the first error that has cut one short.
 
         Raises:
             DataError: A layer cannot train on a batch of one sample.
         """
+        was_in_tick, self._in_tick = self._in_tick, True
         try:
             yield
         except BaseException as error:
@@ -180,6 +187,8 @@ class Ticks:
             for note in getattr(error, "__notes__", ()):
                 refusal.add_note(note)
             raise refusal from error
+        finally:
+            self._in_tick = was_in_tick
 
     def _end(self, error: BaseException) -> None:
         if not self._holds_batches:  # so the tick's own batch is the only one
