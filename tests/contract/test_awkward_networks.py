@@ -341,6 +341,13 @@ def test_lazy_layers_have_the_same_sizes_and_weights_in_all_processes():
         assert different(weights, serial) == []
 
 
+def test_lazy_layers_can_be_channels_last():
+    network = nn.Sequential(nn.LazyConv2d(4, 3), nn.Flatten(), nn.LazyLinear(4))
+    trainer = hocket.Trainer(network, stages=2, optimizer=sgd, channels_last=True)
+    trainer.prepare(torch.ones(2, 3, 6, 6))
+    assert network[0].weight.is_contiguous(memory_format=torch.channels_last)
+
+
 def test_lazy_layers_take_their_sizes_from_the_first_batch():
     def build(first, last):
         torch.manual_seed(0)
