@@ -129,6 +129,7 @@ def memory_table(record: Record) -> str:
 
 def gpu_table(record: Record) -> str:
     """Return a table with a line for each network and row."""
+    compared = any(row.get("same_bits") is not None for row in record.rows)
     shown = table(
         record.rows,
         ("network", "{network}"),
@@ -137,6 +138,7 @@ def gpu_table(record: Record) -> str:
         ("ms/step", lambda row: f"{1000 * row['batch'] * row['sample_s']:.2f}"),
         ("ms more, stage and tick", "{stage_tick_ms:.3f}"),
         ("peak, MiB", "{peak_mib:.0f}"),
+        *([("same bits as without graphs", "{same_bits}")] if compared else []),
     )
     legend = (
         "On {device}. Ratio: time of a step beside that of a plain loop, median and range over "

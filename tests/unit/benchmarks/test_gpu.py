@@ -1,5 +1,7 @@
 """The comparison on a GPU, on the processor where there is none."""
 
+import re
+
 import pytest
 import torch
 
@@ -33,7 +35,9 @@ def test_every_row_is_compared_with_a_plain_loop(tmp_path, monkeypatch, capsys):
     assert "perceptron, bp: " in capsys.readouterr().err
     render(tmp_path)
     assert (tmp_path / "gpu.svg").is_file()
-    assert "| perceptron | fdg, 2 stages |" in (tmp_path / "README.md").read_text()
+    shown = (tmp_path / "README.md").read_text()
+    assert "| perceptron | fdg, 2 stages |" in shown
+    assert "same bits" not in shown
 
 
 def test_rows_with_and_without_graphs_learn_the_same(tmp_path, monkeypatch):
@@ -45,7 +49,8 @@ def test_rows_with_and_without_graphs_learn_the_same(tmp_path, monkeypatch):
     assert [row["row"] for row in rows] == list(GRAPH_ROWS)
     assert all(row["same_bits"] is (True if "graphs" in row["row"] else None) for row in rows)
     render(tmp_path)
-    assert "| perceptron | paci, 2 stages, graphs |" in (tmp_path / "README.md").read_text()
+    shown = (tmp_path / "README.md").read_text()
+    assert re.search(r"^\| perceptron \| paci, 2 stages, graphs \|.* \| True \|$", shown, re.M)
 
 
 def test_a_launch_that_fails_is_told(tmp_path, monkeypatch):
