@@ -67,6 +67,7 @@ def _read(release: Release, files: list[Path], rows: int, limit: int | None) -> 
     import pyarrow.parquet as pq  # type: ignore[import-untyped]  # no stubs
 
     try:
+        # Count the rows of all files, then decode the first ones.
         shards = {file: pq.ParquetFile(file) for file in files}
         counted = sum(shard.metadata.num_rows for shard in shards.values())
         if counted != rows:

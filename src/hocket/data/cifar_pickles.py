@@ -52,6 +52,7 @@ def read_pickles(release: Release, path: Path) -> tuple[Images, Images]:
         DataError: A file is missing or no CIFAR batch, it refers to other names than an array
             needs, or there is another number of images.
     """
+    # Read the files of the folder, or those in the archive.
     wanted = (*release.train_files, release.test_file)
     files = _read_archive(release, path)
     if path.is_dir():
@@ -68,6 +69,7 @@ def read_pickles(release: Release, path: Path) -> tuple[Images, Images]:
             f"{path} lacks {', '.join(missing)}; wanted {', '.join(wanted)}; "
             f"fetch {release.archive} again"
         )
+    # Join the training images, and count all images.
     parts = [images[name] for name in release.train_files]
     train = Images(
         torch.cat([part.inputs for part in parts]), torch.cat([part.targets for part in parts])

@@ -69,6 +69,7 @@ class OwnFunction:
         """
         import torch  # a command line that only reads names does without it
 
+        # Import its module, or run its file.
         try:
             file = Path(self.module)
             self._let_import()
@@ -87,6 +88,7 @@ class OwnFunction:
                     ],
                 )
             ) from error
+        # Find the function in it.
         function = getattr(module, self.function, None)
         if not callable(function):
             functions = [n for n, v in vars(module).items() if callable(v) and n[0] != "_"]

@@ -64,6 +64,7 @@ class CutNetwork:
         self.collected = True
         self._stages = stages
         self._trained: set[int] = set()  # of weights that the stages hold
+        # Cut the network at once where that needs no sample, and refuse impossible numbers.
         if isinstance(stages, int):
             layers = len(layers_in_order(network)) if is_sequential(network) else 0
             if stages < 1 or (layers and stages > layers):
