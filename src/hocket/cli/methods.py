@@ -19,18 +19,14 @@ def methods_command(
     """
     from hocket.runs.tables import method_markdown, method_table, option_table, remedy_table
 
-    if remedies:
-        for name, given in (("stages", stages is not None), ("markdown", markdown)):
-            if given:
-                raise OptionError(
-                    f"{name} is for the table of methods, not of remedies; drop --{name} or "
-                    "--remedies"
-                )
-        print_tables(remedy_table())
-        return 0
+    if remedies and (markdown or stages is not None):
+        raise OptionError(
+            "stages and markdown are for the table of methods, not of remedies; drop them, or "
+            "--remedies"
+        )
     count = 4 if stages is None else stages
     if markdown:
         print_result(method_markdown(count))
     else:
-        print_tables(method_table(count), option_table())
+        print_tables(*([remedy_table()] if remedies else [method_table(count), option_table()]))
     return 0

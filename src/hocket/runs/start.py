@@ -89,16 +89,28 @@ def start_training(
     # The processes look for all else that the run names: code of the user may ask for its rank.
     rejoins = build_run_method(config).free_running
     budget = RestartBudget(max_restarts)
-    if not max_restarts or config.run_dir is not None:
-        return _launch_training(config, report, resume, budget, rejoins=rejoins)
-    # All restarts have one folder.
-    run_dir = create_run_dir(config)
-    config = dataclasses.replace(config, run_dir=run_dir)
+    # All starts have one folder, which is removed if none of them has written anything.
+    made_dir = create_run_dir(config) if max_restarts and config.run_dir is None else None
+    config = dataclasses.replace(config, run_dir=made_dir or config.run_dir)
+
+    def start(restarted: bool) -> int:
+        return launch(
+            _train_launched,
+            config,
+            resume or restarted,
+            report,
+            processes=processes,
+            threads=config.threads,
+            grace_s=CHECKPOINT_GRACE_S,
+            rejoin_restarts=budget if rejoins else None,
+        )
+
     try:
-        return _launch_training(config, report, resume, budget, rejoins=rejoins)
+        return retry_after_loss(start, budget)
     finally:
-        with suppress(OSError):  # it is not empty
-            run_dir.rmdir()
+        if made_dir is not None:
+            with suppress(OSError):  # it is not empty
+                made_dir.rmdir()
 
 
 def train_in_process(config: RunConfig, resume: bool, report: Report) -> int:
@@ -119,39 +131,6 @@ def train_in_process(config: RunConfig, resume: bool, report: Report) -> int:
 def _train_launched(config: RunConfig, resume: bool, report: ReportOfAll) -> int:
     report.begin()
     return train_in_process(config, resume, report)
-
-
-def _launch_training(
-    config: RunConfig,
-    report: ReportOfAll,
-    resume: bool,
-    budget: RestartBudget,
-    *,
-    rejoins: bool,
-) -> int:
-    """Train in processes of this machine, and return the exit code of the last start.
-
-    Args:
-        config: Choices of the training.
-        report: Reports on the training.
-        resume: True to resume in the run folder.
-        budget: Restarts after losses.
-        rejoins: True if a process that was lost is restarted alone, as its stage runs freely.
-    """
-
-    def start(resume: bool) -> int:
-        return launch(
-            _train_launched,
-            config,
-            resume,
-            report,
-            processes=config.stages * config.replicas,
-            threads=config.threads,
-            grace_s=CHECKPOINT_GRACE_S,
-            rejoin_restarts=budget if rejoins else None,
-        )
-
-    return retry_after_loss(lambda restarted: start(resume or restarted), budget)
 
 
 def _restarted_by_torchrun(config: RunConfig) -> bool:

@@ -213,8 +213,8 @@ def test_bad_choices_are_refused_before_anything_is_made(refused, words, said):
         ("plan --picture /nope/a.svg", "picture is '/nope/a.svg', and there is no folder"),
         ("plan --plan-out /nope/a.json", "plan_out is '/nope/a.json', and there is no folder"),
         ("methods --stages 0", "stages is 0"),
-        ("methods --remedies --markdown", "markdown is for the table of methods"),
-        ("methods --remedies --stages 4", "stages is for the table of methods"),
+        ("methods --remedies --markdown", "markdown are for the table of methods"),
+        ("methods --remedies --stages 4", "stages and markdown are for the table of methods"),
         ("methods fdg", "fdg"),
     ],
 )
