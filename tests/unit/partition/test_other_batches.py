@@ -142,6 +142,24 @@ def test_a_text_of_another_length_may_not_take_another_number_of_steps(layers):
         run_stages(stages, torch.arange(8).view(2, 4))
 
 
+class Typed(Layers):
+    """Network with a constant of the type that its first layer gives."""
+
+    def forward(self, x):
+        h = self.first(x)
+        scale = torch.full((4,), 1.2, dtype=h.dtype)
+        return self.third(self.second(h).relu()) * scale
+
+
+def test_types_that_autocast_decides_are_those_of_the_network():
+    network, batch = Typed(), torch.randn(6, 4)
+    stages = assert_same(network, Plan("third"), batch, batch)
+    with torch.autocast("cpu", torch.bfloat16):
+        output = run_stages(stages, batch)
+        assert output.dtype == torch.bfloat16
+        assert torch.equal(output, network(batch))
+
+
 class Decided(Layers):
     """Network that decides by whole numbers, and reads a size of another input behind a cut."""
 

@@ -74,7 +74,9 @@ class MetaModules:
             CutError: The module takes neither fake tensors nor zeros of these shapes.
         """
         leaves, spec = flatten((args, kwargs))
-        signature = (name, mode, spec, *map(_describe_argument, leaves))
+        autocast = torch.is_autocast_enabled(device.type)  # which decides types of results
+        precision = torch.get_autocast_dtype(device.type) if autocast else None
+        signature = (name, mode, precision, spec, *map(_describe_argument, leaves))
         known = self._builders.get(signature)
         if known is None:
             try:
