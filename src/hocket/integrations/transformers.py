@@ -53,7 +53,7 @@ class StageTrainer:
     have left the last stage. Batches in flight are completed after the last step, and after a
     step of fewer batches at the end of an epoch.
 
-    As theirs it has ``evaluate``, ``predict``, ``log``, ``log_metrics``, ``save_metrics``,
+    Like theirs, it has ``evaluate``, ``predict``, ``log``, ``log_metrics``, ``save_metrics``,
     ``save_state``, ``add_callback``, ``remove_callback``, ``is_world_process_zero``, ``model``,
     ``args``, ``state`` and ``control``.
 

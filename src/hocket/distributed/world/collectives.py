@@ -39,8 +39,7 @@ class Collectives:
 
         Args:
             value: The value of this process.
-            purpose: What it does, in a few words; processes that do different things do not
-                get values of each other.
+            purpose: What this process does, in a few words; all must do the same.
 
         Raises:
             WorldError: They do different things.
