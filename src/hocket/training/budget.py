@@ -7,12 +7,6 @@ from hocket.errors import OptionError, format_problems
 from hocket.options.hints import wrong_fields
 from hocket.options.ranges import Range, out_of_range
 
-RANGES = {
-    "epochs": Range(least=1),
-    "updates": Range(least=1),
-    "evaluate_every": Range(least=0),
-}
-"""Ranges of the numbers of a budget."""
 COUNTS_OWN_UPDATES = (
     "counts its own updates; give epochs, and leave updates and evaluate_every out"
 )
@@ -41,7 +35,9 @@ class Budget:
     evaluate_every: int = 0
 
     def __post_init__(self) -> None:
-        problems = wrong_fields(self) + out_of_range(self, RANGES)
+        least = {"epochs": 1, "updates": 1, "evaluate_every": 0}
+        ranges = {name: Range(least=number) for name, number in least.items()}
+        problems = wrong_fields(self) + out_of_range(self, ranges)
         if (self.epochs is None) == (self.updates is None):
             problems.append(
                 f"epochs is {self.epochs} and updates is {self.updates}; a training ends after "
