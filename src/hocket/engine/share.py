@@ -2,7 +2,7 @@
 
 from hocket.engine.engine import Batch
 from hocket.errors import DataError
-from hocket.signals.losses import count_targets
+from hocket.signals.losses import weigh_targets
 from hocket.stage.stage import Stage
 from hocket.tree import Tree, count_samples, take_samples, tensors
 
@@ -11,8 +11,9 @@ def take_share(batch: Batch, replica: int, replicas: int, stage: Stage) -> tuple
     """Return a replica's fraction of a batch, and that part of it.
 
     The losses of the parts, weighted with their fractions, add up to the loss of the batch: the
-    fraction counts class indices that are not ignored, or else samples. Replicas that meet
-    rarely have whole losses, unless all their class indices are ignored.
+    fraction counts class indices that are not ignored, with the weights of their classes in the
+    loss, or else samples. Replicas that meet rarely have whole losses, unless all their class
+    indices are ignored.
 
     Args:
         batch: Inputs and targets, with tensors of shape (B, ...).
@@ -52,10 +53,10 @@ def take_share(batch: Batch, replica: int, replicas: int, stage: Stage) -> tuple
 
     # The fraction of the loss that they are.
     fraction = (last - first) / whole
-    ignored = stage.ignored_target
-    counted, all_counted = (count_targets(each[1], ignored) for each in (own, batch))
-    if counted is not None and all_counted:
-        fraction = int(counted) / int(all_counted)
+    loss = stage.core.setup.loss
+    weight, all_weight = (weigh_targets(loss, each[1]) for each in (own, batch))
+    if weight is not None and all_weight:
+        fraction = float(weight) / float(all_weight)
     if stage.core.meetings is not None:
         fraction = float(fraction > 0)
     return fraction, own

@@ -10,7 +10,7 @@ from typing import Protocol
 import numpy
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from hocket.errors import DataError, HocketError, OptionError
 from hocket.tree import Tree, count_batch, is_inexact
@@ -223,6 +223,25 @@ def count_targets(targets: Tree, ignored: int = IGNORED) -> int | Tensor | None:
     if targets.is_cpu:  # by the shortest way, as this is done in every tick
         return int(numpy.count_nonzero(targets.numpy() != ignored))
     return (targets.long() != ignored).sum()  # as in `count_errors`
+
+
+def weigh_targets(loss: Loss, targets: Tree) -> float | Tensor | None:
+    """Return what a mean loss divides by: the number of class indices, or their class weights.
+
+    Args:
+        loss: The loss; PyTorch's may have weights of the classes.
+        targets: Targets of the batch.
+
+    Returns:
+        The number, or the sum of weights, a scalar; None for other targets.
+    """
+    counted = count_targets(targets, ignored := ignored_index(loss))
+    weights = loss.weight if isinstance(loss, nn.CrossEntropyLoss | nn.NLLLoss) else None
+    if counted is None or weights is None:
+        return counted
+    targets = targets.long()
+    kept = (targets >= 0) & (targets < len(weights)) & (targets != ignored)
+    return weights.to(targets.device)[targets[kept]].sum()
 
 
 def count_averaged(

@@ -11,7 +11,6 @@ from torch import Tensor
 
 from hocket.errors import CheckpointError
 from hocket.program.action import Action
-from hocket.signals.losses import ignored_index
 from hocket.stage.core import StageCore, build_core
 from hocket.stage.finite.nonfinite import check_pending
 from hocket.stage.in_flight import NOT_KEPT, DeferredTarget, ForwardedBatch
@@ -61,7 +60,6 @@ class Stage:
         send_stats: Statistics of what it sends to the next stage.
         receive_stats: Statistics of the buffer that it draws from; None without a buffer.
         in_flight: Batches between their forward and their backward.
-        ignored_target: Class index that the loss leaves out.
         late_check: Search for NaN and infinity once in several ticks.
     """
 
@@ -78,7 +76,6 @@ class Stage:
         self.send_stats = parts.send_stats
         self.receive_stats = parts.receive_stats
         self.in_flight = core.in_flight
-        self.ignored_target = ignored_index(setup.loss)
         self.late_check = core.checks.late
 
     @property

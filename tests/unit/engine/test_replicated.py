@@ -88,6 +88,13 @@ def test_a_replica_may_have_no_targets_of_a_batch(smoothing):
     assert far(*ends) == []
 
 
+def test_class_weights_of_a_loss_decide_the_shares_of_replicas():
+    """Its mean over the batch is weighted, so that halves count by their classes."""
+    loss = nn.CrossEntropyLoss(torch.tensor([1.0, 5.0, 0.1], dtype=torch.double))
+    halves, whole = (trained(count, lambda trainer: None, loss=loss) for count in (2, 1))
+    assert far(halves, whole) == []
+
+
 def test_other_cuts_continue_with_all_replicas(tmp_path: Path):
     network = nn.Sequential(*(layer for part in mlp(2, dropout=0.0) for layer in part))
     told = {"optimizer": OPTIMIZER, "replicas": 2}

@@ -10,6 +10,7 @@ import torch
 from hocket.engine.lookahead import BatchAnnouncer
 from hocket.engine.share import take_share
 from hocket.errors import DataError
+from hocket.signals.losses import cross_entropy
 from hocket.transport.processes.connection_ports import Lookahead
 from hocket.tree import tensors
 
@@ -21,7 +22,8 @@ def shares(inputs, targets, replicas=2):
     """Fraction and part of each replica."""
     found = []
     for replica in range(replicas):
-        stage = SimpleNamespace(ignored_target=-100, core=SimpleNamespace(meetings=None))
+        core = SimpleNamespace(meetings=None, setup=SimpleNamespace(loss=cross_entropy))
+        stage = SimpleNamespace(core=core)
         found.append(take_share((inputs, targets), replica, replicas, stage))
     return found
 
