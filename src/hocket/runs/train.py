@@ -139,15 +139,11 @@ def _train_in(
             stack.enter_context(lock_run_dir(own_dir))
         run_dir = Path(trainer.gather(str(own_dir))[0])
     # Describe the run in its folder, then train.
-    timeline_before = Timeline(())
-    if trainer.is_main_process:
-        timeline_before = _read_timeline(config, point)
+    is_main = trainer.is_main_process
+    timeline_before = _read_timeline(config, point) if is_main else Timeline(())
     run = dataclasses.replace(run, config=dataclasses.replace(config, run_dir=run_dir))
-    if trainer.is_main_process:
-        _write_description(run.config, trainer, run_dir)
-    else:
-        run_dir.mkdir(parents=True, exist_ok=True)  # on another machine
-    process = None if trainer.is_main_process else trainer.process_name
+    _write_description(run.config, trainer, run_dir)
+    process = None if is_main else trainer.process_name
     choices = run.config.as_dict()
     trackers = Trackers([build(run_dir.name, process, choices) for build in run.trackers])
     with (
@@ -168,10 +164,15 @@ def _train_in(
 def _write_description(config: RunConfig, trainer: Trainer, run_dir: Path) -> None:
     """Write the choices, the cuts and the environment of a run into its folder.
 
+    Only the main process does; the others make the folder, if it is on another machine.
+
     Raises:
         RunFolderError: They cannot be written.
     """
     try:
+        if not trainer.is_main_process:
+            run_dir.mkdir(parents=True, exist_ok=True)
+            return
         config.write(run_dir / "run.json")
         if trainer.plan is not None:
             write_json(run_dir / KEPT_PLAN, trainer.plan.as_dict())

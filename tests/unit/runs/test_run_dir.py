@@ -4,6 +4,7 @@ import os
 import resource
 import time
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -11,13 +12,8 @@ from torch import nn
 
 from hocket.errors import RunFolderError
 from hocket.runs.config import RunConfig
-from hocket.runs.run_dir import (
-    LOCK,
-    create_run_dir,
-    lock_run_dir,
-    require_no_links,
-)
-from hocket.runs.train import _resume
+from hocket.runs.run_dir import LOCK, create_run_dir, lock_run_dir, require_no_links
+from hocket.runs.train import _resume, _write_description
 from hocket.training.weights_file import save_weights
 
 
@@ -78,6 +74,15 @@ def test_links_pipes_and_devices_anywhere_in_a_folder_are_all_named(tmp_path, mo
     # A file that another stage removes meanwhile is no link.
     monkeypatch.setattr(os, "walk", lambda folder: [(folder, [], ["gone.part"])])
     require_no_links(tmp_path / "own")
+
+
+def test_a_process_on_another_machine_that_cannot_make_the_folder_says_so(tmp_path):
+    (tmp_path / "file").touch()
+    elsewhere = Mock(is_main_process=False)
+    _write_description(RunConfig(), elsewhere, tmp_path / "run")
+    assert [*(tmp_path / "run").iterdir()] == []
+    with pytest.raises(RunFolderError, match=r"cannot write .*file/run': Not a directory"):
+        _write_description(RunConfig(), elsewhere, tmp_path / "file/run")
 
 
 def test_weights_as_safetensors_load_without_hocket(tmp_path):
