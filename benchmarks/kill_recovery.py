@@ -199,17 +199,13 @@ def _run_training(training: KilledTraining) -> dict[str, Any]:
         "packets_orphaned": sum(result["orphaned"] for result in results),
     }
     if training.victim is None:
-        return row | NO_COST
+        return row | dict(turns_again=0, others_again=0, away_s=None, others_learned=None)
     if killed_s is None:
         raise HocketError(
             f"stage {training.victim} was not killed: it learned from no more batches than "
             "--killed-at says; give more --epochs, or a smaller number"
         )
     return row | _measure_cost(learned, training.victim, killed_s)
-
-
-NO_COST = {"turns_again": 0, "others_again": 0, "away_s": None, "others_learned": None}
-"""The cost if no stage was killed."""
 
 
 def _measure_cost(

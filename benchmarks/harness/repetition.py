@@ -14,9 +14,6 @@ from benchmarks.harness.workers import RowProcesses
 from benchmarks.peers.baseline import PreparedTraining
 from hocket.timeline import Fractions
 
-Repeat = Callable[[], "Repetition"]
-"""A function that runs one repetition of a row."""
-
 
 @dataclass(frozen=True)
 class ProcessTiming:
@@ -162,7 +159,7 @@ class Turn:
     dropped: int
 
 
-def take_turn(repeat: Repeat, policy: NoisePolicy) -> Turn:
+def take_turn(repeat: Callable[[], Repetition], policy: NoisePolicy) -> Turn:
     """Repeat until a repetition is undisturbed, or the retries are used up."""
     tried = [repeat()]
     while (tried[-1].foreign or 0.0) > policy.foreign and len(tried) <= policy.retries:

@@ -11,7 +11,6 @@ import tempfile
 import traceback
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
 from multiprocessing.connection import Connection, wait
@@ -164,7 +163,7 @@ class RowProcesses:
                     code = self._processes[rank].exitcode
                     self._fail(rank, f"it ended with {code} and no answer")
                 if isinstance(answers[rank], _Failure):
-                    self._fail(rank, answers[rank].traceback)
+                    self._fail(rank, answers[rank])
         return [answers[rank] for rank in range(len(self._pipes))]
 
     def _fail(self, rank: int, reason: str) -> None:
@@ -187,15 +186,8 @@ class RowProcesses:
         self._processes, self._pipes = [], []
 
 
-@dataclass(frozen=True)
-class _Failure:
-    """The answer of a process that failed.
-
-    Attributes:
-        traceback: Traceback of the error.
-    """
-
-    traceback: str
+class _Failure(str):
+    """The answer of a process that failed: the traceback of its error."""
 
 
 def _serve_queries(
