@@ -12,7 +12,7 @@ from hocket import Trainer
 from hocket.errors import OptionError
 from hocket.methods import METHODS, method_options
 from hocket.remedies import REMEDIES, remedy_options
-from hocket.runs.summary import StageSummary, Summary
+from hocket.runs.summary import Summary, parse_stage_summary
 from hocket.runs.tables import (
     METHOD_COLUMNS,
     method_markdown,
@@ -24,6 +24,7 @@ from hocket.runs.tables import (
 )
 from hocket.training.results.metrics import EpochResult, EvaluationResult
 from hocket.transport.stats import ReceiveStats
+from unit.lab.report import made_runs
 
 
 def printed(table):
@@ -68,24 +69,7 @@ def test_a_method_that_is_refused_has_no_figures_and_a_reason(stages):
         assert bool(reason) == (f"method '{name}'" in table)
 
 
-STAGE = StageSummary(
-    layers=2,
-    parameters=1234,
-    extra_parameters=5,
-    delay=2,
-    staleness=0.0,
-    skipped=0,
-    busy=0.75,
-    communication=0.0,
-    waiting=0.0,
-    sent_mib=1.0,
-    peak_mib=100.0,
-    compression=None,
-    lost=None,
-    perplexity=None,
-    unsent=0,
-    receive_stats=None,
-)
+STAGE = replace(parse_stage_summary(made_runs.STAGE), parameters=1234, busy=0.75)
 
 
 def tables_of(*stages, state="finished", epochs=()):
