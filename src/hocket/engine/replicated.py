@@ -25,9 +25,9 @@ from hocket.tree import Tree, map_tensors
 class ReplicatedEngine(LockstepEngine):
     """Executes each action for all replicas of its stage before the next action.
 
-    Only the first replica is the network of the user, whose changes the others follow, and
-    that watchers see. Each event has the report of the first replica, with the loss of the
-    whole batch.
+    Only the first replica is the network of the user, and watchers see it alone. The others
+    follow its changes, except edits through ``.data``, which PyTorch does not count. Each event
+    has the report of the first replica, with the loss of the whole batch.
 
     Args:
         method: The method.
