@@ -71,9 +71,8 @@ def test_packets_are_counted_though_none_follows(tmp_path):
     assert_all_counted(stages)
 
 
-@pytest.mark.parametrize(
-    "victim", [0, 2]
-)  # three codes carry too little information to learn from
+# Not 1, where three codes carry too little information to learn from.
+@pytest.mark.parametrize("victim", [0, 2])
 def test_every_stage_has_learned(victim, trained):
     for stage in trained(victim)[0]:
         # The order of ticks depends on the machine: one epoch may fail to learn, not all.
