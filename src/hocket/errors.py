@@ -139,11 +139,6 @@ class Problems(list[str]):
         """Return the result of a function, or add the problems of its error and return None.
 
         Use the result once `raise_together` has returned: then it is the function's.
-
-        Args:
-            function: Function that may raise an error of an option.
-            *args: Its arguments.
-            **kwargs: Its arguments by name.
         """
         try:
             return function(*args, **kwargs)
@@ -269,11 +264,7 @@ def escape_controls(text: str) -> str:
 
 
 def warn(message: str) -> None:
-    """Warn, and name the innermost line of the caller's own code as the place.
-
-    Args:
-        message: Text of the warning.
-    """
+    """Warn, and name the innermost line of the caller's own code as the place."""
     level, frame = 2, sys._getframe(1)
     while (outer := frame.f_back) is not None:
         # Pass by Hocket, and what lies between it and its callers.

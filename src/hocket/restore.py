@@ -148,12 +148,7 @@ class _LayerState:
 
 
 def _snapshot(value: Any, depth: int = _DEPTH) -> Callable[[], object]:
-    """Return a function that gives a tensor, an array or a plain collection what it has now.
-
-    Args:
-        value: The value; an object of another kind stays as it is.
-        depth: Levels of collections to look into.
-    """
+    """Return a function that gives a tensor, an array or a plain collection what it has now."""
     if isinstance(value, Tensor):
         return _snapshot_tensor(value)
     if isinstance(value, numpy.ndarray):

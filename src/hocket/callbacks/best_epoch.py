@@ -70,11 +70,7 @@ class BestEpoch(Callback):
         self.best_epoch, self._value = state["number"], state["value"]
 
     def _improves(self, result: EpochResult) -> bool:
-        """Return True if an epoch is better than all before, and remember it then.
-
-        Raises:
-            OptionError: The epoch was not evaluated as the metric needs it.
-        """
+        """Return True if an epoch is better than all before, and remember it then."""
         value = read_metric(result, self._metric, type(self).__name__)
         sign = 1 if self._mode == "min" else -1
         limit = math.inf if self._value is None else sign * self._value - self._min_delta

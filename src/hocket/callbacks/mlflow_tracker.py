@@ -54,11 +54,7 @@ class MLflow:
             ) from error
 
     def _find_experiment(self, refusal: type[Exception]) -> str:
-        """Return the identifier of the experiment, which is created if there is none.
-
-        Args:
-            refusal: Class of MLflow's errors, which are raised as they are.
-        """
+        """Return the identifier of the experiment, which is created if there is none."""
         name = os.environ.get("MLFLOW_EXPERIMENT_NAME", "hocket")
         try:
             return str(self._client.create_experiment(name))

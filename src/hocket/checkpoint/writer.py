@@ -77,21 +77,13 @@ class Checkpoints:
 
 @dataclass(frozen=True)
 class _Job:
-    """A checkpoint to write: what its thread needs to know.
-
-    Attributes:
-        name: Name of the checkpoint.
-        packed: Serialized parts of this process by file name.
-        manifest: Manifest, without the digests of the parts.
-        flag: Name of the flag under which processes publish their digests.
-        refusal: Reason why this process's state must not be resumed from; empty if it may.
-    """
+    """A checkpoint to write: what its thread needs to know."""
 
     name: str
-    packed: Mapping[str, memoryview]
-    manifest: Manifest
-    flag: str
-    refusal: str
+    packed: Mapping[str, memoryview]  # by the names of the files of this process
+    manifest: Manifest  # without the digests of the parts
+    flag: str  # under which processes publish their digests
+    refusal: str  # reason why this state must not be resumed from; empty if it may
 
 
 class CheckpointWriter:
@@ -160,11 +152,7 @@ class CheckpointWriter:
                 time.sleep(_POLL_S)
 
     def _learn_decisions(self) -> bool:
-        """Act on what rank 0 has decided; return True if no checkpoint is left undecided.
-
-        Raises:
-            HangError: The store has not answered for too long.
-        """
+        """Act on what rank 0 has decided; return True if no checkpoint is left undecided."""
         folder, flags = Path(self._checkpoints.folder), self._world.flags
         while self._undecided:
             name, flag = self._undecided[0]
@@ -252,12 +240,7 @@ class CheckpointWriter:
         shutil.rmtree(unfinished, ignore_errors=True)
 
     def _remove_older(self, folder: Path, newest: str) -> None:
-        """Remove all but the newest checkpoints, or warn that they stay.
-
-        Args:
-            folder: Folder of the checkpoints.
-            newest: Name of the newest one.
-        """
+        """Remove all but the newest checkpoints, or warn that they stay."""
         reason = "it leads to another place than at the start"
         try:
             if folder.resolve() == self._place:

@@ -48,13 +48,7 @@ def read_parquet(release: Release, folder: Path, subset: int | None) -> tuple[Im
 
 
 def _read(release: Release, files: list[Path], rows: int, limit: int | None) -> Images:
-    """Decode the first images of these files after checking their number of rows.
-
-    Args:
-        release: Data set to read.
-        files: Parquet files, in order.
-        rows: Expected number of rows in all files.
-        limit: Number of images to decode; None for all.
+    """Decode the first `limit` images of these files, or all; there are to be `rows` rows.
 
     Raises:
         DataError: A file cannot be read, the files have another number of rows, or a label is

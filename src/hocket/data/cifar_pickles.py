@@ -102,12 +102,7 @@ def _read_archive(release: Release, archive: Path) -> Iterator[tuple[str, bytes]
 
 
 def _unpickle(release: Release, where: str, content: bytes) -> Images:
-    """Read the images of one file.
-
-    Args:
-        release: Data set to read.
-        where: Name of the file, for errors.
-        content: Its bytes.
+    """Read the images of one file from its content.
 
     Raises:
         DataError: The file cannot be unpickled, or does not hold a CIFAR batch.

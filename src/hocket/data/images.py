@@ -168,11 +168,6 @@ def _read_splits(data_dir: Path) -> tuple[Any, Any]:
 def _select_columns(rows: Any, image: str, label: str) -> tuple[Any, Tensor]:
     """Return the images of a split, and their targets, int64 (N,).
 
-    Args:
-        rows: The split, a `datasets.Dataset`.
-        image: Column with the images.
-        label: Column with the class numbers.
-
     Raises:
         DataError: There is no such column, or it has other values.
     """

@@ -52,9 +52,6 @@ def preserve_loader(loader: object) -> Iterator[None]:
     """Context manager after which a loader serves the batches that it would have served.
 
     The global generators are another matter.
-
-    Args:
-        loader: The loader, which is iterated meanwhile.
     """
     state = _own_state(loader)
     try:
@@ -73,10 +70,6 @@ def _own_state(loader: object) -> dict[str, Any]:
 
 def _restore_own(loader: object, state: dict[str, Any]) -> None:
     """Restore the generators and the epoch of a loader.
-
-    Args:
-        loader: The loader.
-        state: Their state, which may contain other generators' states.
 
     Raises:
         DataError: It has another number of generators.

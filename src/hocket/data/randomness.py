@@ -52,10 +52,6 @@ def send_to_device(values: Tensor, device: torch.device) -> Tensor:
 def divide_rows(examples: int, held: int) -> tuple[Tensor, Tensor]:
     """Return the rows of the rest and of the held-out examples, each in ascending order.
 
-    Args:
-        examples: N, the number of all examples.
-        held: H, the number of those to hold out.
-
     >>> [rows.tolist() for rows in divide_rows(5, 2)]
     [[0, 1, 4], [2, 3]]
     """

@@ -60,14 +60,7 @@ def synthetic(
 
 
 def _sample_around(centres_M: Tensor, examples: int, noise: float, rng: Generator) -> InMemory:
-    """Draw examples around the centres (M, ...), their classes in turn.
-
-    Args:
-        centres_M: Centre of each class, (M, ...).
-        examples: Number of examples.
-        noise: Standard deviation around a centre.
-        rng: Generator to draw from.
-    """
+    """Draw examples around the centres (M, ...), their classes in turn."""
     targets_N = torch.arange(examples) % len(centres_M)
     noise_N = torch.randn(examples, *centres_M.shape[1:], generator=rng)
     return InMemory(centres_M[targets_N] + noise * noise_N, targets_N)

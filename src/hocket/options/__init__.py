@@ -1,7 +1,5 @@
 """Options: a name with options as text, and checks of values against what is wanted."""
 
-from hocket.options.hints import argument_hints as argument_hints
 from hocket.options.hints import wrong_options as wrong_options
 from hocket.options.named import Named as Named
-from hocket.options.ranges import Range as Range
 from hocket.options.ranges import check_choice as check_choice

@@ -119,12 +119,7 @@ class CommonOptions:
     def find_problems(
         self, ranges: Mapping[str, Range] = RANGES, needed: Mapping[str, str] = NEEDED
     ) -> list[str]:
-        """Return one problem for each value that is wrong, alone or together with another.
-
-        Args:
-            ranges: Range of each number, by its name.
-            needed: Option that each of these needs, by its name.
-        """
+        """Return one problem for each value that is wrong, alone or together with another."""
         mistyped = wrong_fields(self)
         problems = mistyped + out_of_range(self, ranges) + self._find_idle(needed)
         if mistyped:  # values that cannot be compared

@@ -70,10 +70,6 @@ def out_of_range(value: Any, ranges: Mapping[str, Range]) -> list[str]:
 def wrong_counts(least: int, **numbers: object) -> list[str]:
     """Return one problem for each number that is not whole, or is too small.
 
-    Args:
-        least: The smallest one.
-        **numbers: Values by the names of the arguments.
-
     >>> wrong_counts(1, steps=0, batch=8)
     ['steps is 0; use a whole number of at least 1']
     """

@@ -9,9 +9,6 @@ from hocket.errors import OptionError
 def require_functions(**given: object) -> None:
     """Refuse what cannot be called; None is an argument that was left out.
 
-    Args:
-        **given: Values by the names of the arguments.
-
     Raises:
         OptionError: A value is no function, or a class, whose call builds an object.
     """
@@ -20,10 +17,7 @@ def require_functions(**given: object) -> None:
 
 
 def wrong_functions(**given: object) -> list[str]:
-    """Return one problem for each value that cannot be called, or is a class.
-
-    Args:
-        **given: Values by the names of the arguments; None is an argument that was left out.
+    """Return one problem for each value but None that cannot be called, or is a class.
 
     >>> wrong_functions(loss=5, evaluation_loss=print)
     ['loss is 5; give a function']
@@ -42,10 +36,6 @@ def wrong_functions(**given: object) -> list[str]:
 
 def require_list(name: str, values: Iterable[Any]) -> list[Any]:
     """Return the values of an argument as a list.
-
-    Args:
-        name: Name of the argument.
-        values: Its values.
 
     Raises:
         OptionError: It is no list.

@@ -640,11 +640,7 @@ class Trainer:
 
 
 def _device_here(network: nn.Module, device: torch.device | str | None) -> torch.device:
-    """Return the device of this process.
-
-    Args:
-        network: The network.
-        device: The device that the user gave; None for the network's.
+    """Return the device of this process: the one that the user gave, or the network's.
 
     Raises:
         OptionError: There is no such device, PyTorch finds no GPU, or the network was built in

@@ -181,10 +181,6 @@ def warn_of_changes(snapshot: Snapshot, exact: bool, newer: Sequence[str]) -> No
 def require_matching_stages(pairs: Sequence[tuple[Stage, Tree]], network: nn.Module) -> None:
     """Refuse states of other layers, before anything is changed.
 
-    Args:
-        pairs: Stages, each with its state.
-        network: The network, which names the weights.
-
     Raises:
         CheckpointError: With everything that does not match.
     """

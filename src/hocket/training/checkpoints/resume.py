@@ -30,15 +30,7 @@ from hocket.tree import Tree
 
 
 def _load_exactly(session: Session, states: Sequence[Tree]) -> None:
-    """Load the states of all stages of this process.
-
-    Args:
-        session: Network, stages, engine and world.
-        states: State of each stage, one replica after another.
-
-    Raises:
-        CheckpointError: They are of other layers; nothing has been changed.
-    """
+    """Load the states of all stages of this process, one replica after another."""
     # All replicas have the weights that the first one has names for.
     network = session.cut.network
     pairs = list(zip(cycle(session.engine.stages), states, strict=False))
@@ -51,10 +43,6 @@ def _load_exactly(session: Session, states: Sequence[Tree]) -> None:
 
 def resume_from(session: Session, folder: Path) -> tuple[FitState, ResumePoint]:
     """Restore the newest complete checkpoint of a folder, or a given one.
-
-    Args:
-        session: Network, stages, engine and world; nothing has trained yet.
-        folder: One checkpoint, or a folder of checkpoints.
 
     Raises:
         CheckpointError: There is none, or it is of another training; nothing has been changed.

@@ -104,15 +104,7 @@ def saving(
 
 @dataclass(eq=False)
 class _Saver:
-    """Writes the checkpoints that are due, and tells of those that are complete.
-
-    Attributes:
-        writer: Writer of the checkpoints.
-        checkpoints: Their interval and their note.
-        session: Network, stages, engine and world.
-        state: Epochs and batches that are done.
-        on_complete: Called with the folder of each that is complete.
-    """
+    """Writes the checkpoints that are due, and tells of those that are complete."""
 
     writer: CheckpointWriter
     checkpoints: Checkpoints
@@ -199,12 +191,7 @@ class _Saver:
 
 
 def _warn_of_unsaved(loss: object, network: nn.Module) -> None:
-    """Warn of what a checkpoint leaves out.
-
-    Args:
-        loss: Loss of the training.
-        network: The network.
-    """
+    """Warn of what a checkpoint leaves out."""
     parts = loss.modules() if isinstance(loss, nn.Module) else ()
     names = [
         f"buffer {name!r} of the loss"

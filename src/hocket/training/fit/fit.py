@@ -194,14 +194,7 @@ class Fit(ABC):
             )
 
     def _train_until_stop(self, batches: Iterator[Any]) -> bool:
-        """Train until an evaluation within the epoch is due, or the training or the epoch ends.
-
-        Args:
-            batches: The remaining batches of the epoch.
-
-        Returns:
-            True if the epoch goes on.
-        """
+        """Train until an evaluation is due or the data end; return True if it is to go on."""
         session, state, budget = self.session, self.state, self.request.budget
         last, method = session.cut.count - 1, session.setup.method
         shown = None if method.free_running else state.epoch

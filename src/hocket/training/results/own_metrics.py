@@ -21,12 +21,7 @@ class MetricObject(Protocol):
         """Forget all batches."""
 
     def update(self, output: Any, targets: Any) -> None:
-        """Add a batch.
-
-        Args:
-            output: Output of the network, (B, ...).
-            targets: Targets, (B, ...).
-        """
+        """Add a batch: outputs of the network (B, ...) and targets (B, ...)."""
 
     def compute(self) -> float | Tensor | Mapping[str, float | Tensor]:
         """Return the value of all batches, or several by name."""

@@ -17,11 +17,8 @@ class _PlainConsole(Console):
 def plain_console(name: StreamName, width: int | None = None) -> Console:
     """Build a console on a standard stream that prints text as it is, without markup.
 
-    Control characters in it, which might command the terminal, are shown as escapes.
-
-    Args:
-        name: Name of the stream in `sys`.
-        width: Number of letters in a line; None for the terminal's.
+    Control characters in it, which might command the terminal, are shown as escapes. Its lines
+    are as wide as those of the terminal, or have `width` letters.
     """
     stream = cast("IO[str]", StandardStream(name))
     return _PlainConsole(file=stream, width=width, markup=False, emoji=False)

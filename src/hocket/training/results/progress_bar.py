@@ -153,12 +153,7 @@ def progress_bar(
 
 @contextmanager
 def activity(text: str, *, shown: bool) -> Iterator[None]:
-    """Context manager that shows an activity before the first batch on a terminal.
-
-    Args:
-        text: The activity, such as "reading cifar10".
-        shown: False to show nothing.
-    """
+    """Context manager that shows an activity, such as "reading cifar10", on a terminal."""
     console = plain_console("stderr")
     with console.status(text) if shown and console.is_terminal else nullcontext():
         yield

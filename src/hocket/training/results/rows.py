@@ -50,10 +50,6 @@ def axis(values: Mapping[str, Any]) -> tuple[str, int]:
 def scalars(kind: str, values: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
     """Yield the numbers of a row, each with the name of its curve.
 
-    Args:
-        kind: Kind of the row, such as ``backward``.
-        values: Its values.
-
     >>> list(scalars("backward", {"stage": 1, "batch": 7, "loss": 0.5}))
     [('backward/loss/stage1', 0.5)]
     """

@@ -53,10 +53,6 @@ _OF_SCHEDULES = (
 def require_alike(gathered: Sequence[Choices], advice: str = SAME_SCRIPT) -> None:
     """Refuse to train unless all processes were given the same.
 
-    Args:
-        gathered: Choices of each process, by rank.
-        advice: Advice for the error.
-
     Raises:
         WorldError: With the first choice that differs, and its two values.
     """
@@ -329,12 +325,7 @@ def warn_of_changed_choices(stage: Stage, then: Tree, now: Tree) -> None:
 
 
 def _overruled(stage: Stage, state: Tree) -> Iterator[tuple[str, object, object]]:
-    """Yield the name of each number that the state overrules, with both values.
-
-    Args:
-        stage: The stage, as it was built.
-        state: State of its updater.
-    """
+    """Yield the name of each number that the state overrules, with both values."""
     # Groups of weights. A scheduler changes the rate at once, and keeps the one that was given.
     updater = stage.updater
     compared: list[tuple[Tree, Tree, Iterable[str]]] = []

@@ -75,11 +75,7 @@ class BatchSplitter:
         return count_samples(self._split(batch, "a batch")[0])
 
     def _split(self, batch: Any, where: str) -> tuple[Tree, Tree]:
-        """Return the inputs and targets of one batch.
-
-        Args:
-            batch: Object that the loader has given.
-            where: Subject of the message of an error.
+        """Return the inputs and targets of one batch; `where` begins the message of an error.
 
         Raises:
             DataError: The batch cannot be split.
@@ -180,10 +176,6 @@ class Upload:
 
 def require_batches(name: str, batches: object) -> None:
     """Refuse data that are no batches, or that a sampler divides among processes.
-
-    Args:
-        name: Name of the data, for the message.
-        batches: The data.
 
     Raises:
         DataError: They cannot be iterated, or are a data set, or are divided among processes.

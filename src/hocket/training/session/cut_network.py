@@ -133,11 +133,7 @@ class CutNetwork:
         return self.modules
 
     def collect(self, world: World | SoloWorld) -> None:
-        """Bring the weights and statistics of all stages into the network of each process.
-
-        Args:
-            world: This process among the others, or alone.
-        """
+        """Bring the weights and statistics of all stages into the network of each process."""
         for stage, module in enumerate(self.modules):
             world.copy_weights(module, source=stage * world.replicas)
         self.collected = True

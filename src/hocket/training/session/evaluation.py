@@ -25,10 +25,6 @@ from hocket.tree import Tree, map_tensors
 def measure(session: Session, batches: Iterable[Any]) -> EvaluationMeter:
     """Evaluate on batches; return what was counted in all processes, perhaps nothing.
 
-    Args:
-        session: Session of the network.
-        batches: Inputs and targets.
-
     Raises:
         DataError: A metric of the user's own is not one number.
     """
@@ -51,10 +47,6 @@ def measure(session: Session, batches: Iterable[Any]) -> EvaluationMeter:
 
 def predict(session: Session, batches: Iterable[Any]) -> list[Tree]:
     """Return the output of the network for each batch, on the CPU of every process.
-
-    Args:
-        session: Session of the network.
-        batches: Inputs, with or without targets.
 
     Raises:
         DataError: The batches are one tensor.
@@ -89,17 +81,7 @@ def _forward(
     *,
     inputs_only: bool = False,
 ) -> None:
-    """Forward batches in evaluation mode.
-
-    Args:
-        session: Session of the network.
-        batches: The batches.
-        use: Called with the prediction of each stage of this process for each batch.
-        inputs_only: Accept batches that are inputs without targets.
-
-    Raises:
-        DataError: The batches cannot be iterated.
-    """
+    """Forward batches in evaluation mode, and use what each stage here predicts for each."""
     device = session.setup.device
     losses = [
         loss

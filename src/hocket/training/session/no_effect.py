@@ -80,13 +80,7 @@ def warn_of_no_effect(
 
 
 def _warn_of_cancelled_scales(setup: Setup, stages: Sequence[Stage], last: int) -> None:
-    """Warn of changes of the size of gradients that the optimizers divide out again.
-
-    Args:
-        setup: Options of the training.
-        stages: Stages of this process.
-        last: Number of the last stage.
-    """
+    """Warn of changes of the size of gradients that the optimizers divide out again."""
     # Kinds of optimizers that do so, by stages.
     kinds = {}
     for stage in stages:

@@ -164,11 +164,6 @@ class Session:
         """Cut the network; return the engine, and the inputs that it was cut with.
 
         These are two samples of the batch, or all of it if the network does not take two.
-
-        Raises:
-            CutError: The network cannot be cut like this.
-            OptionError: A stage is not compatible with the method.
-            WorldError: The processes would not train the same.
         """
         setup, world, cut = self.setup, self.world, self.cut
         # Agree with the other processes on what to train, before a forward decides sizes here,

@@ -114,12 +114,7 @@ class Ticks:
         return any(updater.follows_losses for updater in self._updaters())
 
     def note_loss(self, epoch: int, loss: float) -> None:
-        """Tell the schedulers that follow it the validation loss of an epoch.
-
-        Args:
-            epoch: Number of the epoch.
-            loss: Its validation loss.
-        """
+        """Tell the schedulers that follow it the validation loss of an epoch."""
         for updater in self._updaters():
             updater.note_loss(epoch, loss)
 
