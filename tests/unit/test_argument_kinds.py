@@ -6,6 +6,7 @@ from functools import partial
 import numpy
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import nn
 
 from contract.small import data, mlp, sgd
@@ -33,6 +34,7 @@ BATCHES = data(mlp, 3)
         ({"device": "gpu"}, "device is 'gpu'; use one such as 'cpu' or 'cuda'"),
         ({"device": 3.5}, "device is 3.5; use one such as"),
         ({"gradient_error_every": "3"}, "gradient_error_every is '3'; give a number"),
+        ({"gradient_error_every": True, "on_gradient_error": print}, "every is True; give a n"),
         ({"gradient_error_every": 3, "on_gradient_error": 5}, "on_gradient_error is 5; give"),
         ({"gradient_error_every": 2}, "belong together"),
         ({"on_gradient_error": print}, "belong together"),
@@ -73,6 +75,8 @@ BATCHES = data(mlp, 3)
         ({"replicas": 2, "meet": "diloco:every=1.5"}, "every is 1.5; wanted a whole number"),
         ({"replicas": 2, "meet": "diloco:every=4,overlap=4"}, "overlap is 4 and every is 4"),
         ({"replicas": 2, "meet": "diloco:every=2,fragments=3"}, "fragments is 3 and every is"),
+        ({"replicas": 2, "loss": nn.MSELoss(reduction="sum")}, "'sum', but 2 replicas"),
+        ({"replicas": 2, "loss": partial(F.nll_loss, reduction="sum")}, "'sum', but 2 rep"),
         ({"replicas": 2, "method": "dgl-async"}, "run freely, and have no replicas"),
         ({"replicas": 2, "meet": "diloco", "cuda_graphs": True}, "replicas is 2, which CUDA"),
     ],

@@ -8,7 +8,6 @@ enters, it is that at the weights of the whole group, before the first stage upd
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from numbers import Integral
 from typing import Any, TypeAlias
 
 import torch
@@ -17,6 +16,7 @@ from torch import Tensor, nn
 from hocket.engine.event import Event, add_place
 from hocket.errors import OptionError
 from hocket.methods.method import Method
+from hocket.options.ranges import wrong_counts
 from hocket.options.require import require_functions
 from hocket.program.action import Action, Tick
 from hocket.stage.passes.edges import backward_roots
@@ -197,7 +197,7 @@ def build_error_meter(
             there is no true gradient in this precision.
     """
     require_functions(on_gradient_error=listener)
-    if not isinstance(every, Integral) or every < 0 or bool(every) != bool(listener):
+    if wrong_counts(0, every=every) or bool(every) != bool(listener):
         raise OptionError(
             f"gradient_error_every is {every!r}; give a number of batches and, as both belong "
             "together, on_gradient_error as well, or neither"

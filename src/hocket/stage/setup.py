@@ -84,6 +84,13 @@ class Setup(TrainingOptions):
                     f"the stages of method {self.method.name!r} run freely, and each numbers "
                     "its batches for itself; leave skip_batches out"
                 )
+        keywords = getattr(self.loss, "keywords", {})  # of a partial
+        reduction = keywords.get("reduction", getattr(self.loss, "reduction", "mean"))
+        if reduction == "sum" and self.replicas > 1:
+            problems.append(
+                f"loss has reduction 'sum', but {self.replicas} replicas add up their losses "
+                "as means over their parts of each batch; use 'mean', or one replica"
+            )
         if self.method.free_running and self.replicas > 1:
             problems.append(
                 f"the stages of method {self.method.name!r} run freely, and have no replicas; "
