@@ -320,12 +320,6 @@ def _find_class(
 ) -> Callable[..., Any]:
     """Find the public subclass of a base class that is named, and check its switches.
 
-    Args:
-        members: Names of a module, with their objects.
-        base: The base class.
-        kind: What it is a class of, for the error.
-        named: The name that is looked for.
-
     Raises:
         OptionError: There is none, or a switch of it is neither true nor false.
     """

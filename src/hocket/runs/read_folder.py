@@ -53,11 +53,7 @@ class RunContents:
 
 
 def run_folders(path: Path) -> list[Path]:
-    """Return the run folders at a path, which may be one.
-
-    Args:
-        path: A run folder, a folder of run folders, or the folder of a study.
-    """
+    """Return the run folders at a path: a run folder, a folder of them, or that of a study."""
     if (path / "run.json").is_file():
         return [path]
     files = [file for depth in ("*", "runs/*") for file in path.glob(f"{depth}/run.json")]
@@ -135,21 +131,12 @@ def require_stages(stages: int) -> None:
 
 
 def _number(value: Any) -> float | None:
-    """Return a number that may be missing.
-
-    Raises:
-        ValueError: It is no number.
-    """
+    """Return a number that may be missing."""
     return None if value is None else float(value)
 
 
 def _end(summary: Mapping[str, Any], epochs: int) -> tuple[str, str, tuple[StageSummary, ...]]:
-    """Return state, reason and stages of a run from its summary, which may be an old one.
-
-    Args:
-        summary: The summary; empty if the run has not ended.
-        epochs: Number of epochs in its metrics.
-    """
+    """Return state, reason and stages of a run from its summary, which may be an old one."""
     if not summary:
         return "unfinished", "it is under way, or was killed", ()
     require_stages(len(summary["stages"]))

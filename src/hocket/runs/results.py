@@ -45,21 +45,13 @@ def results(*paths: Path | str) -> "DataFrame":
 
 
 def matching_paths(*patterns: Path | str) -> list[Path]:
-    """Return the paths that match patterns; a pattern that matches nothing stays a path.
-
-    Args:
-        patterns: Paths, or patterns such as ``runs/*``.
-    """
+    """Return the paths that match patterns; a pattern that matches nothing stays a path."""
     texts = map(str, patterns)
     return [Path(path) for text in texts for path in sorted(glob(text)) or [text]]
 
 
 def _row(run: RunContents) -> dict[str, Any]:
-    """Return the row of a run.
-
-    Raises:
-        RunFolderError: Its metrics are damaged.
-    """
+    """Return the row of a run."""
     with reading_run(run.folder):
         last = run.epochs[-1] if run.epochs else {}
         test = last.get("evaluation") or {}

@@ -103,13 +103,7 @@ def _train_in(
 ) -> Summary:
     """Train in a new run folder, or continue in the previous one, which is locked.
 
-    Args:
-        run: The run.
-        trainer: Its trainer.
-        listener: Listener of the trainer, which gets the log.
-        data: The data set.
-        previous_dir: Run folder to continue in; None for a new one.
-        stack: Entered contexts, to which the lock of a new folder is added.
+    The lock of a new folder is added to the stack, and the log is given to the listener.
 
     Raises:
         RunFolderError: The run folder exists already, or cannot be written.

@@ -154,12 +154,8 @@ class TrainingRun:
     ) -> Summary:
         """Collect what all processes have, write it, and return the summary.
 
-        Args:
-            state: How the training has ended.
-            message: The reason.
-            signal_number: Number of the signal that stopped it; 0 if none did.
-            evaluate: Evaluates averaged weights; returns the number of the signal, too, that
-                has ended the evaluation, or 0. None for no evaluation.
+        A function evaluates the averaged weights, if they are to be evaluated; it returns the
+        number of the signal that has ended the evaluation, too, or 0.
         """
         # Save the weights, also the averaged ones, which are evaluated.
         trainer = self._trainer
@@ -217,10 +213,6 @@ class TrainingRun:
         """Write the weights; return a message if they could not be written, else nothing.
 
         On a full disk they are written to the folder for temporary files, if that is another.
-
-        Args:
-            network: The network.
-            name: Name of the file, without the ending, which the format has.
         """
         file = self._run_dir / f"{name}.{self._config.weights_format}"
         try:
@@ -272,15 +264,7 @@ class TrainingRun:
         signal_number: int = 0,
         averaged: EvaluationResult | None = None,
     ) -> Summary:
-        """Build the summary, and write it in the main process.
-
-        Args:
-            state: How the training has ended.
-            message: The reason, and what could not be written.
-            stages: Results of the stages.
-            signal_number: Number of the signal that stopped it; 0 if none did.
-            averaged: Evaluation of the averaged weights; None if there is none.
-        """
+        """Build the summary, and write it in the main process."""
         # Count the time of the epochs; without one, all time since the start.
         trainer, epochs = self._trainer, self._epochs
         seconds = sum(epoch.seconds for epoch in epochs)

@@ -258,15 +258,7 @@ def _write_plan(
     forecasts: "Sequence[Forecast]",
     file: Path,
 ) -> None:
-    """Write a plan with what it was made for, its method, and all forecasts.
-
-    Args:
-        plan: The cuts.
-        config: Network and data, and threads of each process.
-        chosen: Forecast that has the cuts.
-        forecasts: All forecasts.
-        file: File to write.
-    """
+    """Write a plan with what it was made for, its method, and all forecasts."""
     names = ("network", "data", "batch_size", "threads")
     made_for = {name: getattr(config, name) for name in names}
     plan.write(
@@ -280,13 +272,7 @@ def _write_plan(
 
 
 def _train_command(config: RunConfig, chosen: "Forecast", plan_out: Path | None) -> str:
-    """Return the command that trains what was forecast, each stage in a process.
-
-    Args:
-        config: Network and data, and threads of each process.
-        chosen: The forecast.
-        plan_out: File with its cuts; None if they are not in a file.
-    """
+    """Return the command that trains what was forecast, each stage in a process."""
     from hocket.runs.build import format_method_options
 
     stages = len(chosen.times)

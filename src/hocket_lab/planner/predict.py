@@ -176,11 +176,6 @@ def _fastest_cuts(
 
     Packets and computation overlap unless stages wait for both directions in each batch. Where
     a delay is too short for a slow link, an extra delay hides it.
-
-    Args:
-        costs: Cost of each layer, by name.
-        devices: Device of each stage.
-        method: The method.
     """
     names, layers = list(costs), list(costs.values())
     weights = [0, *accumulate(cost.weight_bytes for cost in layers)]
@@ -232,11 +227,7 @@ def _profiles_by_candidate(
 def _merge_costs(
     costs: Mapping[str, LayerCost], first_layers: Collection[str]
 ) -> dict[str, LayerCost]:
-    """Merge the costs of consecutive layers.
-
-    Args:
-        costs: Cost of each layer, by name.
-        first_layers: Layers at which a merged layer begins, besides the first one.
+    """Merge the costs of consecutive layers; some begin a merged layer, as the first one does.
 
     >>> one = LayerCost(1.0, 2.0, output_bytes=8, kept_bytes=4, weight_bytes=2)
     >>> merged = _merge_costs({"a": one, "b": one, "c": one}, first_layers=["c"])

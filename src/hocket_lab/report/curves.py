@@ -81,11 +81,7 @@ def chart_grid(charts: Sequence[Markup]) -> Markup:
 
 
 def bin_means(series: Series, width: int) -> Line:
-    """Average points over intervals of x, and return the means by the number of the interval.
-
-    Args:
-        series: Points with whole x.
-        width: Length of the intervals.
+    """Average points of whole x over intervals of a width; return the means by interval.
 
     >>> bin_means([(0, 1.0), (1, 3.0), (4, 5.0)], 2)
     {0: (0.5, 2.0), 2: (4.0, 5.0)}
@@ -119,26 +115,13 @@ def _interval(
 
 
 def _cosines(stage: int, width: int, run: ReportedRun) -> Line:
-    """Return the cosines of a stage over batches; none if only their mean is known.
-
-    Args:
-        stage: Number of the stage.
-        width: Length of the intervals that are averaged.
-        run: The run; one from a study's record has the mean only.
-    """
+    """Return the cosines of a stage over intervals; none if only the mean of a run is known."""
     series = run.metrics.cosine.get(stage, ())
     return bin_means(series, width) if len(series) > 1 else {}
 
 
 def _evaluations(groups: Sequence[Group], metric: str, axis: str, factor: float) -> list[Curve]:
-    """Return the curves of a metric over evaluations, of which long runs show every n-th.
-
-    Args:
-        groups: The groups.
-        metric: Name of the metric.
-        axis: Name of the horizontal axis.
-        factor: Factor on the metric.
-    """
+    """Return the curves of a metric over evaluations, of which long runs show every n-th."""
 
     def line(run: ReportedRun) -> Line:
         return {

@@ -111,13 +111,7 @@ def _read_study(folder: Path) -> Iterator[ReportedRun | ReportedStudy | str]:
 def _read_study_run(
     folder: Path, row: dict[str, Any], run: dict[str, Any]
 ) -> Iterator[ReportedRun | ReportedStudy | str]:
-    """Yield a run from its folder or, if that is not here, from the record.
-
-    Args:
-        folder: Folder of the study.
-        row: Its row in the record.
-        run: The run in the record.
-    """
+    """Yield a run from its folder or, if that is not here, from the record."""
     # Prefer the folder.
     run_dir = folder / run["folder"]
     if (run_dir / "run.json").is_file():
@@ -154,12 +148,7 @@ def _read_study_run(
 
 
 def _data_dir(folder: Path, row: dict[str, Any]) -> str | None:
-    """Return the place of the data of a row, which only folders of its runs have.
-
-    Args:
-        folder: Folder of the study.
-        row: The row in its record.
-    """
+    """Return the place of the data of a row, which only folders of its runs have."""
     for run in row["runs"]:
         file = folder / run["folder"] / "run.json"
         if file.is_file():

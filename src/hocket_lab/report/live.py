@@ -93,12 +93,7 @@ class LiveReport(ThreadingHTTPServer):
 
 
 def _files_within(folder: Path, depth: int) -> Iterator[Path]:
-    """Yield all that is in a folder and in those in it, as far as it can be read.
-
-    Args:
-        folder: The folder. One that vanishes meanwhile, as unfinished checkpoints do, is empty.
-        depth: Levels of folders.
-    """
+    """Yield all that is in a folder and in those in it, as far as it can be read."""
     try:
         found = list(folder.iterdir())
     except OSError:

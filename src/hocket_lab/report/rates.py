@@ -56,9 +56,7 @@ def read_study(record: SweepRecord) -> ReportedStudy:
 def rate_charts(studies: Sequence[ReportedStudy], groups: Sequence[Group]) -> list[Markup]:
     """Draw the last values of studies against the learning rate, in the colours of groups.
 
-    Args:
-        studies: The studies.
-        groups: Groups of the runs at the best rates; a row without one has another colour.
+    A row without a best rate is in no group, and has another colour.
     """
     numbers = {run.folder.resolve(): group.number for group in groups for run in group.runs}
     charts = []
@@ -84,11 +82,8 @@ def rate_charts(studies: Sequence[ReportedStudy], groups: Sequence[Group]) -> li
 def _seeds(row: dict[str, Any], metric: str, factor: float) -> list[Line]:
     """Return the last values of the runs of each seed, without those that diverged.
 
-    Args:
-        row: A row of a record. If its sweep held examples out, the runs that did not are left
-            out, as they were evaluated on other examples.
-        metric: Name of the metric.
-        factor: Factor on the metric.
+    If the sweep held examples out, the runs that did not are left out, too, as they were
+    evaluated on other examples.
     """
     seeds: dict[int, dict[float, tuple[float, float]]] = {}
     held_out = max(run.get("hold_out") or 0.0 for run in row["runs"])

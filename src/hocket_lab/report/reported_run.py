@@ -84,10 +84,6 @@ def read_run(folder: Path) -> ReportedRun:
 def _read_batch_metrics(files: Sequence[Path], stages: int) -> BatchMetrics:
     """Read the metrics of single batches from the files of all processes.
 
-    Args:
-        files: The files.
-        stages: Number of stages, for rows of a version that does not tell the last one.
-
     Raises:
         ValueError: A row is of no batch or stage.
     """
@@ -104,7 +100,7 @@ def _read_batch_metrics(files: Sequence[Path], stages: int) -> BatchMetrics:
             for name, series in by_stage.items():
                 if row.get(name) is not None:
                     series[stage].append((batch, float(row[name])))
-            is_last = row.get("last", stage == stages - 1)
+            is_last = row.get("last", stage == stages - 1)  # older versions do not tell
             if row.get("loss") is not None and is_last:
                 loss.append((batch, float(row["loss"])))
     return BatchMetrics(loss, **{k: dict(sorted(v.items())) for k, v in by_stage.items()})

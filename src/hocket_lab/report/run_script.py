@@ -43,9 +43,7 @@ def groups(weights):
 def write_script(run: ResolvedRun, title: str) -> str:
     """Return a script that trains to the bits of a run, without the run's folder.
 
-    Args:
-        run: The run, whose data are read for the sizes of the network.
-        title: Name of the run.
+    The data are read, as the network has its sizes from them.
     """
     config = run.config
     lines = [GROUPS] if config.weight_decay_on == "matrices" else []

@@ -20,9 +20,7 @@ MOST_SPANS = 3000
 def span_picture(panel: Panel, name: str) -> Markup:
     """Draw the spans of a timeline as boxes, to be zoomed and moved.
 
-    Args:
-        panel: The timeline, with the texts in its boxes.
-        name: Name for those who do not see the picture.
+    The name is for those who do not see the picture.
     """
     # Boxes of the spans.
     timeline, measured = panel.timeline, panel.measured
@@ -89,15 +87,7 @@ def first_spans(timeline: Timeline) -> tuple[Timeline, str]:
 
 
 def _box(span: Span, start_s: float, scale: float, row: int, label: str) -> Markup:
-    """Draw a span.
-
-    Args:
-        span: The span.
-        start_s: Time at which the picture begins.
-        scale: Units of the picture in a second.
-        row: Number of its row, which is 1 unit high.
-        label: Text in its box.
-    """
+    """Draw a span in a row, which is 1 unit high; the scale has the units of a second."""
     x, end = (round((time_s - start_s) * scale, 1) for time_s in (span.start_s, span.end_s))
     return element(
         "rect", x=x, y=row + 0.08, width=round(end - x, 1), height=0.84, class_=span.kind,

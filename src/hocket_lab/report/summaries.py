@@ -45,12 +45,7 @@ def runs_table(groups: Sequence[Group]) -> Markup:
 
 
 def settings_table(groups: Sequence[Group], settings: Sequence[Setting]) -> Markup:
-    """Build the table of settings, with a column for each group.
-
-    Args:
-        groups: The groups.
-        settings: Rows of the table, with a value for each group at least.
-    """
+    """Build the table of settings, with a column for each group."""
     heads = [element("th", group_cell(group).content, scope="col") for group in groups]
     rows = [
         element(
@@ -139,13 +134,7 @@ def _run(group: Group, run: ReportedRun) -> Row:
 
 
 def _stage(group: Group, k: int, stages: Sequence[StageSummary]) -> Row:
-    """Return the row of a stage of a group.
-
-    Args:
-        group: The group.
-        k: Number of the stage.
-        stages: Its results in the runs of the group.
-    """
+    """Return the row of a stage of a group, from its results in the runs of the group."""
     busy, sending, waiting = (
         _mean([getattr(stage, name) for stage in stages])
         for name in ("busy", "communication", "waiting")

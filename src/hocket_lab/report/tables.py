@@ -28,12 +28,7 @@ Row: TypeAlias = Sequence[Cell | str]
 
 
 def sortable_table(columns: Sequence[str], rows: Sequence[Row]) -> Markup:
-    """Build a table that the script of the page sorts by the column whose head is pressed.
-
-    Args:
-        columns: Heads of the columns.
-        rows: Cells of each row; a text is shown as it is.
-    """
+    """Build a table that the script of the page sorts by the column whose head is pressed."""
     heads = [
         element("th", element("button", name, type="button"), scope="col") for name in columns
     ]
@@ -64,11 +59,9 @@ def number(value: float | None, digits: int = 4) -> Cell:
 
 
 def spread(values: Sequence[float | None], factor: float = 1.0) -> Cell:
-    """Return the cell of the mean of values, with their standard deviation.
+    """Return the cell of the mean of values, with their standard deviation, times a factor.
 
-    Args:
-        values: The values; unless all are known, the cell is a dash.
-        factor: Factor on them, such as 100 for percent.
+    Unless all values are known, it is a dash.
     """
     found = mean_and_deviation([None if v is None else v * factor for v in values])
     if found is None:
@@ -89,11 +82,7 @@ def group_cell(group: Group) -> Cell:
 
 
 def fraction_bar(parts: Sequence[tuple[str, float]]) -> Markup:
-    """Draw fractions of 1 as a bar.
-
-    Args:
-        parts: Class, which gives the colour, and length of each part.
-    """
+    """Draw fractions of 1 as a bar; the class of each part gives the colour."""
     start, boxes = 0.0, []
     for class_, part in parts:
         end = min(start + max(part, 0.0) * 100, 100.0)

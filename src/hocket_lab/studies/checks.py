@@ -25,12 +25,7 @@ REFUSED: Mapping[str, str] = {
 
 
 def study_problems(values: Mapping[str, Any], hints: Mapping[str, Any]) -> list[str]:
-    """Return every problem of a study.
-
-    Args:
-        values: Values of all keys of a study.
-        hints: Types of the keys.
-    """
+    """Return every problem of a study, from the values and the types of all its keys."""
     # Types. A value of a wrong type has no other check.
     problems = wrong_options(values, hints, hints)
     given = {
@@ -90,13 +85,7 @@ def _count_runs(given: Mapping[str, Any], tables: Sequence[Any]) -> int:
 def _hold_out_problems(
     given: Mapping[str, Any], tables: Sequence[Any], *, compares: bool
 ) -> list[str]:
-    """Return the problems of the share that is held out while learning rates are compared.
-
-    Args:
-        given: Values of the keys of a study that have the right type.
-        tables: Its tables of options.
-        compares: True if it compares learning rates.
-    """
+    """Return the problems of the share that is held out while learning rates are compared."""
     share, key = given.get("hold_out_for_sweep"), "hold_out_for_sweep"
     if not share:
         return []
@@ -233,10 +222,7 @@ def _row_problems(rows: Sequence[Row]) -> list[str]:
 def _run_problems(row: Row, rate: float | None, first: dict[str, Row]) -> list[str]:
     """Return the problems of a row's runs with a learning rate.
 
-    Args:
-        row: The row.
-        rate: The learning rate.
-        first: The row of each run that was looked at before, by its name; the run is added.
+    The first row of each run is known by the run's name; the row is added if it is the first.
     """
     problems = Problems()
     run: Run | None = problems.attempt(row.run, rate, seed=0)

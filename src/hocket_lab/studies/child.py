@@ -150,12 +150,7 @@ def report(config: RunConfig, result: Summary | HocketError) -> int:
 
 
 def _finished(run_dir: Path, epochs: int) -> RunResult:
-    """Return the result of a training that has finished, which failed without its metrics.
-
-    Args:
-        run_dir: Its folder.
-        epochs: Number of epochs that it has trained.
-    """
+    """Return the result of a training that has finished, which failed without its metrics."""
     written = sum(1 for _ in metric_rows(run_dir / METRICS_FILE, "epoch"))
     if written >= epochs:
         return RunResult("finished")

@@ -136,24 +136,13 @@ def build_read_method(config: RunConfig) -> Method:
 
 
 def epoch_length(folder: Path, config: RunConfig) -> int | None:
-    """Return the number of batches in a run's first epoch; None if that has not ended.
-
-    Args:
-        folder: The run folder.
-        config: The configuration of the run.
-    """
+    """Return the number of batches in a run's first epoch; None if that has not ended."""
     first = next(metric_rows(folder / METRICS_FILE, "epoch"), None)
     return None if first is None else math.ceil(int(first["samples"]) / config.batch_size)
 
 
 def _point_within(before: Point, end: Point, row: Mapping[str, Any]) -> Point:
-    """Return the point of an evaluation within an epoch.
-
-    Args:
-        before: The point before the epoch.
-        end: The point at its end.
-        row: The row of the evaluation.
-    """
+    """Return the point of an evaluation between the beginning of an epoch and its end."""
     share = (row["updates"] - before.updates) / max(1, end.updates - before.updates)
     return replace(
         before,
@@ -171,11 +160,6 @@ def _point_under_way(before: Point, row: Mapping[str, Any], config: RunConfig) -
     """Return the point of an evaluation in an epoch that has not ended.
 
     Its seconds go on at the pace of the epochs before; without one they are NaN.
-
-    Args:
-        before: The point before the epoch.
-        row: The row of the evaluation.
-        config: The configuration of the run.
     """
     batches = (row["updates"] - before.updates) * _accumulate(config.method)
     pace = before.seconds / before.updates if before.updates else math.nan

@@ -62,11 +62,7 @@ class KeptRuns:
             raise self._unreadable(error) from error
 
     def besides(self, needed: Collection[str]) -> list[Mapping[str, Any]]:
-        """Return the runs that had ended without a failure, but for some, as they are.
-
-        Args:
-            needed: Names of runs to leave out.
-        """
+        """Return the runs that had ended without a failure, but for some, as they are."""
         others = (run for name, run in self._runs.items() if name not in needed)
         return [run for run in others if _has_ended(run)]
 

@@ -22,10 +22,6 @@ def draw_curves(values: Mapping[str, Any], file: Path) -> None:
 
     The area around it is between the least and the greatest value over the seeds.
 
-    Args:
-        values: The record as plain values.
-        file: File to write.
-
     Raises:
         OptionError: matplotlib is not installed.
     """

@@ -185,10 +185,6 @@ def _result(ended: RunningRun, code: int) -> RunResult | None:
     """Return the result of a run whose process has ended; None if it was stopped.
 
     One that left no result was killed, or failed with an error that is not Hocket's.
-
-    Args:
-        ended: The run.
-        code: Exit code of its process.
     """
     folder = ended.folder
     stopped = code in (128 + signal.SIGTERM, -signal.SIGTERM)

@@ -154,8 +154,7 @@ def build_record(
 def study_command(study: Study) -> str:
     """Return the command that repeats a study, with DIR for the place of its data.
 
-    Args:
-        study: The study; one that a program made has a call instead.
+    A study that a program made has a call instead.
     """
     if study.file is None:
         return "hocket_lab.sweep(study)"
@@ -230,10 +229,7 @@ def _to_target(
 ) -> dict[str, Any] | None:
     """Return updates, samples and seconds to the target; their means only if all reach it.
 
-    Args:
-        outcomes: Runs of a row at its best learning rate.
-        target: The target; None for none.
-        averaged: Give the means; a row that diverged or is incomplete has none.
+    A row that diverged or is incomplete is not averaged.
     """
     if target is None:
         return None
@@ -265,12 +261,7 @@ def _sweep(results: RowResults) -> list[dict[str, Any]]:
 
 
 def _run(outcome: RunOutcome, *, chosen: bool) -> dict[str, Any]:
-    """Return a run as plain values, with its curve and the command that repeats it.
-
-    Args:
-        outcome: The run and what it measured.
-        chosen: True if the results of its row are of this run.
-    """
+    """Return a run as plain values, with its curve and the command that repeats it."""
     run, result = outcome.run, outcome.result
     return {
         "learning_rate": run.rate,

@@ -14,12 +14,7 @@ NONE = "-"
 
 
 def markdown(values: Mapping[str, Any], picture: str | None) -> str:
-    """Return the report of a record.
-
-    Args:
-        values: The record as plain values.
-        picture: File of the picture next to the report; None without one.
-    """
+    """Return the report of a record, with the file of a picture next to it, if there is one."""
     settings = values["settings"]
     parts = [f"# {settings['name']}", results_with_legend(values)]
     if picture is not None:
@@ -74,10 +69,9 @@ def results_table(values: Mapping[str, Any]) -> str:
 
 
 def first_stage_lateness(options: Mapping[str, Any]) -> tuple[str, str]:
-    """Return staleness and versions of the weights at the first stage, as text.
+    """Return staleness and versions of the weights at the first stage of a row, as text.
 
-    Args:
-        options: Options of a row. A method that no longer exists has neither.
+    A method that no longer exists has neither.
     """
     try:
         config = parse_config({**DEFAULTS, **options}, "the record")
@@ -91,11 +85,7 @@ def first_stage_lateness(options: Mapping[str, Any]) -> tuple[str, str]:
 
 
 def format_spread(spread: Mapping[str, Any] | None, digits: int) -> str:
-    """Return mean and standard deviation as text.
-
-    Args:
-        spread: Both, or None if they are not known.
-        digits: Digits after the point.
+    """Return mean and standard deviation as text, with some digits after the point.
 
     >>> format_spread({"mean": 1.88, "deviation": 0.012}, 3)
     '1.880 ± 0.012'

@@ -81,12 +81,7 @@ def read_outcome(runs: Path, run: Run, metric: str) -> RunOutcome:
 
 
 def judge_run(outcome: RunOutcome, metric: str) -> RunOutcome:
-    """Return the outcome of a run that has ended, judged by its last value of a metric.
-
-    Args:
-        outcome: What the run has left.
-        metric: Metric that the study compares.
-    """
+    """Return the outcome of a run that has ended, judged by its last value of a metric."""
     result, curve, last = outcome.result, outcome.curve, None
     assert result is not None, "it has ended"
     if result.state == "diverged":
@@ -105,9 +100,7 @@ def judge_run(outcome: RunOutcome, metric: str) -> RunOutcome:
 def read_source(folder: Path, device: str) -> RunSource:
     """Return what the folder of a run says about code and machine; nothing if it does not.
 
-    Args:
-        folder: The run folder.
-        device: Device of the run; a machine with a GPU may have trained on its processor.
+    A machine with a GPU may have trained on its processor, as the device of the run says.
     """
     try:
         found = read_json(folder / "environment.json")

@@ -212,10 +212,6 @@ def _labels(rows: Sequence[Mapping[str, Any]], names: Sequence[str]) -> list[str
 
     Method and stages come first. Options that follow from those before them are left out, and
     the options of an option, such as an optimizer's, if its name is enough.
-
-    Args:
-        rows: All options of each row.
-        names: Names of the options that tables list.
     """
     varied = [n for n in names if any(row[n] != rows[0][n] for row in rows)] or list(names)
     first = [name for name in ("method", "stages") if name in varied]

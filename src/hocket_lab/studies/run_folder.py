@@ -83,12 +83,7 @@ def check_is_run(folder: Path, run: Run) -> None:
 
 
 def last_line(file: Path, start: int) -> str:
-    """Return the last line of a text file that is not empty; nothing if there is none.
-
-    Args:
-        file: The file.
-        start: Bytes at its beginning that do not count.
-    """
+    """Return the last line that is not empty, from a byte on; nothing if there is none."""
     lines = [line for line in _read_tail(file, start).splitlines() if line.strip()]
     return lines[-1].strip() if lines else ""
 
@@ -110,12 +105,7 @@ def newest_batch(folder: Path) -> tuple[int, float | None] | None:
 
 
 def _read_tail(file: Path, start: int = 0) -> str:
-    """Return the end of a file; nothing if it does not exist.
-
-    Args:
-        file: The file.
-        start: Bytes at its beginning that do not count.
-    """
+    """Return the end of a file, from a byte on; nothing if it does not exist."""
     try:
         with open_regular_file(file) as opened:
             opened.seek(max(start, os.fstat(opened.fileno()).st_size - TAIL))

@@ -35,9 +35,7 @@ def best_rate(values: Mapping[float, Sequence[float]]) -> float | None:
 def is_chosen(row: Mapping[str, Any], run: Mapping[str, Any]) -> bool:
     """Return True if the results of a row of a record are of this run, among others.
 
-    Args:
-        row: The row.
-        run: The run. Older records do not mark it: there it is one at the best rate.
+    Older records do not mark it: there it is one at the best rate.
     """
     chosen: bool = run.get("chosen", run["learning_rate"] == row["learning_rate"])
     return chosen

@@ -160,9 +160,7 @@ class Study:
     def sweep_runs(self, row: Row, rate: float | None) -> list[Run]:
         """Return the runs of a row that compare a learning rate with others.
 
-        Args:
-            row: The row.
-            rate: The rate; None for the optimizer's, which needs no run on less data.
+        The optimizer's own rate, None, needs no run on less data.
         """
         if rate is None and self.hold_out_for_sweep:
             return []
@@ -170,12 +168,7 @@ class Study:
         return [row.run(rate, seed, hold_out=share) for seed in self.sweep_seeds]
 
     def later_runs(self, row: Row, rate: float | None) -> list[Run]:
-        """Return the runs of a row that are made with its best learning rate only.
-
-        Args:
-            row: The row.
-            rate: The best rate; None for the optimizer's.
-        """
+        """Return the runs of a row that are made with its best learning rate only."""
         return [row.run(rate, seed) for seed in self.later_seeds]
 
     def runs(self) -> list[Run]:
@@ -244,11 +237,6 @@ def _require_allowed(
     file: Path, named: Sequence[tuple[str, str]], allowed: Mapping[str, Sequence[str]]
 ) -> None:
     """Refuse code that only the file names, before anything is imported for a check.
-
-    Args:
-        file: The study file.
-        named: Options with values that name the user's code.
-        allowed: Values by option whose functions may be run, with any options.
 
     Raises:
         OptionError: With every value whose code would be run.

@@ -91,12 +91,7 @@ def runs_at_a_time(study: Study) -> int:
 
 
 class _Runs:
-    """The runs of a study, those that have ended and those that are still to run.
-
-    Args:
-        study: The study.
-        folder: Its folder.
-    """
+    """The runs of a study, those that have ended and those that are still to run."""
 
     def __init__(self, study: Study, folder: Path) -> None:
         self._study = study

@@ -60,11 +60,7 @@ class Target:
 
 
 def check_metric(key: str, name: str) -> None:
-    """Check that a metric exists.
-
-    Args:
-        key: Key of the study that names it.
-        name: Its name.
+    """Check that the metric exists that a key of a study names.
 
     Raises:
         OptionError: It does not exist.
