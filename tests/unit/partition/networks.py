@@ -99,32 +99,19 @@ class Chain(nn.Module):
         return x
 
 
-class Pair(nn.Module):
-    """Two layers, for a forward that a test gives them."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first, self.second = nn.Linear(4, 4), nn.Linear(4, 4)
-
-
-class Layers(Pair):
+class Layers(nn.Module):
     """Three layers, for a forward that a test gives them."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.third = nn.Linear(4, 4)
+        self.first, self.second, self.third = (nn.Linear(4, 4) for _ in range(3))
 
 
-class Two(nn.Module):
+class Two(Layers):
     """Network of two positional inputs; the second is used at the end only."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.first = nn.Linear(4, 5)
-        self.second = nn.Linear(5, 4)
-
     def forward(self, a, b):
-        return self.second(self.first(a).sigmoid()) + b
+        return self.third(self.second(self.first(a).sigmoid())) + b
 
 
 def glued():

@@ -131,11 +131,9 @@ def test_a_limit_of_memory_moves_the_cut_and_one_that_nothing_fits_is_refused():
 def test_a_network_is_cut_by_measured_times(monkeypatch):
     network, sample = skips()
     times = {"(start)": 1.0, "blocks.0": 9.0, "head": 1.0}
-    real = cutting.profile
 
-    def timed(layers, given):
-        costs = real(layers, given, repetitions=1)
-        return {n: layer(times.get(n, 0.0), out=c.output_bytes) for n, c in costs.items()}
+    def timed(layers, sample):
+        return {name: layer(times.get(name, 0.0), out=8) for name in layers}
 
     monkeypatch.setattr(cutting, "profile", timed)
     stages = cut(network, stages=2, sample=sample, by="time", link=Link(1e9))
@@ -202,20 +200,14 @@ def test_a_link_of_which_no_packet_arrives_or_one_before_it_is_sent_is_refused()
                 Link(*numbers_of_link)
 
 
-class SharedLayer(nn.Module):
+class SharedLayer(Layers):
     """Network that calls one layer several times."""
 
-    def __init__(self):
-        super().__init__()
-        self.embed = nn.Linear(4, 4)
-        self.layer = nn.Linear(4, 4)
-        self.head = nn.Linear(4, 2)
-
     def forward(self, x):
-        x = self.embed(x)
+        x = self.first(x)
         for _ in range(8):
-            x = self.layer(x).relu()
-        return self.head(x)
+            x = self.second(x).relu()
+        return self.third(x)
 
 
 @pytest.fixture
@@ -224,8 +216,7 @@ def _profiled(monkeypatch):
 
     def profile(layers, sample):
         times_s = [9.0] + [1.0] * (len(layers) - 1)
-        pairs = zip(layers, times_s, strict=True)
-        return {name: LayerCost(t, 0.0, 8, kept_bytes=0, weight_bytes=0) for name, t in pairs}
+        return {name: layer(t, out=8) for name, t in zip(layers, times_s, strict=True)}
 
     monkeypatch.setattr(cutting, "profile", profile)
 
@@ -237,15 +228,15 @@ def test_an_uneven_cut_is_explained_once(by):
     with pytest.warns(UserWarning, match="has 1.* times the mean work") as told:
         cutting.cut(SharedLayer(), stages=2, sample=sample, by=by)
     assert [
-        "not before 'layer': module 'layer' is called 8 times" in str(warning.message)
+        "not before 'second': module 'second' is called 8 times" in str(warning.message)
         for warning in told
     ] == [True]
-    cutting.cut(SharedLayer(), stages=Plan(("head",)), sample=sample)  # as the user wants it
+    cutting.cut(SharedLayer(), stages=Plan("third"), sample=sample)  # as the user wants it
 
 
 @pytest.mark.usefixtures("_profiled")
 def test_a_plan_of_a_network_that_cannot_be_cut_evenly_has_the_reasons():
-    with pytest.warns(UserWarning, match="module 'layer' is called 8 times"):
+    with pytest.warns(UserWarning, match="module 'second' is called 8 times"):
         cut_by_time(lambda: (SharedLayer(), torch.randn(2, 4), None), [2], ["bp", "dgl"])
 
 

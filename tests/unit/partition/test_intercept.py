@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 from torch import nn
-from torch.overrides import TorchFunctionMode
+from torch.overrides import BaseTorchFunctionMode
 
 from hocket import Plan
 from hocket.partition.recording.intercept import call_intercepted, intercept
@@ -34,23 +34,15 @@ class Chain(nn.Module):
 class Log:
     """Handler that notes what it is given, and computes it."""
 
-    def __init__(self, call=call_intercepted):
-        self.calls, self.functions, self._call = [], [], call
+    def __init__(self):
+        self.calls = []
 
     def call(self, name, module, args, kwargs):
         self.calls.append(name)
-        return (self._call if name else call_intercepted)(module, args, kwargs)
+        return call_intercepted(module, args, kwargs)
 
     def function(self, function, args, kwargs):
-        self.functions.append(function.__name__)
         return function(*args, **kwargs)
-
-
-class Pass(TorchFunctionMode):
-    """Mode for functions that changes nothing."""
-
-    def __torch_function__(self, func, types, args=(), kwargs=None):
-        return func(*args, **(kwargs or {}))
 
 
 def run(network, handler):
@@ -83,12 +75,10 @@ def test_modules_are_as_before_after_a_forward_and_after_an_error():
 
 def test_threads_intercept_one_network_at_the_same_time():
     network, entered, left = Chain(), threading.Barrier(2), threading.Barrier(2)
-    before, logs = attributes(network), [Log(), Log()]
+    before = attributes(network)
 
     class Waits(Log):
-        def __init__(self, late):
-            super().__init__()
-            self.late = late
+        late = False
 
         def call(self, name, module, args, kwargs):
             if name == "second":
@@ -97,7 +87,8 @@ def test_threads_intercept_one_network_at_the_same_time():
                     left.wait(60)  # the other thread has ended its forward
             return super().call(name, module, args, kwargs)
 
-    logs = [Waits(late=False), Waits(late=True)]
+    logs = Waits(), Waits()
+    logs[1].late = True
 
     def first():
         run(network, logs[0])
@@ -148,7 +139,7 @@ def test_stages_enter_modes_of_their_own():
         def forward(self, x):
             with torch.device("cpu"):
                 x = self.second(x + self.first(x) + torch.zeros(4))
-            with Pass():
+            with BaseTorchFunctionMode():
                 return self.third(torch.relu(x))
 
     assert_same(Moded(), Plan(("second", "third")), SAMPLE, SAMPLE)

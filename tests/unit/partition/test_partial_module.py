@@ -7,48 +7,44 @@ import pytest
 import torch
 from torch import nn
 
-from contract.small import sgd
+from contract.small import different, sgd
 from hocket import Plan, Trainer, cut
-from hocket.partition import call_network, divide
+from hocket.partition import divide
 from hocket.partition.cut_points import find_cut_points
 from hocket.partition.parts import meta_functions, meta_tensors
 from hocket.partition.parts.partial_module import build_partial_modules
 from hocket.partition.recording.recording import TRAINING
 from hocket.partition.verify import verify_stages
 from hocket.tree import map_tensors
-from unit.partition.networks import NETWORKS, Skips, glued, run_stages, skips, words
+from unit.partition.networks import (
+    NETWORKS,
+    Skips,
+    assert_same,
+    glued,
+    run_stages,
+    skips,
+    words,
+)
 
 every = pytest.mark.parametrize("make", NETWORKS)
 
 
 @every
-def test_a_network_can_be_cut_at_all_cut_points_at_once(make):
+def test_a_network_can_be_cut_at_any_cut_point_and_at_all_at_once(make):
     """Stages hold every parameter and buffer once under its name."""
     network, sample = make()
     graph = find_cut_points(network, sample)
-    count = len(graph.cut_points)
-    assert count >= 1
-    stages = build_partial_modules(graph, range(count))
-    verify_stages(network, stages, sample)
-    for stage in stages:
-        for name, weight in stage.named_parameters():
-            assert weight is network.get_parameter(name)
-    for position in range(count):
-        names = [
-            name
-            for stage in build_partial_modules(graph, [position])
-            for name in stage.state_dict()
-        ]
+    every_position = range(len(graph.cut_points))
+    assert every_position
+    for positions in (every_position, *([position] for position in every_position)):
+        stages = build_partial_modules(graph, positions)
+        verify_stages(network, stages, sample)
+        assert len(stages) == len(positions) + 1
+        for stage in stages:
+            for name, weight in stage.named_parameters():
+                assert weight is network.get_parameter(name)
+        names = [name for stage in stages for name in stage.state_dict()]
         assert sorted(names) == sorted(network.state_dict())
-
-
-@every
-def test_a_network_can_be_cut_at_any_single_cut_point(make):
-    network, sample = make()
-    for point in find_cut_points(network, sample).cut_points:
-        plan, stages = divide(network, Plan((point.name,)), sample)
-        assert plan == Plan((point.name,))
-        assert len(stages) == 2
 
 
 def test_the_search_for_cut_points_takes_time_in_proportion_to_the_calls():
@@ -68,15 +64,11 @@ def test_the_search_for_cut_points_takes_time_in_proportion_to_the_calls():
 @every
 def test_batches_can_have_another_size_than_the_sample(make):
     network, sample = make()
-    stages = cut(network, stages=2, sample=sample)
-    for module in (network, *stages):
-        module.eval()
-    for times in (1, 4):
-        batch = map_tensors(
-            lambda v, times=times: v[:1].repeat(times, *[1] * (v.dim() - 1)), sample
-        )
-        outputs = run_stages(stages, batch), call_network(network, batch)
-        torch.testing.assert_close(*outputs, rtol=0, atol=0)
+    one, four = (
+        map_tensors(lambda v, times=times: v[:1].repeat_interleave(times, 0), sample)
+        for times in (1, 4)
+    )
+    assert_same(network.eval(), 2, sample, one, four)
 
 
 def test_cuts_inside_a_block_carry_the_skip():
@@ -149,12 +141,8 @@ def test_cutting_does_not_change_the_network():
     torch.manual_seed(3)
     cut(network, stages=2, sample=sample)
     assert torch.equal(torch.rand(1), wanted)
-    for (name, a), b in zip(
-        network.state_dict().items(), before.state_dict().values(), strict=True
-    ):
-        assert torch.equal(a, b), name
-    for weight, gradient in zip(network.parameters(), gradients, strict=True):
-        assert torch.equal(weight.grad, gradient)
+    assert not different(network.state_dict().values(), before.state_dict().values())
+    assert not different([weight.grad for weight in network.parameters()], gradients)
     assert [m.training for m in network.modules()] == [m.training for m in before.modules()]
     assert not hasattr(nn.Module.__call__, "__wrapped__")
     assert type(network) is Skips

@@ -16,7 +16,6 @@ from unit.partition.networks import (
     Chain,
     Glued,
     Layers,
-    Pair,
     Skips,
     assert_same,
     run_stages,
@@ -30,7 +29,7 @@ def refused(network, sample, plan=("second",)):
     return str(caught.value)
 
 
-class Direct(nn.Module):
+class Direct(Layers):
     """Network with a reason against a cut before its second layer."""
 
     def __init__(self, kind: str):
@@ -38,8 +37,6 @@ class Direct(nn.Module):
         self.kind = kind
         self.register_buffer("early", torch.ones(4))
         self.register_buffer("late", torch.ones(4))
-        self.first = nn.Linear(4, 4)
-        self.second = nn.Linear(4, 4)
 
     def forward(self, x):
         if self.kind == "buffers":
@@ -214,7 +211,7 @@ def choosing():
     return Chain([nn.Linear(4, 4), Picky(), nn.Linear(4, 2)])
 
 
-class Cells(Pair):
+class Cells(Layers):
     """Network with a function that needs numbers."""
 
     def forward(self, x):
@@ -223,7 +220,7 @@ class Cells(Pair):
         return self.second(x) + counts.sum()
 
 
-class Mapped(Pair):
+class Mapped(Layers):
     """Network whose forward cannot be followed."""
 
     def forward(self, x):
@@ -292,7 +289,7 @@ def test_a_sample_that_the_network_does_not_take_is_refused(network, stages, whe
         cut(network, stages=stages, sample=torch.ones(2, 7))
 
 
-class Overwrites(Pair):
+class Overwrites(Layers):
     """Network that changes a tensor in place which its own backward needs."""
 
     def forward(self, x):
@@ -397,16 +394,13 @@ def test_other_sizes_than_those_of_the_sample_are_refused_if_the_forward_reads_t
 def test_short_memory_of_a_gpu_is_no_matter_of_the_sample(first):
     """Whether it is short in the first forward or in a later one, of the stages."""
 
-    class Large(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.one, self.two = nn.Linear(3, 3), nn.Linear(3, 3)
-            self.calls = itertools.count()
+    calls = itertools.count()
 
+    class Large(Layers):
         def forward(self, x):
-            if next(self.calls) >= 6 or first:
+            if next(calls) >= 6 or first:
                 raise torch.OutOfMemoryError("CUDA out of memory")
-            return self.two(self.one(x))
+            return self.second(self.first(x))
 
     with pytest.raises(torch.OutOfMemoryError, match="CUDA out of memory"):
-        cut(Large(), stages=Plan(("two",)), sample=torch.ones(2, 3))
+        cut(Large(), stages=Plan("second"), sample=torch.ones(2, 4))

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from contract.small import back_propagate, sgd, stepped
+from contract.small import Network, back_propagate, sgd, stepped, weights_of
 from hocket import Plan, Trainer, cross_entropy, cut, untie
 from hocket.methods import parse_method
 
@@ -30,25 +30,14 @@ class Tied(nn.Module):
         return self.head(self.third(self.second(self.embed(ids)).tanh()).tanh())
 
 
-class ByHand(nn.Module):
+class ByHand(Network):
     """A stage of `Tied` that receives the weight and passes it on, written by hand."""
 
-    def __init__(self, tied, stage):
-        super().__init__()
-        self.stage = stage
-        if stage == 0:
-            self.embed = tied.embed
-        elif stage == 1:
-            self.second = tied.second
-        else:
-            self.third = tied.third
-            self.bias = tied.head.bias
-
     def forward(self, received):
-        if self.stage == 0:
+        if "embed" in self._modules:
             return self.embed(received), self.embed.weight.clone()
         h, weight = received
-        if self.stage == 1:
+        if "second" in self._modules:
             return self.second(h).tanh(), weight
         return F.linear(self.third(h).tanh(), weight, self.bias)
 
@@ -100,7 +89,7 @@ def train(stages, network, method):
         network, stages=stages, method=parse_method(method), optimizer=sgd, loss=cross_entropy
     )
     stepped(trainer, BATCHES).finish()
-    return {name: p.detach().clone() for name, p in network.named_parameters()}
+    return weights_of(network)
 
 
 @pytest.mark.parametrize("kind", [Tied, Root, Loop])
@@ -110,8 +99,7 @@ def test_stages_with_a_common_weight_learn_by_bp_as_the_network_does(kind):
     plain = copy.deepcopy(network)
     back_propagate([plain], BATCHES)
     trained = train(Plan(("second", "third")), network, "bp")
-    wanted = {name: p.detach() for name, p in plain.named_parameters()}
-    torch.testing.assert_close(trained, wanted, rtol=1e-10, atol=1e-12)
+    torch.testing.assert_close(trained, weights_of(plain), rtol=1e-10, atol=1e-12)
 
 
 @pytest.mark.parametrize(
@@ -121,11 +109,12 @@ def test_stages_with_a_common_weight_learn_by_bp_as_the_network_does(kind):
 def test_a_tied_weight_is_an_activation_that_every_batch_carries(method):
     tied = build(Tied)
     by_hand = copy.deepcopy(tied)
-    stages = [ByHand(by_hand, stage) for stage in range(3)]
+    names = ("embed", "second", "third")
+    stages = [ByHand(**{name: by_hand.get_submodule(name)}) for name in names]
+    stages[2].bias = by_hand.head.bias
     expected = train(stages, by_hand, method)
     actual = train(Plan(("second", "third")), tied, method)
-    for name, value in expected.items():
-        assert torch.equal(actual[name], value), name
+    torch.testing.assert_close(actual, expected, rtol=0, atol=0)
     assert not torch.equal(actual["embed.weight"], build(Tied).embed.weight)
 
 
