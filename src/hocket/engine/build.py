@@ -69,10 +69,6 @@ from hocket.tree import Tree, copy_tensors
 def build_stage(setup: Setup, parts: StageParts) -> Stage:
     """Build one stage on its device; a codec is put between its ports and its neighbours.
 
-    Args:
-        setup: Options that all stages share.
-        parts: Layers, signal and ports of the stage.
-
     Raises:
         OptionError: Its layers are not compatible with the method.
     """

@@ -69,12 +69,7 @@ class BatchAnnouncer:
             self._following.send("opening", number, end_batch=lookahead.end_batch)
 
     def predict(self, stage: Stage, batches: Iterable[Batch]) -> Iterator[Prediction]:
-        """Forward batches for evaluation; return what the stage of this process predicts.
-
-        Args:
-            stage: The stage.
-            batches: Batches of the first stage; not used by the others.
-        """
+        """Forward batches for evaluation; return what the stage of this process predicts."""
         lookahead, previous = Lookahead(), self._previous
         for number, batch in enumerate(self(batches, lookahead, 0, ahead=2)):
             # Receive what the stage before has made of the batch.

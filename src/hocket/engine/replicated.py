@@ -142,11 +142,7 @@ def _steps(stage: Stage, action: Action, tick: int) -> Steps[ActionReport]:
 
 
 def _of_whole_batch(reports: Sequence[ActionReport]) -> ActionReport:
-    """Return the report of the first replica, with the loss of the whole batch.
-
-    Args:
-        reports: Reports of all replicas on the same action.
-    """
+    """Return the report of the first replica, with the loss of the whole batch."""
     first = reports[0]
     if not first.has_loss or first.lr is not None:  # as of the signal's network
         return first

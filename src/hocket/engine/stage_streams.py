@@ -42,11 +42,7 @@ class StageStreams:
                 outside.wait_stream(stream)
 
     def stage(self, index: int) -> AbstractContextManager[Any]:
-        """Return a context manager in which a stage computes.
-
-        Args:
-            index: Number of the stage.
-        """
+        """Return a context manager in which a stage computes."""
         return torch.cuda.stream(self._streams[index])
 
 

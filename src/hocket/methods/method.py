@@ -333,10 +333,6 @@ class Method:
 
         The batch is its number, from 0, if no epoch has been drained before.
 
-        Args:
-            stage: Number of the stage, from 0.
-            stages: Number of stages.
-
         >>> from hocket.methods import PipeDream2BW
         >>> version = PipeDream2BW(accumulate=2).forward_versions(0, stages=3)
         >>> [version(batch) for batch in range(8)]

@@ -171,14 +171,7 @@ def _arguments(
 def _wrong_call(
     name: str, factory: Any, positional: tuple[Any, ...], keywords: dict[str, Any]
 ) -> list[str]:
-    """Return the reason why a factory cannot be called, if there is one.
-
-    Args:
-        name: What it builds, ``optimizer`` or ``scheduler``.
-        factory: Value of the option.
-        positional: Arguments by position that a stage calls it with.
-        keywords: Arguments by name.
-    """
+    """Return the reason why a factory cannot be called, if there is one."""
     example = {
         "optimizer": "lambda params: torch.optim.SGD(params, lr=0.1)",
         "scheduler": "lambda optimizer: torch.optim.lr_scheduler.StepLR(optimizer, 30)",

@@ -77,13 +77,7 @@ class RotatedAdam(Optimizer):
         return loss
 
     def _update(self, weight: nn.Parameter, gradient: Tensor, group: dict[str, Any]) -> None:
-        """Update one weight.
-
-        Args:
-            weight: The weight.
-            gradient: Its gradient, of its shape.
-            group: Its group.
-        """
+        """Update one weight."""
         state, (beta1, beta2) = self.state[weight], group["betas"]
         if not state:
             state["step"] = torch.zeros((), dtype=torch.float32)

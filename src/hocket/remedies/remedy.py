@@ -177,12 +177,7 @@ class Remedy(ABC):
 
     @abstractmethod
     def attach(self, stage: StageInfo, weights: Weights) -> StageRemedy:
-        """Return the object that acts at one stage.
-
-        Args:
-            stage: The stage.
-            weights: Its weights.
-        """
+        """Return the object that acts at one stage."""
 
 
 class StageRemedies(StageRemedy):
@@ -234,11 +229,7 @@ class StageRemedies(StageRemedy):
         return prod([r.lr_factor(update - self._flushed_updates) for r in self._remedies])
 
     def act_on(self, update: int) -> bool:
-        """Return True if the pipeline was not flushed before an update.
-
-        Args:
-            update: Number of updates that the weights have seen.
-        """
+        """Return True if the pipeline was not flushed before an update."""
         return update >= self._flushed_updates
 
     def after_step(self, lrs: Sequence[float]) -> None:
@@ -264,10 +255,6 @@ class StageRemedies(StageRemedy):
 def dense_gradient(weight: nn.Parameter, stage: int) -> Tensor:
     """Return the gradient of a weight, of its shape.
 
-    Args:
-        weight: A weight that has one.
-        stage: Number of the stage.
-
     Raises:
         OptionError: It is sparse or complex.
     """
@@ -284,11 +271,7 @@ def dense_gradient(weight: nn.Parameter, stage: int) -> Tensor:
 
 
 def count_flushed_updates(remedies: Iterable[Remedy]) -> int:
-    """Return the number of first updates before each of which the pipeline is flushed.
-
-    Args:
-        remedies: Remedies of a method.
-    """
+    """Return the number of first updates before each of which the pipeline is flushed."""
     return max((remedy.flushed_updates for remedy in remedies), default=0)
 
 

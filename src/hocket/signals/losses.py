@@ -142,12 +142,7 @@ def compute_loss(loss: Loss, output: Tree, targets: Tree) -> Tensor:
 
 
 def label_error(error: IndexError, predictions: Tree) -> DataError:
-    """Return the error of the data to raise for the IndexError of a bad label.
-
-    Args:
-        error: The error that PyTorch raised.
-        predictions: Predictions that the targets are compared with.
-    """
+    """Return the error of the data to raise for the IndexError of a bad label."""
     shape = tuple(predictions.shape) if isinstance(predictions, Tensor) else "(a structure)"
     return DataError(
         f"the targets do not fit the outputs of shape {shape}: {error}; "

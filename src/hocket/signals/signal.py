@@ -177,11 +177,7 @@ class Signal(ABC):
         return nn.Identity()
 
     def may_draw(self, loss: Loss) -> bool:
-        """Return True if anything but the layers of the network may draw random numbers.
-
-        Args:
-            loss: Loss of the network.
-        """
+        """Return True if anything but the layers of the network may draw random numbers."""
         return may_draw(loss)
 
     @abstractmethod

@@ -113,10 +113,6 @@ class StageCore:
 def build_core(setup: Setup, parts: StageParts) -> StageCore:
     """Build what a stage holds before its first action.
 
-    Args:
-        setup: Options that all stages share.
-        parts: Layers, signal and ports of the stage.
-
     Raises:
         OptionError: The layers, the optimizer or the scheduler are not ones for a stage.
     """

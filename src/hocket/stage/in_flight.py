@@ -45,11 +45,7 @@ class ForwardedBatch(NamedTuple):
         )
 
     def without_tensors(self, output: Tree) -> "ForwardedBatch":
-        """Return the entry of a batch whose input will be computed from its output.
-
-        Args:
-            output: The output; its structure is kept, with empty tensors.
-        """
+        """Return the entry of a batch whose input will be computed from its output."""
         structure = map_tensors(lambda tensor: tensor.new_empty(0), output)
         activation = replace(self.activation, values=structure, targets=None)
         return self._replace(activation=activation, leaves=None, output=NOT_KEPT)

@@ -121,10 +121,6 @@ class Setup(TrainingOptions):
         """Return the delay for which a stage linearizes; 0 if a plain graph is enough.
 
         Where sums over replicas are late, a last stage may forward with moved weights, too.
-
-        Args:
-            stage: Number of the stage, from 0.
-            stages: Number of stages.
         """
         moves = any(remedy.moves == "forward" for remedy in self.method.remedies)
         moved = moves and self.replica_delay > 0

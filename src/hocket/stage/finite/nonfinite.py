@@ -109,22 +109,13 @@ class LateCheck:
         """Record the next action, and keep the state before the first one.
 
         It is called only if norms are read later.
-
-        Args:
-            action: The action.
-            tick: Number of its tick.
         """
         self._action, self.tick = action, tick
         if self._kept is None:
             self.keep(f"before tick {tick}")
 
     def add(self, names: Names, norms: Sequence[Tensor]) -> None:
-        """Add norms of tensors of the present action.
-
-        Args:
-            names: Returns the names of the tensors.
-            norms: Norm of each, a scalar.
-        """
+        """Add norms of tensors of the present action, each a scalar."""
         self.unread.append(_Unread(next(_ORDER), self._action, self.tick, names, norms))
 
     @contextmanager
@@ -191,11 +182,7 @@ class LateCheck:
 
     @torch.no_grad()
     def keep(self, when: str) -> None:
-        """Keep the present state, between two ticks.
-
-        Args:
-            when: Description of the time.
-        """
+        """Keep the present state, between two ticks."""
         self._kept = None  # to be freed before there is another one
         states = [updater.state_dict() for updater in self._updaters]
         self._kept = copy_tensors((list(map(named_tensors, self._modules)), states))
@@ -213,9 +200,6 @@ def _stack(norms: Sequence[Tensor]) -> Tensor:
 
 def check_pending(checks: Sequence[LateCheck]) -> None:
     """Read all pending norms of the stages of this process; keep their states, or go back.
-
-    Args:
-        checks: Check of each stage.
 
     Raises:
         NonFiniteError: A norm is not finite. It is the first one of this process, in the order
@@ -482,11 +466,7 @@ class NonFiniteCheck:
         return [f"gradient of {name}" for name in self._described_weights("auxiliary weight")]
 
     def _described_weights(self, auxiliary: str) -> list[str]:
-        """Return the name of each weight, and a number for each that is not of the layers.
-
-        Args:
-            auxiliary: Word before the number.
-        """
+        """Return the name of each weight, and a number for each that is not of the layers."""
         numbers = count()
         return [
             self._parameter_names.get(id(p)) or f"{auxiliary} {next(numbers)}"
@@ -523,11 +503,7 @@ class NonFiniteCheck:
     def norm_over_replicas(
         self, norm: LazyScalar, gradients: Sequence[Tensor | None]
     ) -> Number:
-        """Return the norm of a batch's gradients, over all replicas.
-
-        Args:
-            norm: Norm of this replica's gradients, which is finite.
-            gradients: Gradients after their reduction.
+        """Return the norm of a batch's gradients, over all replicas, which have been reduced.
 
         Raises:
             NonFiniteError: It is not finite, because a gradient of another replica was not.

@@ -58,9 +58,6 @@ class CudaRecorder(GraphRecorder):
 def build_recorder(device: torch.device) -> GraphRecorder:
     """Build the recorder of a stage.
 
-    Args:
-        device: Device of the stage.
-
     Raises:
         OptionError: It has no graphs.
     """

@@ -62,12 +62,7 @@ class Runner:
     keeps_graphs = False
 
     def begin(self, batch: int, leaves: Tree) -> None:
-        """Prepare for the functions of a batch.
-
-        Args:
-            batch: Number of the batch.
-            leaves: Input of the stage, with tensors of shape (B, ...).
-        """
+        """Prepare for the functions of a batch, whose input has tensors of shape (B, ...)."""
 
     def resume(self, batch: int) -> None:
         """Prepare for the functions of the backward of a batch."""
@@ -98,12 +93,7 @@ class Runner:
         return function(inputs)
 
     def lasting(self, batch: int, values: Tree) -> Tree:
-        """Return results of a batch in memory that no later batch writes to.
-
-        Args:
-            batch: Number of the batch.
-            values: The results, nested tensors.
-        """
+        """Return results of a batch in memory that no later batch writes to."""
         return values
 
     def end(self, batch: int) -> None:
@@ -271,15 +261,7 @@ class ReplayRunner(Runner):
         inputs: Tree,
         function: Callable[[Tree], Result],
     ) -> Result:
-        """Record or replay a function; see `run`.
-
-        Args:
-            slot: Slot of the batch.
-            memory: Where the function allocates; see `GraphRecorder.record`.
-            name: Name of the function.
-            inputs: Its input.
-            function: The function.
-        """
+        """Record or replay a function; see `run` and `GraphRecorder.record`."""
         recording = slot.recordings.get(name)
         if recording is None:
             recording = slot.recordings[name] = self._record(memory, inputs, function)

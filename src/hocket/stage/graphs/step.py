@@ -28,11 +28,7 @@ class ReplayedStep:
         self._replay: Callable[[], None] | None = None
 
     def __call__(self, optimizer: Optimizer) -> None:
-        """Do a step.
-
-        Args:
-            optimizer: The optimizer, whose weights have their gradients.
-        """
+        """Do a step with the gradients of the weights."""
         step = bare_step(optimizer)
         weights = [p for group in optimizer.param_groups for p in group["params"]]
         gradients = [p.grad for p in weights if p.grad is not None]
@@ -56,12 +52,7 @@ class ReplayedStep:
 
 
 def _is_capturable(optimizer: Optimizer, step: Callable[[], object]) -> bool:
-    """Return True if a step is nothing but kernels, which use the same numbers each time.
-
-    Args:
-        optimizer: The optimizer.
-        step: Its step without wrappers.
-    """
+    """Return True if a step is nothing but kernels, which use the same numbers each time."""
     if not isinstance(step, partial):  # hooks or a profiler see it
         return False
     of_torch = step.func.__globals__["__name__"].startswith("torch.optim.")
@@ -70,12 +61,7 @@ def _is_capturable(optimizer: Optimizer, step: Callable[[], object]) -> bool:
 
 
 def _state(optimizer: Optimizer, weights: Sequence[Tensor]) -> Hashable:
-    """Return everything that a recorded step depends on, besides the numbers in tensors.
-
-    Args:
-        optimizer: The optimizer.
-        weights: Its weights.
-    """
+    """Return everything that a recorded step depends on, besides the numbers in tensors."""
     numbers = [
         (name, value if not isinstance(value, list) else tuple(value))
         for group in optimizer.param_groups

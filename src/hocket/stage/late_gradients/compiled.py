@@ -104,11 +104,7 @@ class CompiledLayers:
         return output
 
     def _quiet_when_new(self, inputs: Tree) -> AbstractContextManager[object]:
-        """Return a context in which the compiler may look at gradients of what is no leaf.
-
-        Args:
-            inputs: Input of the layers, with tensors of shape (B, ...).
-        """
+        """Return a context in which the compiler may look at gradients of what is no leaf."""
         shapes = tuple([tensor.shape for tensor in tensors(inputs)])
         frozen = tuple([not weight.requires_grad for weight in self._weights])
         key = shapes, frozen, torch.is_grad_enabled(), self._module.training
@@ -142,13 +138,7 @@ def _quiet() -> Iterator[None]:
 
 
 def _call_layers(module: nn.Module, weights: dict[str, Tensor], inputs: Tree) -> Tree:
-    """Return the output of a module; this is the function that is compiled.
-
-    Args:
-        module: The module.
-        weights: Tensors to compute with instead of weights, by the weights' names.
-        inputs: Input of the module, with tensors of shape (B, ...).
-    """
+    """Return the output of a module with these weights; this is what is compiled."""
     return torch.func.functional_call(module, weights, (inputs,))
 
 
@@ -156,11 +146,6 @@ def _divide_without_recomputation(
     graph: torch.fx.GraphModule, inputs: Sequence[object], **options: Any
 ) -> tuple[torch.fx.GraphModule, torch.fx.GraphModule]:
     """Divide a graph into forward and backward, so that the backward forwards nothing again.
-
-    Args:
-        graph: Forward and backward together.
-        inputs: Their inputs.
-        options: Among them the number of outputs of the forward.
 
     Raises:
         LinearizeError: Layers ask for a recomputation, as activation checkpointing does.

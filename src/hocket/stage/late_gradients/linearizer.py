@@ -282,11 +282,7 @@ class Invert(Recompute):
 
     @torch.no_grad()
     def invert(self, module: nn.Module, output: Tree) -> Tree:
-        """Return the input for an output, at the present weights; buffers stay as they are.
-
-        Args:
-            module: Layers of the stage.
-            output: Output of the stage, with tensors of shape (B, ...).
+        """Return the input for an output (B, ...) at the present weights; buffers stay.
 
         Raises:
             LinearizeError: The reverse of a layer is not its inverse, as its first use shows.

@@ -120,10 +120,6 @@ def check_graph(output: Tree, weights: Mapping[str, Tensor]) -> None:
     What ``ctx.save_for_backward`` keeps can be held at the weights of the forward; an attribute
     is the weight itself, which the optimizer changes before a late backward.
 
-    Args:
-        output: Output of a forward, with its graph.
-        weights: Weights of the layers by name.
-
     Raises:
         LinearizeError: There is such a function.
     """

@@ -108,11 +108,7 @@ class KnownLayers:
         return "nothing" if self._plain else "torch"
 
     def editable(self, inputs: Tree) -> Tree:
-        """Return inputs that the module may edit in place, copies unless it edits none.
-
-        Args:
-            inputs: Input of the module, with tensors of shape (B, ...).
-        """
+        """Return inputs (B, ...) that the module may edit, copies unless it edits none."""
         edits = not self.plain or any([vars(layer)["inplace"] for layer in self._optional])
         return copy_tensors(inputs) if edits else inputs
 

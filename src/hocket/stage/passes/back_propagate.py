@@ -52,12 +52,7 @@ def bare_backward(
 
 
 def _is_simple(root: Tensor, gradient: Tensor | None) -> bool:
-    """Return True if there is nothing to check, and the engine needs no other thread.
-
-    Args:
-        root: Where the backward begins.
-        gradient: Its gradient; None for 1.
-    """
+    """Return True if there is nothing to check, and the engine needs no other thread."""
     if not root.is_cpu or root.is_nested:
         return False
     if gradient is None:

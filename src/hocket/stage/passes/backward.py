@@ -34,10 +34,6 @@ def backward(core: StageCore, batch: int) -> Steps[ActionReport]:
     Nothing is sent before all checks have passed: the stage where a fault began has to be the
     one that reports it. The second step needs the gradients of all replicas.
 
-    Args:
-        core: The stage.
-        batch: Number of the batch.
-
     Raises:
         PacketError: Its gradient has not come.
         NonFiniteError: The loss or a gradient is NaN or infinite, and that is to stop the
@@ -112,14 +108,7 @@ def backward(core: StageCore, batch: int) -> Steps[ActionReport]:
 def _send(
     core: StageCore, batch: int, leaves: Sequence[Tensor], gradients: Sequence[Tensor | None]
 ) -> None:
-    """Send the gradients of the inputs to the stage before, with the inputs if it inverts.
-
-    Args:
-        core: The stage.
-        batch: Number of the batch.
-        leaves: Tensors of the input, with shapes (B, ...).
-        gradients: Gradients of those that cross the edge.
-    """
+    """Send the gradients of the inputs to the stage before, with the inputs if it inverts."""
     # One may share its memory with the gradient of a weight, as both are views of one.
     inputs = [leaf.detach() for leaf in leaves] if core.parts.previous_inverts else []
     outgoing = to_outgoing((*gradients, *inputs), [weight.grad for weight in core.trained])
@@ -141,14 +130,7 @@ def _differentiate(
     roots: BackwardRoots,
     gradients: tuple[Tensor | None, ...],
 ) -> Differentiated:
-    """Differentiate, and look for NaN and infinity before and after it.
-
-    Args:
-        core: The stage.
-        forwarded: The batch.
-        roots: Roots of the backward.
-        gradients: Gradient of each root, of its shape; None for 1.
-    """
+    """Differentiate, and look for NaN and infinity before and after it."""
     # A loss that is not finite has no gradients worth a look.
     checks = core.checks
     fault = checks.layers.fault_in_loss(roots.loss) or checks.signal.fault_in_buffers()
@@ -171,11 +153,6 @@ def _back_propagate(
     core: StageCore, roots: BackwardRoots, forwarded: ForwardedBatch
 ) -> list[Tensor | None]:
     """Back-propagate into the weights and inputs of the stage.
-
-    Args:
-        core: The stage.
-        roots: Roots of the backward.
-        forwarded: The batch.
 
     Returns:
         The gradients of inputs that cross the edge to the stage before.

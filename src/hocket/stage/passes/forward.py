@@ -20,10 +20,6 @@ def forward(core: StageCore, batch: int) -> ActionReport:
 
     The output is sent only after it was searched for NaN and infinity.
 
-    Args:
-        core: The stage.
-        batch: Number of the batch.
-
     Raises:
         PacketError: The batch has not come.
         NonFiniteError: The output is NaN or infinite, and that is to stop the training.
@@ -77,13 +73,7 @@ class _Computed(NamedTuple):
 
 
 def _compute(core: StageCore, batch: int, leaves: Tree) -> _Computed:
-    """Compute the output of a batch, and look for NaN and infinity in it.
-
-    Args:
-        core: The stage.
-        batch: Number of the batch.
-        leaves: Input of the stage, as leaves of its graph.
-    """
+    """Compute the output of a batch, and look for NaN and infinity in it."""
     # Forward the layers.
     linearizer, module, check = core.linearizer, core.parts.module, core.checks.layers
     state = linearizer.forward_state(module)

@@ -89,10 +89,6 @@ def add_to_ensemble(ensemble: Tensor | None, prediction: Tensor) -> Tensor:
 def pass_on(core: StageCore, batch: int) -> ActionReport:
     """Forward a batch for the stages behind, as a stage that has finished training.
 
-    Args:
-        core: The stage.
-        batch: Number of the batch.
-
     Raises:
         PacketError: The batch has not come.
         NonFiniteError: The output is NaN or infinite, and that is to stop the training.

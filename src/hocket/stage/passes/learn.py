@@ -13,10 +13,6 @@ def learn(core: StageCore, batch: int) -> Steps[ActionReport]:
 
     The second step needs the gradients of all replicas.
 
-    Args:
-        core: The stage.
-        batch: Number of the batch.
-
     Raises:
         PacketError: The batch does not wait for a target, or none has come.
         NonFiniteError: The loss or a gradient is NaN or infinite, and that is to stop the

@@ -12,10 +12,6 @@ def update(core: StageCore, batch: int) -> Steps[ActionReport]:
 
     If sums over replicas are late, this is the update with older gradients. After the last
     batch of all, the same action applies those that are left.
-
-    Args:
-        core: The stage.
-        batch: Number of the last batch of the update.
     """
     # Choose the gradients to update with.
     updater, meetings = core.updater, core.meetings
@@ -45,9 +41,6 @@ def end_exchange(core: StageCore) -> Steps[None]:
     """Complete what is under way between the replicas of a stage, once no batch is in flight.
 
     The second step needs the weights of all replicas, if they meet.
-
-    Args:
-        core: The stage.
     """
     signal_updater = core.signal_updater
     while (epoch := signal_updater.due_epoch(None)) is not None:

@@ -54,9 +54,5 @@ def _is_observed(optimizer: Optimizer) -> bool:
 
 
 def do_step(optimizer: Optimizer) -> None:
-    """Do one step.
-
-    Args:
-        optimizer: The optimizer, whose weights have their gradients.
-    """
+    """Do one step with the gradients of the weights."""
     bare_step(optimizer)()

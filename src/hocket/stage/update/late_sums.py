@@ -45,12 +45,7 @@ class LateSums:
         return len(self._closed)
 
     def add(self, version: int, then: Sequence[Tensor] | None) -> None:
-        """Begin to add up the gradients of a batch.
-
-        Args:
-            version: Updates before its forward.
-            then: Weights of its forward, if a remedy wants them.
-        """
+        """Begin to add up the gradients of a batch; see `LateBatch`."""
         self._open.append(LateBatch(self._reduction.take(), version, then))
 
     def close(self, epoch: int) -> bool:

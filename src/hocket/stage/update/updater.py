@@ -206,12 +206,7 @@ class Updater:
         return lr
 
     def note_loss(self, epoch: int, loss: float) -> None:
-        """Keep the validation loss of an epoch, until the first update of a later one.
-
-        Args:
-            epoch: Number of the epoch.
-            loss: Its validation loss.
-        """
+        """Keep the validation loss of an epoch, until the first update of a later one."""
         if self.follows_losses:
             self._losses[epoch] = loss
 
@@ -321,10 +316,6 @@ def _load(optimizer: Optimizer, state: dict[str, Any]) -> None:
     PyTorch gives all but one of them the type of their weight, so that `NAdam` multiplies in
     another precision than before. It also moves NAdam's product to the GPU, and each step would
     then wait for it.
-
-    Args:
-        optimizer: The optimizer.
-        state: State of such an optimizer, as its ``state_dict`` returns it.
     """
     optimizer.load_state_dict(state)
     weights = [weight for group in optimizer.param_groups for weight in group["params"]]
@@ -344,11 +335,6 @@ def _step_scaled(
     """Do one step at scaled learning rates, and return them.
 
     They are put back afterwards: many schedulers compute the next rate from the last one.
-
-    Args:
-        optimizer: The optimizer.
-        factor: Factor on the learning rates of all groups.
-        do: Does the step.
 
     Raises:
         OptionError: The optimizer asks for a closure.

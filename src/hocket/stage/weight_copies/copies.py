@@ -61,23 +61,14 @@ class VersionCopies:
         self._copies, self._whole = {}, {}
 
     def whole(self, weight: Tensor) -> Tensor:
-        """Return a weight as it is now, as a new tensor in a copy of its memory.
-
-        Args:
-            weight: The weight (...).
-        """
+        """Return a weight (...) as it is now, as a new tensor in a copy of its memory."""
         key = id(weight), *version_key(weight)  # others may be in the same memory
         if key not in self._whole:
             self._whole[key] = self._copy(weight)
         return self._whole[key].detach()
 
     def view(self, tensor: Tensor, weight: Tensor) -> Tensor:
-        """Return a tensor as it is now, in a copy of the memory of its weight.
-
-        Args:
-            tensor: The tensor (...), which shares memory with the weight.
-            weight: The weight.
-        """
+        """Return a tensor (...) as it is now, in a copy of the memory of its weight."""
         whole = self.whole(weight)
         if _layout(tensor) == _layout(weight):
             return whole

@@ -48,12 +48,7 @@ def present_state(module: nn.Module, weights: dict[str, Tensor]) -> ForwardState
 
 @contextmanager
 def replaced_buffers(module: nn.Module, values: Mapping[str, Tensor]) -> Iterator[None]:
-    """Context manager in which a module has other buffers, also where it has one twice.
-
-    Args:
-        module: The module, whose own buffers are put back.
-        values: The other buffers, by name.
-    """
+    """Context manager in which a module has other buffers, also where it has one twice."""
     owned = dict(module.named_buffers())
     other = {id(owned[name]): value for name, value in values.items()}
     replaced = [

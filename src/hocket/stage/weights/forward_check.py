@@ -98,10 +98,7 @@ class ForwardCheck:
         self.backward_is_checked = not known.declared
 
     def checking(self, leaves: Tree) -> AbstractContextManager[None]:
-        """Return a context manager for a forward.
-
-        Args:
-            leaves: Input of the stage, with tensors of shape (B, ...).
+        """Return a context manager for a forward of inputs with tensors of shape (B, ...).
 
         Raises:
             LinearizeError: The forward edits an input, or a weight that others stand in for.

@@ -48,22 +48,14 @@ class NewestWeights:
         return self._updater.version
 
     def at(self, action: Action) -> AbstractContextManager[None]:
-        """Return a context in which the weights of an action are in place.
-
-        Args:
-            action: Action of the program.
-        """
+        """Return a context in which the weights of an action are in place."""
         return _NEWEST
 
     def before_update(self) -> None:
         """Keep what later actions need of the weights, which are about to change."""
 
     def at_version(self, version: int) -> list[Tensor] | None:
-        """Return the weights that a forward in flight used; None if they are not kept.
-
-        Args:
-            version: Number of updates that they had seen.
-        """
+        """Return the weights after so many updates; None if no forward keeps them."""
         return None
 
     def state_dict(self) -> dict[str, Any]:
@@ -167,12 +159,7 @@ class HeldWeights(NewestWeights):
 
     @contextmanager
     def _swap(self, version: int, copies: Sequence[Tensor]) -> Iterator[None]:
-        """Context manager in which old weights are in place, also those that graphs keep.
-
-        Args:
-            version: Number of updates that they have seen.
-            copies: A copy of each weight.
-        """
+        """Context manager in which old weights are in place, also those that graphs keep."""
         self._swapped = version
         try:
             with self._replaced(copies):
@@ -221,11 +208,7 @@ class CorrectedWeights(NewestWeights):
 
     @contextmanager
     def _moved(self, changes: Sequence[Tensor | None]) -> Iterator[None]:
-        """Context manager in which the weights are moved.
-
-        Args:
-            changes: What is added to each weight; None for nothing.
-        """
+        """Context manager in which these changes are added to the weights."""
         with self._replaced():
             for weight, change in zip(self._weights, changes, strict=True):
                 if change is not None:
