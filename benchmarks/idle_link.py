@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from statistics import median
 from typing import TypeVar
@@ -27,8 +28,8 @@ from hocket.partition.costs.link import Link
 MIB = 2**20
 MTU = 1500
 """Bytes of a packet of Ethernet. The relay's own packets are so large that windows are too."""
-UNTIMED = 2
-"""Messages that fill the window before others are timed."""
+TIMEOUT_S = 60
+"""Longest wait for a part of a message."""
 SWITCH = "/proc/sys/net/ipv4/tcp_slow_start_after_idle"
 
 Made = TypeVar("Made")
@@ -44,7 +45,8 @@ class IdleLinkSettings:
         link: The link, as for `hocket plan`.
         mib: Sizes of messages in MiB.
         pauses: Seconds between messages, as stages compute them.
-        messages: Timed messages of each size.
+        rounds: Rounds in which slow start has a turn, and then its absence.
+        messages: Timed messages of a turn.
         congestion: TCP's congestion control; Linux has cubic unless told otherwise.
 
     Raises:
@@ -55,7 +57,8 @@ class IdleLinkSettings:
     link: str = "100Mbit,20ms"
     mib: Sequence[float] = (0.4, 1.5, 6)
     pauses: Sequence[float] = (0.1, 1)
-    messages: int = 9
+    rounds: int = 3
+    messages: int = 3
     congestion: str = "cubic"
 
     def __post_init__(self) -> None:
@@ -63,7 +66,7 @@ class IdleLinkSettings:
         check_settings(
             "cannot measure messages after pauses",
             self,
-            at_least={1: ("messages",)},
+            at_least={1: ("rounds", "messages")},
             not_empty=("mib", "pauses"),
             problems=[
                 f"{name} has {number}; give numbers above 0"
@@ -87,48 +90,56 @@ def measure_idle_link(settings: IdleLinkSettings = DEFAULTS) -> None:
     record = Record.from_settings("idle-link", settings)
     link = Link.parse(settings.link)
     rows = []
-    for slow_start in (True, False):
-        with connected(link, settings.congestion, slow_start=slow_start) as (sender, receiver):
-            for mib in settings.mib:
+    with relayed_nodes(2) as (nodes, relay):
+        relay.latency_s, relay.bytes_per_s = link.latency_s, link.bytes_per_s
+        for node in nodes:
+            run_command(*node.command("ip", "link", "set", INTERFACE, "mtu", str(MTU)))
+        with connected(nodes, settings.congestion) as (sender, receiver):
+            for mib, pause_s in product(settings.mib, settings.pauses):
                 nbytes = round(mib * MIB)
-                for pause_s in settings.pauses:
-                    times = time_messages(
-                        sender, receiver, nbytes, pause_s, UNTIMED + settings.messages
-                    )[UNTIMED:]
+                times: dict[bool, list[float]] = {True: [], False: []}
+                for _, slow_start in product(range(settings.rounds), times):
+                    set_slow_start(nodes, slow_start)
+                    count = 1 + settings.messages
+                    timed = time_messages(sender, receiver, nbytes, pause_s, count)
+                    # The first one may find the window of the other setting.
+                    times[slow_start] += timed[1:]
+                for slow_start, taken in times.items():
                     row = {"mib": mib, "pause_s": pause_s, "slow_start": slow_start}
-                    row |= {"least_s": link.seconds(nbytes), "median_s": median(times)}
-                    rows.append(row | {"min_s": min(times), "max_s": max(times)})
+                    row |= {"median_s": median(taken), "min_s": min(taken), "max_s": max(taken)}
+                    rows.append(row | {"least_s": link.seconds(nbytes)})
                     print(rows[-1], file=sys.stderr, flush=True)
     record.with_rows(rows).write(settings.out)
 
 
 @contextmanager
 def connected(
-    link: Link, congestion: str, *, slow_start: bool
+    nodes: Sequence[Node], congestion: str
 ) -> Iterator[tuple[socket.socket, socket.socket]]:
-    """Context manager of a connection over a link: the socket that sends, and the other.
+    """Context manager of a connection between two nodes: the socket that sends, and the other.
 
     Args:
-        link: The link.
+        nodes: The node that receives, and the one that sends.
         congestion: TCP's congestion control.
-        slow_start: Whether the window shrinks after a pause, as on Linux as installed.
     """
-    with relayed_nodes(2) as (nodes, relay):
-        relay.latency_s, relay.bytes_per_s = link.latency_s, link.bytes_per_s
-        for node in nodes:
-            run_command(*node.command("ip", "link", "set", INTERFACE, "mtu", str(MTU)))
-            run_command(*node.command("sh", "-c", f"echo {slow_start:d} > {SWITCH}"))
-        address = nodes[0].address, 29500
-        with (
-            make_in(nodes[0], lambda: socket.create_server(address)) as server,
-            make_in(nodes[1], socket.socket) as sender,
-        ):
-            sender.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, congestion.encode())
-            sender.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            sender.connect(address)
-            receiver, _ = server.accept()
-            with receiver:
-                yield sender, receiver
+    address = nodes[0].address, 29500
+    with (
+        make_in(nodes[0], lambda: socket.create_server(address)) as server,
+        make_in(nodes[1], socket.socket) as sender,
+    ):
+        sender.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, congestion.encode())
+        sender.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        sender.connect(address)
+        receiver, _ = server.accept()
+        with receiver:
+            receiver.settimeout(TIMEOUT_S)
+            yield sender, receiver
+
+
+def set_slow_start(nodes: Sequence[Node], on: bool) -> None:
+    """Let windows shrink after a pause in these nodes, as Linux does as installed, or not."""
+    for node in nodes:
+        run_command(*node.command("sh", "-c", f"echo {on:d} > {SWITCH}"))
 
 
 def make_in(node: Node, make: Callable[[], Made]) -> Made:

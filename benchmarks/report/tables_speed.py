@@ -259,9 +259,10 @@ def idle_link_table(record: Record) -> str:
         ("most", milliseconds("max_s", 0)),
     )
     legend = (
-        "Milliseconds of {messages} messages over {link} with packets of 1,500 bytes, TCP with "
-        "{congestion}. Slow start after idle: `net.ipv4.tcp_slow_start_after_idle`, 1 as "
-        "installed. Link: the time of the bytes alone, with the latency."
+        "Milliseconds of a message, in {rounds} rounds of {messages}, over {link} with packets "
+        "of 1,500 bytes, TCP with {congestion}. Slow start after idle: "
+        "`net.ipv4.tcp_slow_start_after_idle`, 1 as installed. Link: the time of the bytes "
+        "alone, with the latency."
     ).format(**record.settings)
     return f"{shown}\n\n{legend}"
 
