@@ -1,7 +1,6 @@
 """Codecs that learn nothing: numbers as they are, in 16 bits, or as integers of 8 bits."""
 
 import math
-from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
 import torch
@@ -16,7 +15,7 @@ STEPS = 127
 """Steps of the integers on either side of zero."""
 
 
-class StatelessCodec(ABC):
+class StatelessCodec(Encoder, Decoder):
     """Common base of codecs without state: each is its own encoder and decoder.
 
     Gradients are encoded in the same way.
@@ -37,19 +36,11 @@ class StatelessCodec(ABC):
         """Return the codec itself."""
         return self
 
-    @abstractmethod
-    def encode(self, tensor: Tensor) -> Tree:
-        """Return what is sent in place of a floating point tensor."""
-
-    @abstractmethod
-    def decode(self, encoded: Tree) -> Tensor:
-        """Return a tensor of the shape, type and memory format of the one that was encoded."""
-
     def state_dict(self) -> Tree:
         """Return None: there is no state."""
         return None
 
-    def load_state_dict(self, state: Tree) -> None:  # noqa: B027 (nothing to override)
+    def load_state_dict(self, state: Tree) -> None:
         """Do nothing: there is no state."""
 
 
@@ -137,13 +128,7 @@ class Integers(StatelessCodec):
 
 
 def require_finite(largest: Tensor) -> float:
-    """Refuse a tensor with NaN or infinity, which a codec would encode as other numbers.
-
-    Args:
-        largest: Largest absolute value of the tensor, a scalar.
-
-    Returns:
-        The largest absolute value.
+    """Return the largest absolute value of a tensor, given as a scalar, if it can be encoded.
 
     Raises:
         NonFiniteError: It is NaN or infinity.

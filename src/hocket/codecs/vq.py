@@ -202,7 +202,6 @@ class _VQEncoder:
         self._version += 1
 
     def state_dict(self) -> Tree:
-        """Return the codebooks, moving averages, counters, and the state of the generator."""
         return {
             "chance": self._generator.get_state(),
             "books": self._books,
@@ -214,7 +213,6 @@ class _VQEncoder:
         }
 
     def load_state_dict(self, state: Tree) -> None:
-        """Continue from the state of another encoder."""
         self._generator.set_state(state["chance"].cpu())
         self._books = state["books"]
         self._counts, self._sums = state["counts"], state["sums"]
@@ -233,11 +231,9 @@ class _VQDecoder:
         self._books: dict[int, Tensor] = {}
 
     def state_dict(self) -> Tree:
-        """Return the codebooks by version."""
         return dict(self._books)
 
     def load_state_dict(self, state: Tree) -> None:
-        """Continue with the codebooks of another decoder."""
         self._books = dict(state)
 
     def decode(self, encoded: Tree) -> Tensor:
@@ -296,13 +292,11 @@ def nearest_codes(vectors: Tensor, books: Tensor) -> Tensor:
     squares = centred.square().sum(-1).unsqueeze(1)
     transposed = centred.transpose(1, 2)
     size = max(1, CHUNK // (books.shape[0] * books.shape[1]))
-    return torch.cat(
-        [
-            torch.baddbmm(squares, part - origin, transposed, alpha=-2).argmin(-1)
-            for part in vectors.split(size, dim=1)
-        ],
-        dim=1,
-    )
+    indices = [
+        torch.baddbmm(squares, part - origin, transposed, alpha=-2).argmin(-1)
+        for part in vectors.split(size, dim=1)
+    ]
+    return torch.cat(indices, dim=1)
 
 
 def _counts_and_sums(vectors: Tensor, indices: Tensor, codes: int) -> tuple[Tensor, Tensor]:

@@ -227,13 +227,10 @@ def _check_intact(data: bytes, checksum: bytes) -> None:
 
 
 def require_room(specs: Sequence[Any]) -> None:
-    """Refuse tensors that are larger than the memory of this machine, before it is allocated.
-
-    Args:
-        specs: The ``tensor_spec`` of each.
+    """Refuse tensors of these ``tensor_spec``, before memory is allocated for them.
 
     Raises:
-        PacketError: They are.
+        PacketError: They are larger than the memory of this machine.
     """
     nbytes = sum(map(spec_bytes, specs))
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

@@ -72,10 +72,6 @@ def check_arguments(args: TrainingArguments, method: Method) -> None:
 
     Values that an optimizer or schedule of a stage cannot have are refused when it is built.
 
-    Args:
-        args: The arguments.
-        method: The method that trains.
-
     Raises:
         OptionError: With every field that is refused, by name; also those that a later version
             or a subclass adds.

@@ -261,12 +261,7 @@ class StageTrainer:
         self._log_evaluate_save()
 
     def _groups(self, batches: Iterable[Any], size: int) -> Iterator[list[dict[str, Any]]]:
-        """Yield the batches of each step, with the number of the step's labels in each.
-
-        Args:
-            batches: The batches.
-            size: Number of batches in a step; the last one may have fewer.
-        """
+        """Yield the batches of each step, with the number of the step's labels in each."""
         iterator, device = iter(batches), self.args.device
         while (step := self._theirs.get_batch_samples(iterator, size, device))[0]:
             more = {} if step[1] is None else {"num_items_in_batch": step[1]}
@@ -314,12 +309,7 @@ class StageTrainer:
         return {"loss": total / count, "learning_rate": lr} if count else {}
 
     def _evaluate_batches(self, loader: Any, **options: Any) -> trainer_utils.EvalLoopOutput:
-        """Do what ``evaluation_loop`` of theirs does, with the stages.
-
-        Args:
-            loader: The batches.
-            **options: Its other arguments.
-        """
+        """Do what ``evaluation_loop`` of theirs does, with the stages."""
         theirs = self._theirs
         if options.get("prediction_loss_only") or theirs.args.prediction_loss_only:
             # For a loss alone all stages work at the same time, and no outputs travel.

@@ -29,7 +29,6 @@ class EncodedPort(Generic[Sent, Received]):
     infinities of a mask.
 
     Args:
-        port: The port that is wrapped.
         send_codec: Codec of the values that are sent.
         receive_codec: Codec of the values that are received.
         seed: Seed of encoders that draw random numbers.

@@ -91,12 +91,7 @@ class MailboxPort(Generic[Sent, Received]):
 
 
 class Edge:
-    """Edge between two stages: activations go forward, gradients come back.
-
-    Args:
-        before: Name of the stage before the edge.
-        after: Name of the stage after it.
-    """
+    """Edge between two stages, given by their names: activations go forward, gradients back."""
 
     def __init__(self, before: str, after: str) -> None:
         self.activations = Mailbox(f"activations from {before} to {after}", Activation)

@@ -135,11 +135,7 @@ class ReplayBuffer:
 
 
 class BufferToNext(ForwardOnlyPort):
-    """Port to the next stage that puts activations into that stage's replay buffer.
-
-    Args:
-        buffer: The buffer.
-    """
+    """Port to the next stage that puts activations into that stage's replay buffer."""
 
     receiver = "a replay buffer"
 
@@ -153,11 +149,7 @@ class BufferToNext(ForwardOnlyPort):
 
 
 class BufferToPrevious:
-    """Port to the previous stage that receives packets drawn from a replay buffer.
-
-    Args:
-        buffer: The buffer.
-    """
+    """Port to the previous stage that receives packets drawn from a replay buffer."""
 
     def __init__(self, buffer: ReplayBuffer) -> None:
         self._buffer = buffer

@@ -26,12 +26,7 @@ the process that waits for the record before it can report which process it lost
 
 
 class StoreThread(threading.Thread):
-    """Thread that uses a store, and does not keep the process alive by itself.
-
-    Args:
-        target: Uses the store.
-        name: Name of the thread.
-    """
+    """Thread that uses a store, and does not keep the process alive by itself."""
 
     def __init__(self, target: Callable[[], None], name: str) -> None:
         super().__init__(target=target, name=name, daemon=True)

@@ -18,8 +18,6 @@ class ProcessIdentity:
     """Identity of one process.
 
     Attributes:
-        rank: Rank of the process.
-        size: Number of processes.
         store: Store that all processes read and write.
         incarnation: Number of the restart that began this process, counted from 1; 0 for a
             process that was there from the beginning.

@@ -41,9 +41,6 @@ class Note(StrEnum):
 class LaunchFolder:
     """The folder of one launch; only its user can read it.
 
-    Args:
-        path: Path of the folder.
-
     Attributes:
         path: Path of the folder.
         rendezvous: The file behind the store of the processes.

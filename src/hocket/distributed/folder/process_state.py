@@ -21,11 +21,7 @@ def process_state(place: Path) -> str:
 
 
 def is_at_work(pid: int) -> bool:
-    """Return True if the main thread of a process gets processor time, or waits for a disk.
-
-    Args:
-        pid: Number of the process.
-    """
+    """Return True if the main thread of a process gets processor time, or waits for a disk."""
     thread = Path(f"/proc/{pid}/task/{pid}")
     state, before = _stat(thread)
     time.sleep(_WORK_S)

@@ -57,9 +57,6 @@ def signal_name(number: int) -> str:
 class RestartBudget:
     """Number of restarts left to a job, of the whole job and of single processes together.
 
-    Args:
-        limit: Most restarts.
-
     >>> budget = RestartBudget(2)
     >>> budget.take(), str(budget)
     (True, '1 of at most 2 times')
@@ -97,9 +94,7 @@ def retry_after_loss(start: Callable[[bool], int], budget: RestartBudget) -> int
     """
     code = start(False)
     while (loss := describe_loss(code)) is not None and budget.take():
-        warn(
-            f"{loss}; starting the whole job again from its last checkpoint, {budget}",
-        )
+        warn(f"{loss}; starting the whole job again from its last checkpoint, {budget}")
         code = start(True)
     return code
 

@@ -109,9 +109,6 @@ class ForkServer:
     def fork(self, spec: WorkerSpec) -> "ForkedProcess":
         """Fork a process that runs `worker_main`; it writes to the streams of this process.
 
-        Args:
-            spec: Settings of the process.
-
         Raises:
             PeerLostError: The server has ended, or does not answer.
         """
@@ -141,12 +138,10 @@ class ForkedProcess:
     """A process that a server has forked.
 
     Args:
-        server: The server.
         pid: Number of the process, and of its process group.
         status: Connection over which the server sends the exit code.
 
     Attributes:
-        pid: Number of the process.
         sentinel: File descriptor that becomes readable when the process ends.
         has_ended: True once its end has been noticed.
     """
@@ -205,11 +200,7 @@ def serve(control: int, modules: Sequence[str]) -> NoReturn:
 
 
 class _Server:
-    """The server's own end.
-
-    Args:
-        control: Connection to the launcher.
-    """
+    """The server's own end of the connection to the launcher."""
 
     def __init__(self, control: Connection) -> None:
         self._control = control

@@ -31,13 +31,10 @@ class WorkerSpec:
     """Settings of one launched process.
 
     Attributes:
-        rank: Rank of the process.
-        processes: Number of processes.
         threads: Number of threads that PyTorch may use in it.
         folder: Folder of the launch; no other user may write there.
         interface: Name of the network interface over which the processes talk.
         timeout_s: Seconds that an operation of the world's default group waits.
-        environment: Environment variables.
         directory: Working directory.
         module_path: ``sys.path``.
         arguments: ``sys.argv``.

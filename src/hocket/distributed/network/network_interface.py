@@ -101,12 +101,7 @@ def _is_up(name: str) -> bool:
 
 
 def _ask_kernel(probe: socket.socket, request: int, name: str) -> bytes:
-    """Return the kernel's answer to a request about an interface, which follows its name.
-
-    Args:
-        probe: Any socket.
-        request: Number of the request.
-        name: Name of the interface.
+    """Return the kernel's answer, given to any socket, to a request about an interface.
 
     Raises:
         OSError: The interface has no such property.
@@ -114,4 +109,4 @@ def _ask_kernel(probe: socket.socket, request: int, name: str) -> bytes:
     import fcntl  # not on Windows
 
     reply = fcntl.ioctl(probe.fileno(), request, struct.pack("256s", name.encode()[:15]))
-    return reply[16:]
+    return reply[16:]  # after the name

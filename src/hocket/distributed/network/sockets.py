@@ -25,7 +25,6 @@ class TcpSocket:
     """A TCP socket of this process.
 
     Attributes:
-        descriptor: Its file descriptor.
         local: Address and port at this end, as the kernel writes them.
         remote: Address and port at the other end.
         state: State of the connection, as the kernel writes it.

@@ -35,11 +35,7 @@ class Exchange(Protocol):
         """
 
     def reporting(self, activity: str) -> AbstractContextManager[Any]:
-        """Return a context in which sums are begun, and errors of others are found.
-
-        Args:
-            activity: Text for messages.
-        """
+        """Return a context in which sums are begun, and errors of others are found."""
 
 
 class SimulatedExchange:
@@ -75,11 +71,7 @@ class SimulatedExchange:
         return number
 
     def complete(self, works: Sequence[Operation], activity: str) -> None:
-        """Check that all replicas have begun the sums.
-
-        Args:
-            works: What `add_up` returned for them.
-            activity: Text for messages.
+        """Check that all replicas have begun the sums; see the protocol.
 
         Raises:
             HocketError: One has not.

@@ -90,11 +90,6 @@ class Meetings:
 class Fragment:
     """Weights that meet at the same time.
 
-    Args:
-        parameters: The weights.
-        meet: Outer step of the meetings.
-        exchange: Exchange with the other replicas.
-
     Attributes:
         age: Updates since the meeting whose result is under way; None if there is none.
         apart: True if the weights may differ between replicas.

@@ -12,12 +12,7 @@ from hocket.distributed.world.world import World
 
 
 class ProcessExchange:
-    """Exchange of a replica whose process has it alone.
-
-    Args:
-        world: This process among the others.
-        group: Process group of the replicas of this stage.
-    """
+    """Exchange of a replica whose process has it alone, in a group of such processes."""
 
     def __init__(self, world: World, group: Group) -> None:
         self.replicas = world.replicas

@@ -45,10 +45,6 @@ class SharedForward:
 
     The layer stays, as a forward that is cut calls it by its name in the network.
 
-    Args:
-        layer: The layer.
-        world: This process among the others.
-
     Attributes:
         world: This process among the others.
     """
@@ -94,13 +90,7 @@ class SharedForward:
 
 @torch.no_grad()
 def _update_running_statistics(layer: _BatchNorm, mean_C: Tensor, variance_C: Tensor) -> None:
-    """Update the running statistics as BatchNorm does.
-
-    Args:
-        layer: The layer.
-        mean_C: Mean of each channel.
-        variance_C: Variance of each channel, without bias.
-    """
+    """Update the running statistics as BatchNorm does, by a variance without bias."""
     assert layer.num_batches_tracked is not None
     layer.num_batches_tracked.add_(1)
     momentum = layer.momentum
@@ -142,24 +132,16 @@ def _has_own_forward(layer: nn.Module) -> bool:
 
 
 def share_statistics(module: nn.Module, world: World) -> None:
-    """Let every BatchNorm inside a module normalize by the batches of all replicas.
-
-    Args:
-        module: The module, whose layers have replaceable forwards.
-        world: This process among its replicas.
-    """
+    """Let every BatchNorm inside a module normalize by the batches of all replicas."""
     for layer in module.modules():
         if isinstance(layer, _BatchNorm):
             layer.forward = SharedForward(layer, world)  # type: ignore[method-assign]
 
 
 def unshare_statistics(module: nn.Module, world: object) -> None:
-    """Give every BatchNorm inside a module its own forward back.
+    """Give every BatchNorm that shares its statistics in this world its own forward back.
 
-    Args:
-        module: The module.
-        world: The world that its statistics were shared in. Layers of a later training share
-            them in another one, and go on.
+    Layers of a later training share them in another one, and go on.
     """
     for layer in module.modules():
         forward = vars(layer).get("forward")

@@ -13,8 +13,6 @@ class StoreFlags:
 
     Args:
         store: Store that all processes read and write.
-        rank: Rank of this process.
-        size: Number of processes.
         failures: Failure detector of the world; None in a process alone.
     """
 

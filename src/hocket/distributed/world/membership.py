@@ -31,11 +31,6 @@ PAIR_TIMEOUT_S = KEY_TIMEOUT_S / 5
 class Membership:
     """Membership of one process in the elastic phases of a training.
 
-    Args:
-        identity: Identity of this process.
-        store: Store of the world.
-        failures: Failure detector of the world.
-
     Attributes:
         phase: Number of the current or last elastic phase, counted from 1; 0 before the first.
         detached: True during an elastic phase.

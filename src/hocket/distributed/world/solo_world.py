@@ -15,11 +15,7 @@ class SoloWorld(Collectives):
     """World of a process that trains alone: rank 0 of 1, which has all stages; see `World`.
 
     Attributes:
-        rank: 0.
-        size: 1.
         names: Name of this process for messages.
-        stage: 0.
-        replica: 0.
         replicas: Number of replicas of each stage, all in this process.
         is_main: True, as this process prints and writes files.
         reads_data: True, as this process has the first stage.

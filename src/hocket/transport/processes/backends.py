@@ -143,7 +143,6 @@ class Backends:
     All processes must construct it, at the same time.
 
     Args:
-        world: The processes of the training.
         device: Device on which this process computes.
 
     Attributes:

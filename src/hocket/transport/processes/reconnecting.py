@@ -37,7 +37,6 @@ class ReconnectingLink:
     """The connections to a neighbour, one after the other.
 
     Args:
-        world: The processes of the training.
         rank: Rank of the neighbour.
         connect: Makes each connection.
         first: Backend of the first connection; None if this process was started again alone,
@@ -49,11 +48,7 @@ class ReconnectingLink:
     """
 
     def __init__(
-        self,
-        world: World,
-        rank: int,
-        connect: ConnectionFactory,
-        first: Backend | None,
+        self, world: World, rank: int, connect: ConnectionFactory, first: Backend | None
     ) -> None:
         self.rank = rank
         self.peer_name = world.names[rank]

@@ -99,9 +99,6 @@ class SharedBlock:
 class OwnBlock(SharedBlock):
     """Block of this process, with a file by which the neighbour finds it.
 
-    Args:
-        capacity: Number of bytes that it has room for.
-
     Raises:
         OSError: No more files can be opened, or not of that length, or there is no memory.
         RuntimeError: It cannot be mapped.
@@ -202,11 +199,7 @@ class SharedMemoryBackend(Backend):
         return self._of_neighbour[file].take(spec)
 
     def close(self, timeout_s: float) -> None:
-        """Give the memory back, once the neighbour has copied out all that was sent.
-
-        Args:
-            timeout_s: Seconds that it may take for that.
-        """
+        """Give the memory back, once the neighbour has copied out all that was sent."""
         end_s = time.monotonic() + timeout_s
         while not all(block.free for block in self._own) and time.monotonic() < end_s:
             time.sleep(_POLL_S)
@@ -223,9 +216,6 @@ def find_shared(world: World) -> dict[int, int]:
     """Return the processes with which this one can share memory: their numbers by rank.
 
     All processes must call it, at the same time.
-
-    Args:
-        world: The processes of the training.
     """
     address = offer_memory()
     addresses = world.gather(address)
