@@ -16,10 +16,7 @@ from torch.distributed import HashStore
 from contract.processes import wait_until
 from hocket.distributed.failures import detector as failures
 from hocket.distributed.failures import first_failure, store_client
-from hocket.distributed.failures.detector import (
-    STATUS_REQUEST_KEY,
-    FailureDetector,
-)
+from hocket.distributed.failures.detector import STATUS_REQUEST_KEY, FailureDetector
 from hocket.distributed.failures.first_failure import FAILURE_KEY
 from hocket.distributed.failures.phases import Phase, RunningClock, Status, TimeLimits
 from hocket.distributed.folder.identity import ProcessIdentity
@@ -63,13 +60,6 @@ def _short_timeouts(monkeypatch):
     monkeypatch.setattr(first_failure, "RECORD_TIMEOUT_S", 10.0)
 
 
-def build_error(message="the reason", note=""):
-    error = ValueError(message)
-    if note:
-        error.add_note(note)
-    return error
-
-
 def wait_forever(detector, activity, rank):
     """Make a process wait for another one until the test ends."""
     detector.waiting_for(activity, [rank], "it").__enter__()
@@ -94,9 +84,11 @@ def sleep_and_time_out(seconds):
 
 
 def test_every_process_ends_with_the_first_failure(detectors):
-    assert detectors[1].record.report(build_error("mine", note="(stage 1, batch 4)"))
-    assert not detectors[2].record.report(build_error("a consequence"))
-    assert detectors[1].record.report(build_error("mine, with a note"))
+    error = ValueError("mine")
+    error.add_note("(stage 1, batch 4)")
+    assert detectors[1].record.report(error)
+    assert not detectors[2].record.report(ValueError("a consequence"))
+    assert detectors[1].record.report(ValueError("mine, with a note"))
     for other in (detectors[0], detectors[2]):
         error = other.peer_lost(1, "reset")
         assert type(error) is PeerFailedError
@@ -109,7 +101,7 @@ def test_a_process_that_ends_because_another_failed_reports_nothing(detectors):
 
 
 def test_a_failure_that_is_recorded_a_little_late_is_waited_for(detectors):
-    timer = threading.Timer(0.1, detectors[1].record.report, [build_error("late")])
+    timer = threading.Timer(0.1, detectors[1].record.report, [ValueError("late")])
     timer.start()
     assert str(detectors[0].peer_lost(1, "reset")) == "stage 1 failed: ValueError: late"
     timer.join()
@@ -118,7 +110,7 @@ def test_a_failure_that_is_recorded_a_little_late_is_waited_for(detectors):
 def test_a_failure_ends_every_wait_soon_also_one_at_a_barrier(detectors):
     with ThreadPoolExecutor(2) as pool:
         waiting = [pool.submit(barriers_of(detectors[n]).wait_for_all) for n in (0, 2)]
-        detectors[1].record.report(build_error("mine"))
+        detectors[1].record.report(ValueError("mine"))
         for detector in detectors:
             wait_until(lambda record=detector.record: record.known is not None)
             with pytest.raises(PeerFailedError, match="stage 1 failed: ValueError: mine"):
@@ -191,14 +183,10 @@ def test_a_slow_phase_has_a_limit(detectors):
     assert message.endswith("if nothing hangs, increase slow_timeout_s (0.64)")
 
 
-def requests(detector):
-    return int(detector.store.get(STATUS_REQUEST_KEY) or 0)
-
-
 def wait_for_requests(detector, rank, count):
     """Wait until this many status requests were made, in the wait for a process."""
     with detector.waiting_for("waiting for it", [rank], "it") as wait:
-        while requests(detector) < count:
+        while int(detector.store.get(STATUS_REQUEST_KEY) or 0) < count:
             time.sleep(detector.slice_s)
             wait.look()
 
@@ -252,7 +240,7 @@ def test_two_processes_that_notice_a_hang_report_the_same(detectors):
 
 
 def test_a_known_failure_is_reported_instead_of_a_hang(detectors):
-    detectors[2].record.report(build_error())
+    detectors[2].record.report(ValueError("the reason"))
     assert str(end_of_wait(detectors[0], 2)) == "stage 2 failed: ValueError: the reason"
     with pytest.raises(PeerFailedError, match="stage 2 failed: ValueError: the reason"):
         detectors[1].examine(Status("waiting", (2,)), "it", 1.0)
@@ -331,12 +319,7 @@ def test_a_wait_for_the_code_of_a_caller_is_told_of(detectors, monkeypatch, idle
 
 
 class Unfinished:
-    """An operation of gloo that others have to take part in, until so many waits are over.
-
-    Args:
-        waits: Number of waits that run out of time; it is completed after the last one.
-        error: Its error, if it fails then.
-    """
+    """An operation of gloo that is done, or fails, once so many waits have run out of time."""
 
     def __init__(self, waits=math.inf, error=None):
         self.waits, self.error = waits, error
@@ -373,9 +356,6 @@ def test_a_wait_may_have_a_limit_of_its_own(detectors):
             wait.look(most_s=0.0)
 
 
-# Barriers.
-
-
 def barriers_of(detector):
     identity = ProcessIdentity(detector._rank, len(detector.names), HashStore())
     return Membership(identity, identity.store, detector)
@@ -391,7 +371,7 @@ def test_without_a_store_every_process_reports_what_it_knows():
     detector = FailureDetector(store, NAMES, 0, LIMITS)
     assert type(detector.peer_lost(1, "reset")) is PeerLostError
     assert "stage 1 does not answer" in str(end_of_wait(detector, 1))
-    assert detector.record.report(build_error())
+    assert detector.record.report(ValueError("the reason"))
     with pytest.raises(HangError, match="build their Trainer; stage 1 does not answer"):
         barriers_of(detector).wait_for_all()
     detector.close()
@@ -475,17 +455,17 @@ def test_a_consequence_is_not_reported_while_the_store_is_slow(slow, pair):
     """The cause is read as soon as the store answers."""
     detector, other = pair
     slow.answers.clear()
-    other.record.report(build_error("the cause"))
+    other.record.report(ValueError("the cause"))
     late = threading.Timer(2 * store_client.STORE_TIMEOUT_S, slow.answers.set)
     late.start()
     assert str(detector.peer_lost(1, "reset")) == "stage 1 failed: ValueError: the cause"
-    assert not detector.record.report(build_error("a consequence"))
+    assert not detector.record.report(ValueError("a consequence"))
     late.join()
 
 
 def test_a_store_that_does_not_answer_is_given_up(slow, pair, monkeypatch):
     monkeypatch.setattr(first_failure, "RECORD_TIMEOUT_S", 0.1)
     slow.answers.clear()
-    assert pair[0].record.report(build_error())
+    assert pair[0].record.report(ValueError("the reason"))
     assert type(pair[0].peer_lost(1, "reset")) is PeerLostError
     slow.answers.set()

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, contextmanager, suppress
 from datetime import timedelta
+from functools import partial
 from typing import Any, TypeAlias, TypeVar
 
 from torch import OutOfMemoryError
@@ -64,6 +65,21 @@ def means_loss(error: Exception) -> bool:
     return isinstance(error, (RuntimeError, OSError)) and not of_loader
 
 
+@contextmanager
+def naming_loss(lost_error: Callable[[str], HocketError]) -> Iterator[None]:
+    """Context manager that raises what ``lost_error`` builds if its body loses a connection.
+
+    Raises:
+        Exception: The body's own error, if it is of something else.
+    """
+    try:
+        yield
+    except Exception as error:
+        if not means_loss(error):
+            raise
+        raise lost_error(str(error)) from None
+
+
 class FailureDetector:
     """Records and reports failures and hangs of the processes of one training.
 
@@ -71,12 +87,9 @@ class FailureDetector:
         store: Store that all processes of the training read and write.
         names: Name of the process of each rank, such as ``stage 1``.
         rank: Rank of this process.
-        limits: Limits of the phases.
         is_silent: Tells by its rank if a process that does not answer is not at work either.
 
     Attributes:
-        limits: Limits of the phases.
-        names: Name of the process of each rank.
         record: Record of the first failure.
         store: Store, which is not asked again while it owes an answer.
         slice_s: Seconds after which a wait has to look again.
@@ -193,14 +206,8 @@ class FailureDetector:
         awaited = f"all processes to take part in {activity}"
         self.operations += (common := len(ranks) == len(self.names))
         status = Status(activity, others(ranks, self._rank))
-        try:
-            with self._during(status):
-                wait = Wait(self, status, awaited, self.operations if common else 0)
-                yield wait.finish
-        except Exception as error:
-            if not means_loss(error):
-                raise
-            raise self.peer_lost(None, str(error)) from None
+        with naming_loss(partial(self.peer_lost, None)), self._during(status):
+            yield Wait(self, status, awaited, self.operations if common else 0).finish
 
     def connect(self, form: Callable[[], T]) -> T:
         """Return the process groups that a function forms, which all processes call.
@@ -397,7 +404,6 @@ class Wait:
     """A wait of this process for others, which ends in an error if one of them hangs.
 
     Args:
-        failures: Failure detector of this process.
         status: The wait as others are told of it.
         awaited: Text for the error.
         number: Number of the common operation of all processes that it waits in; 0 if it waits

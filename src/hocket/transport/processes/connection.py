@@ -13,7 +13,7 @@ from functools import partial
 
 import torch
 
-from hocket.distributed.failures.detector import Wait, means_loss
+from hocket.distributed.failures.detector import Wait, naming_loss
 from hocket.distributed.world.world import World
 from hocket.errors import HocketError
 from hocket.transport.packet import Activation, Gradient
@@ -51,7 +51,6 @@ class Connection:
     """Both directions between this process and a neighbour.
 
     Args:
-        world: The processes of the training.
         rank: Rank of the neighbour.
         capacity: Number of packets that may arrive before they are needed.
         device: Device on which received tensors are put.
@@ -199,13 +198,9 @@ class Connection:
             HocketError: The neighbour failed, was lost or did not respond in time.
             Exception: The body's own error, if it is of something else.
         """
-        try:
-            with self._world.failures.waiting_for(activity, [self.rank], wanted) as wait:
-                yield wait
-        except Exception as error:
-            if not means_loss(error):
-                raise
-            raise self._lost_error(str(error)) from None
+        waiting = self._world.failures.waiting_for(activity, [self.rank], wanted)
+        with naming_loss(self._lost_error), waiting as wait:
+            yield wait
 
     def _receive_loop(self) -> None:
         try:
