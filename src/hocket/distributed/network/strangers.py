@@ -12,6 +12,7 @@ import json
 import time
 from collections.abc import Callable, Collection
 from datetime import timedelta
+from functools import partial
 from typing import Any, TypeVar
 
 from torch import distributed
@@ -94,19 +95,10 @@ def form_default_group(store: Store, rank: int, size: int, timeout_s: float) -> 
         size: Number of processes.
         timeout_s: Seconds that an operation of the group, and its start, waits for a process.
     """
-    form_without_strangers(
-        lambda: distributed.init_process_group(
-            "gloo",
-            store=store,
-            rank=rank,
-            world_size=size,
-            timeout=timedelta(seconds=timeout_s),
-        ),
-        store,
-        rank=rank,
-        size=size,
-        timeout_s=timeout_s,
-    )
+    timeout = timedelta(seconds=timeout_s)
+    form = partial(distributed.init_process_group, "gloo", store=store, timeout=timeout)
+    form = partial(form, rank=rank, world_size=size)
+    form_without_strangers(form, store, rank=rank, size=size, timeout_s=timeout_s)
 
 
 def _opened_since(inodes: Collection[int]) -> list[TcpSocket]:

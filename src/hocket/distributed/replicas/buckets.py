@@ -13,15 +13,10 @@ def build_buckets(parameters: Sequence[nn.Parameter]) -> list[list[nn.Parameter]
     buckets: list[list[nn.Parameter]] = []
     size = 0
     for parameter in reversed(parameters):
-        bytes_ = parameter.nbytes
-        if (
-            buckets
-            and buckets[-1][0].dtype == parameter.dtype
-            and size + bytes_ <= BUCKET_BYTES
-        ):
-            buckets[-1].append(parameter)
-            size += bytes_
-        else:
-            buckets.append([parameter])
-            size = bytes_
+        has_room = buckets and size + parameter.nbytes <= BUCKET_BYTES
+        if not has_room or buckets[-1][0].dtype != parameter.dtype:
+            buckets.append([])
+            size = 0
+        buckets[-1].append(parameter)
+        size += parameter.nbytes
     return buckets

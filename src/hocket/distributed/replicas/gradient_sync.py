@@ -141,12 +141,7 @@ class GradientSync:
 
 @torch.no_grad()
 def sync_replicas(world: World, modules: Iterable[nn.Module]) -> None:
-    """Copy the weights of the first replica of this stage to the others.
-
-    Args:
-        world: This process among the others.
-        modules: Modules of the stage.
-    """
+    """Copy the weights of the first replica of this stage to the others."""
     if world.replicas == 1:
         return
     activity = "broadcasting the weights of the first replica"
@@ -156,12 +151,6 @@ def sync_replicas(world: World, modules: Iterable[nn.Module]) -> None:
                 continue
             dense = wire.to_dense(value)
             if dense.numel():
-                finish(
-                    distributed.broadcast(
-                        wire.tensor_bytes(dense),
-                        group_src=0,
-                        group=world.replica_group,
-                        async_op=True,
-                    )
-                )
+                data, group = wire.tensor_bytes(dense), world.replica_group
+                finish(distributed.broadcast(data, group_src=0, group=group, async_op=True))
             value.copy_(dense)

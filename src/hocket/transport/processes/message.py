@@ -115,11 +115,6 @@ class OutgoingMessage:
     number: int
     parts: list[Part]
 
-    @property
-    def nbytes(self) -> int:
-        """Size in bytes."""
-        return sum(tensor.nbytes for _, tensor, _ in self.parts)
-
     def begin(self) -> Callable[[], None]:
         """Start sending; return a function that waits until it is sent.
 
@@ -204,7 +199,7 @@ class MessageWriter:
     def count(self, message: OutgoingMessage) -> None:
         """Count a message that is sent."""
         self._sent_count += 1
-        self.sent_bytes += message.nbytes
+        self.sent_bytes += sum(tensor.nbytes for _, tensor, _ in message.parts)
 
 
 class MessageReader:
@@ -277,11 +272,8 @@ class MessageReader:
         """
         expected = self._next
         if sequence != expected:
-            why = (
-                "it was repeated or delayed"
-                if sequence < expected
-                else "packets before it were lost"
-            )
+            late = sequence < expected
+            why = "it was repeated or delayed" if late else "packets before it were lost"
             raise TransitError(
                 f"{self._route}: {kind} {number} arrived as packet {sequence}, but packet "
                 f"{expected} was expected after {self._previous}: {why}; {ADVICE}"
