@@ -13,12 +13,7 @@ from hocket.codecs.registry import as_codec
 from hocket.codecs.vq import KEPT_VERSIONS, UNUSED, nearest_codes
 from hocket.errors import NonFiniteError, OptionError, PacketError
 
-LOSSY = [
-    Integers(),
-    VQ(groups=2, codes=4),
-    VQ(groups=4, codes=4),
-    VQ(groups=1, codes=300),
-]
+LOSSY = [Integers(), VQ(groups=2, codes=4), VQ(groups=4, codes=4), VQ(groups=1, codes=300)]
 
 
 def int8_bound(decoded, dtype, largest):
@@ -159,12 +154,8 @@ def test_moving_averages_are_those_of_the_naive_version():
     batches = [vectors(60, 2, seed) + seed for seed in range(5)]
     books = [encoder.encode(batch)["books"][0].double() for batch in batches]
     indices = naive_nearest(batches[0], books[0])
-    counts = torch.tensor(
-        [float(indices.count(code)) for code in range(3)], dtype=torch.float64
-    )
-    sums = torch.stack(
-        [sum_of_vectors(batches[0], indices, code) for code in range(3)]
-    )  # of the vectors that stand for each code
+    counts = torch.tensor([indices.count(code) for code in range(3)]).double()
+    sums = torch.stack([sum_of_vectors(batches[0], indices, code) for code in range(3)])
     for number, batch in enumerate(batches[:-1]):
         indices = naive_nearest(batch, books[number])
         for code in range(3):

@@ -5,13 +5,7 @@ import time
 
 import pytest
 
-from hocket.distributed.failures.phases import (
-    Phase,
-    RunningClock,
-    Status,
-    TimeLimits,
-    judge,
-)
+from hocket.distributed.failures.phases import Phase, RunningClock, Status, TimeLimits, judge
 
 LIMITS = TimeLimits(timeout_s=60, slow_timeout_s=1800)
 WAITING = Status("waiting for gradient 3 from stage 1", (1,), seconds=60)

@@ -221,13 +221,10 @@ def parameters(*sizes, dtype=torch.float32):
     return [nn.Parameter(torch.zeros(size, dtype=dtype)) for size in sizes]
 
 
-def sizes(buckets):
-    return [[p.numel() for p in bucket] for bucket in buckets]
-
-
 def test_a_bucket_holds_one_dtype():
     mixed = [*parameters(1, 2), *parameters(3, 4, dtype=torch.double), *parameters(5)]
-    assert sizes(build_buckets(mixed)) == [[5], [4, 3], [2, 1]]
+    sizes = [[p.numel() for p in bucket] for bucket in build_buckets(mixed)]
+    assert sizes == [[5], [4, 3], [2, 1]]
 
 
 def summed(replicas, uses):

@@ -28,30 +28,16 @@ from hocket.errors import HangError, WorldError
 
 
 def build_world(name, stages, replicas=1):
-    """Build a world of this process.
-
-    Args:
-        name: Name of the world, for a store of its own.
-        stages: Number of stages.
-        replicas: Number of replicas of each stage.
-    """
+    """Build a world of this process, whose name gives it a store of its own."""
     store = PrefixStore(name, _get_default_store())
     identity = ProcessIdentity(distributed.get_rank(), distributed.get_world_size(), store)
     return World(stages, replicas, TimeLimits(20.0, 1800.0), store, identity)
 
 
-def refusal(stages, replicas):
-    """Return the message with which a world is refused."""
+def refusal(call, *arguments):
+    """Return the message with which a call is refused."""
     try:
-        build_world(f"refused {stages} {replicas}", stages, replicas)
-    except WorldError as error:
-        return str(error)
-
-
-def gather_something_else(world):
-    """Evaluate in one process only; return the message of the refusal."""
-    try:
-        world.gather(world.rank, "evaluating" if world.rank == 1 else "training")
+        call(*arguments)
     except WorldError as error:
         return str(error)
 
@@ -60,9 +46,9 @@ def run_four_processes():
     """Use everything in a world of two stages with two replicas."""
     rank = distributed.get_rank()
     results = {
-        "too many": refusal(1, 1),
-        "too few": refusal(3, 1),
-        "too few for replicas": refusal(3, 2),
+        "too many": refusal(build_world, "too many", 1),
+        "too few": refusal(build_world, "too few", 3),
+        "too few for replicas": refusal(build_world, "too few for replicas", 3, 2),
     }
     world = build_world("four", 2, 2)
     results["place"] = [world.stage, world.replica, world.name, world.is_main]
@@ -70,7 +56,8 @@ def run_four_processes():
     results["process"] = [world.process_name, world.reads_data, list(world.local_stages(2))]
     results["neighbours"] = [world.neighbour(1), world.neighbour(-1)]
     results["gather"] = world.gather({"rank": rank, "text": "é" * 1000 * rank, "none": None})
-    results["different"] = gather_something_else(world)
+    activity = "evaluating" if rank == 1 else "training"
+    results["different"] = refusal(world.gather, rank, activity)
     results["synced"] = sync_weights(world)
     results["clock offset"] = world.clock_offset()
 

@@ -5,6 +5,7 @@ each packet once, by the number of its batch.
 """
 
 import threading
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -129,12 +130,9 @@ def test_an_error_wakes_a_send_that_waits_for_room_and_is_raised_by_every_later_
 
 
 def test_a_send_that_cannot_begin_takes_no_place(sends):
-    def fail():
-        raise RuntimeError("not connected")
-
     outbox = Outbox("test", capacity=1)
     with pytest.raises(RuntimeError, match="not connected"):
-        outbox.add(fail, AT_ONCE)
+        outbox.add(Mock(side_effect=RuntimeError("not connected")), AT_ONCE)
     outbox.add(sends.begin(0), AT_ONCE)
     assert sends.begun == [0]
 

@@ -13,11 +13,7 @@ from unit.transport.lanes import Lanes
 
 
 class Transfer:
-    """Both ends of a connection, which send and receive one message after the other.
-
-    Args:
-        ahead: Number of messages whose receives are posted before they are sent.
-    """
+    """Both ends of a connection; the receives of some messages are posted ahead."""
 
     def __init__(self, ahead=2):
         self.lanes = Lanes()
