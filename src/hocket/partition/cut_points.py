@@ -138,11 +138,7 @@ class _GraphBuilder:
         )
 
     def _candidates(self, skipped: dict[str, str]) -> Iterator[Candidate]:
-        """Yield the calls before which a cut would divide something, in order.
-
-        Args:
-            skipped: Receives the other modules, with the reason.
-        """
+        """Yield the calls before which a cut divides something; ``skipped`` gets the others."""
         first_end = min(call.end for call in self.recordings[TRAINING].calls)
         previous: Call | None = None
         last_start = -1  # of a candidate in evaluation

@@ -238,13 +238,7 @@ def _has_weights(module: nn.Module) -> bool:
 
 
 def _warn_of_untrained(network: nn.Module, plan: Plan, modules: Sequence[nn.Module]) -> None:
-    """Warn of stages with nothing to train.
-
-    Args:
-        network: The network. If it has tied weights, a stage may use another one's.
-        plan: The cuts, which the network's user has not chosen.
-        modules: The stages.
-    """
+    """Warn of stages with nothing to train, unless weights are tied: they may use others'."""
     starts = ("the input", *map(repr, plan.cuts))
     untrained = [
         f"stage {stage} (from {start} on)"

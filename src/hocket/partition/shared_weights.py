@@ -17,9 +17,6 @@ from hocket.partition.recording.recording import Recording
 class SharedWeights:
     """Parameters and buffers of a network that several of its parts use.
 
-    Args:
-        network: The network.
-
     Attributes:
         aliases: All names of each of its parameters and buffers, by the first one.
     """
@@ -38,11 +35,9 @@ class SharedWeights:
         }
 
     def find_problem(self, name: str, recording: Recording) -> str | None:
-        """Return the reason why a weight cannot be used on both sides of a cut, if any.
+        """Return the reason, if any, why a weight cannot be used on both sides of a cut.
 
-        Args:
-            name: First name of the parameter or buffer.
-            recording: A recording of the network.
+        Its name is the first one of the parameter or buffer.
         """
         if name not in self._parameters:
             return f"buffer {name!r} is used on both sides; keep its uses in one stage"
@@ -62,11 +57,9 @@ class SharedWeights:
 
 @contextmanager
 def replace_weights(network: nn.Module, weights: Mapping[str, Tensor]) -> Iterator[None]:
-    """Context manager that replaces parameters by tensors, under all of their names.
+    """Context manager that replaces parameters, under all of their names, by ``weights``.
 
-    Args:
-        network: The network.
-        weights: The tensors, by a name of the parameter.
+    These are tensors by any one of the names.
     """
     by_id = {id(network.get_parameter(name)): tensor for name, tensor in weights.items()}
     replaced = [

@@ -119,13 +119,8 @@ def verify_stages(network: nn.Module, stages: Sequence[nn.Module], sample: Tree)
 def _run_whole(network: nn.Module, sample: Tree, *, learns: bool) -> tuple[_Pass, bool]:
     """Return the pass of a network that is not cut, and whether it has a backward.
 
-    Args:
-        network: The network.
-        sample: A batch of its inputs.
-        learns: Whether a backward is needed, as in training mode.
-
     Raises:
-        CutError: The network does not take the sample, or lacks a backward that is needed.
+        CutError: The network does not take the sample, or learns and has no backward.
     """
     try:
         return _run(network, [network], sample), True
@@ -169,13 +164,6 @@ def _compare_a_second_batch(
 
     Each stage repeats what the forward of a divided module does with its attributes, so one
     that counts its forwards counts as many for each batch as there are stages.
-
-    Args:
-        network: The network.
-        stages: Its stages.
-        sample: A batch of its inputs.
-        compare: Comparison of two tensors.
-        problems: Problems so far.
     """
     with training_mode(network, *stages):
         expected, attributes = _forward_twice(network, [network], sample)
@@ -235,15 +223,11 @@ def _compare_without_gradients(
     Raises:
         OutOfMemoryError: The memory of the GPU was short.
     """
+    run = partial(_run, network, sample=sample, grad=False)
     with evaluation_mode(network, *stages), _restore_gradients(network):
-        try:
-            _run(network, [network], sample, grad=False)
-        except torch.OutOfMemoryError:
-            raise
-        except Exception:
-            return
-        run = partial(_run, network, stages, sample, grad=False)
-        _try(run, "in evaluation without gradients the stages fail", problems)
+        if _try(partial(run, [network]), "the network fails", []) is not None:
+            told = "in evaluation without gradients the stages fail"
+            _try(partial(run, stages), told, problems)
 
 
 @contextmanager
@@ -259,12 +243,7 @@ def _restore_gradients(network: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def _same_state(network: nn.Module, *, grad: bool) -> Iterator[None]:
-    """Context manager that begins with the same random numbers, and restores the network.
-
-    Args:
-        network: The network.
-        grad: False for forwards without graphs.
-    """
+    """Context manager that begins with the same random numbers, and restores the network."""
     with (
         restore_state(network),
         preserve_rng(devices_of(network)),
@@ -279,13 +258,9 @@ def _same_state(network: nn.Module, *, grad: bool) -> Iterator[None]:
 def _run(
     network: nn.Module, stages: Sequence[nn.Module], sample: Tree, *, grad: bool = True
 ) -> _Pass:
-    """Run forward and backward of the stages, each with a separate graph.
+    """Run forward and backward of the stages, or of the network alone; restore its buffers.
 
-    Args:
-        network: The network, whose buffers are restored.
-        stages: Its stages, or only the network itself.
-        sample: A batch of inputs.
-        grad: False for a forward alone, without graphs.
+    Each stage has its own graph. Without ``grad`` there is no graph, and no backward.
     """
     network.zero_grad(set_to_none=True)
     with _same_state(network, grad=grad):
@@ -321,13 +296,7 @@ def _forward(
 
 
 def _differences(expected: _Pass, actual: _Pass, compare: Compare) -> Iterator[str]:
-    """Yield all differences.
-
-    Args:
-        expected: Results of the network.
-        actual: Results of the stages.
-        compare: Comparison of two tensors.
-    """
+    """Yield all differences between results of the network and of its stages."""
     if len(expected.outputs) != len(actual.outputs):
         yield f"there are {len(actual.outputs)} outputs instead of {len(expected.outputs)}"
     elif not all(map(partial(_both, compare), expected.outputs, actual.outputs)):

@@ -30,12 +30,7 @@ Init = Literal["pytorch", "he"]
 
 
 def _make_builder(depth: int, summary: str) -> Callable[..., nn.Sequential]:
-    """Return the function that builds the narrow ResNet of one depth, ``resnet{depth}``.
-
-    Args:
-        depth: Number of layers with weights: 6n+2 for n blocks in each of the three groups.
-        summary: Its size, for the docstring.
-    """
+    """Return the function that builds the narrow ResNet of one depth, ``resnet{depth}``."""
 
     def build(
         *,

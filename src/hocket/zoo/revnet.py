@@ -80,13 +80,7 @@ def _block(inputs: int, outputs: int, stride: int) -> nn.Module:
 
 
 def _build(widths: tuple[int, ...], num_classes: int, in_channels: int) -> nn.Sequential:
-    """Build stem, groups of two blocks, and head.
-
-    Args:
-        widths: Channels of each half, for each group.
-        num_classes: Length of the output.
-        in_channels: Channels of the images.
-    """
+    """Build stem, groups of two blocks, whose halves have so many channels, and head."""
     stem = conv_norm_relu(in_channels, 2 * widths[0], 3)
     layers: OrderedDict[str, nn.Module] = stack_groups(stem, widths[0], widths, 2, _block)
     layers["head"] = average_head(2 * widths[-1], num_classes)

@@ -21,13 +21,7 @@ WIDTHS = (64, 128, 256, 512, 512)
 def _make_builder(
     name: str, convolutions: Sequence[int], summary: str
 ) -> Callable[..., nn.Sequential]:
-    """Return the function that builds one of these networks, under its name.
-
-    Args:
-        name: Its name.
-        convolutions: Number of convolutions in each of its five groups.
-        summary: Its size, for the docstring.
-    """
+    """Return the function that builds a network of so many convolutions in each group."""
 
     def build(
         *, num_classes: int = 1000, in_channels: int = 3, dropout: float = 0.5

@@ -78,10 +78,7 @@ def _run_pass(
 ) -> dict[str, LayerCost]:
     """Run forward and backward of all layers, and return what they cost in this pass.
 
-    Args:
-        layers: Layers in order, by name.
-        sample: A batch of inputs.
-        count_bytes: Whether to measure sizes too, which makes the times longer.
+    Sizes are measured only if ``count_bytes`` is set, as that makes the times longer.
     """
     now = synchronized_clock(sample)
     start_s = 0.0

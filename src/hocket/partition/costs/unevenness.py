@@ -58,9 +58,7 @@ def format_refusal(reason: str, names: Sequence[str]) -> str:
 
 
 def warn_if_uneven_layers(
-    layers: Mapping[str, nn.Module],
-    work: Sequence[float],
-    first_layers: Sequence[int],
+    layers: Mapping[str, nn.Module], work: Sequence[float], first_layers: Sequence[int]
 ) -> None:
     """Warn if one layer of an nn.Sequential has too much of the work and modules inside.
 

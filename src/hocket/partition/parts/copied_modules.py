@@ -14,9 +14,6 @@ def copy_modules(modules: Sequence[nn.Module]) -> list[nn.Module]:
 
     PyTorch copies no tensor with a graph, such as one that a forward has left in an attribute:
     its copy has none.
-
-    Args:
-        modules: Modules of a network, or its stages.
     """
     with _CopiesWithoutGraph():
         return copy.deepcopy(list(modules))
@@ -24,9 +21,6 @@ def copy_modules(modules: Sequence[nn.Module]) -> list[nn.Module]:
 
 def copy_objects(arguments: Sequence[Any]) -> list[Any]:
     """Copy what a module may fill, such as a cache, but neither tensors nor modules.
-
-    Args:
-        arguments: Leaves of the arguments of a call.
 
     Returns:
         The copies, or the arguments if one of them cannot be copied, such as a lock.

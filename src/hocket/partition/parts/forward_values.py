@@ -28,9 +28,6 @@ class ForwardValues:
         mode: Mode of this forward.
 
     Attributes:
-        network: The network.
-        span: The part of its forward that is the stage.
-        mode: Mode of this forward.
         begun: Whether the stage has begun, and its own steps make values.
         device: Device of the received values; the CPU if there are none.
         received_weights: Weights that the previous stage has sent, by name.
@@ -193,12 +190,7 @@ class ForwardValues:
         return values[0] if len(values) == 1 else tuple(values)
 
     def _path_error(self, what: str, frame: str) -> CutError:
-        """Return the error for a forward whose steps differ from the sample's.
-
-        Args:
-            what: Predicate about the stage.
-            frame: Module in whose forward the steps are.
-        """
+        """Return the error for a forward whose steps differ from the sample's."""
         return CutError(
             f"{self.span} {what}: the forward of {frame!r} took another path than on the "
             "sample; cut with a sample like the batches, or cut elsewhere"

@@ -130,10 +130,6 @@ def _run_on_numbers(
 ) -> Any:
     """Run a function on zeros and on ones, to find results that do not depend on them.
 
-    Args:
-        run: The function, called with the device of new tensors and with its operands.
-        meta: Its operands on the meta device, by any key.
-
     Raises:
         ValueError: There is more in the results than new tensors, or their shapes differ.
     """
@@ -156,9 +152,7 @@ def _run_on_numbers(
 def _describe(leaf: Any, sized: bool) -> Any:
     """Return all that a function's result depends on, of one leaf of its arguments.
 
-    Args:
-        leaf: The leaf.
-        sized: True if scalars among the arguments are sizes.
+    Scalars among the arguments of a ``sized`` function are sizes.
 
     Raises:
         TypeError: It has properties that decide the result and are not compared.

@@ -28,9 +28,9 @@ BuildLeaf = Callable[[list[Any]], Any]
 """Function from the leaves of a call's arguments to a leaf of its output."""
 
 
-def to_meta(value: Tensor) -> Tensor:
-    """Return a meta tensor of the same shape, strides and type."""
-    return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=META)
+def empty_like(value: Tensor, device: torch.device = META) -> Tensor:
+    """Return a tensor of the same shape, strides and type, by default on the meta device."""
+    return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=device)
 
 
 class MetaModules:
@@ -107,23 +107,13 @@ def _infer_output(
 ) -> tuple[tuple[list[BuildLeaf], Any], bool]:
     """Run a module on fake tensors, or else on zeros, to infer the shapes of its output.
 
-    Args:
-        module: The module.
-        leaves: Leaves of its arguments.
-        spec: Structure of its arguments.
-        device: Device on which the module would compute.
-
     Returns:
         A builder for each leaf of the output with the structure of the output, and True if
         there is nothing but tensors in it.
     """
 
     def make_fake(value: Any) -> Any:
-        if not isinstance(value, Tensor):
-            return value
-        return torch.empty_strided(
-            value.shape, value.stride(), dtype=value.dtype, device=device
-        )
+        return empty_like(value, device) if isinstance(value, Tensor) else value
 
     copies = copy_objects(leaves)
     try:
@@ -154,11 +144,7 @@ def _run_on_numbers(
 ) -> tuple[Any, list[Any]]:
     """Run a module on zeros and on ones, to see that its output does not depend on them.
 
-    Args:
-        module: The module.
-        leaves: Leaves of its arguments.
-        spec: Structure of its arguments.
-        device: Device of its arguments, unless its weights are on another one.
+    They are on the device of its weights, if it has any.
 
     Returns:
         The output, and the leaves that were used.
@@ -191,9 +177,7 @@ def _run_on_numbers(
 def _describe_output(output: Any, used: list[Any]) -> Any:
     """Return all of an output that stages without its numbers rely on.
 
-    Args:
-        output: The output.
-        used: Leaves of the arguments, which may be in it.
+    The leaves of the arguments that were ``used`` may be in it.
     """
     leaves, spec = flatten(output)
     positions = {id(leaf): position for position, leaf in enumerate(used)}
@@ -210,14 +194,8 @@ def _run_apart(
 ) -> tuple[Any, list[Any]]:
     """Run a module on other arguments and weights, and restore what it changes in itself.
 
-    Args:
-        module: The module.
-        leaves: Leaves of its arguments.
-        spec: Structure of its arguments.
-        replace: Function that returns the leaf or the weight to use in place of another one.
-
     Returns:
-        The output, and the leaves that were used.
+        The output, and the leaves of its arguments that ``replace`` has returned.
     """
     used = [replace(leaf) for leaf in leaves]
     args, kwargs = unflatten(used, spec)

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from hocket.errors import CutError
 from hocket.partition.cut_graph import CutGraph, CutPoint, StageSpan, batch_size
 from hocket.partition.parts.forward_values import ForwardValues
-from hocket.partition.parts.meta_tensors import MetaModules, to_meta
+from hocket.partition.parts.meta_tensors import MetaModules, empty_like
 from hocket.partition.parts.partial_forward import PartialForward, StopForward
 from hocket.partition.recording.intercept import intercept
 from hocket.partition.recording.recorder import call_network
@@ -60,7 +60,7 @@ class PartialModule(nn.Module):
         # In a tuple, so that it is not registered: other stages have its other weights.
         self._network = (network,)
         self._names = {module: name for name, module in network.named_modules()}
-        self._sample = map_tensors(to_meta, graph.sample)
+        self._sample = map_tensors(empty_like, graph.sample)
         names = {"", *span.split_modules, *graph.repeated}
         # In a tuple for the same reason.
         self._split = tuple(network.get_submodule(name) for name in names)
@@ -169,10 +169,6 @@ class PartialModule(nn.Module):
     def _require_batch_size(self, values: list[Tensor], count: int | None) -> None:
         """Refuse to send values that do not show the size of the batch to the next stage.
 
-        Args:
-            values: Values to send.
-            count: Batch size of the inputs, if known.
-
         Raises:
             CutError: The dimension that grows with the batch has another size.
         """
@@ -220,12 +216,7 @@ class PartialModule(nn.Module):
     def _make_meta_inputs(
         self, begin: CutPoint, values: list[Tensor], size: int | None
     ) -> Tree:
-        """Return inputs of the network on the meta device.
-
-        Args:
-            begin: Cut point at which the stage begins.
-            values: Values that the stage received.
-            size: Batch size of the inputs, if known.
+        """Return inputs of the network on the meta device, for a batch of a size, if known.
 
         Raises:
             CutError: A received tensor differs from the sample's in more than the batch size.
@@ -334,11 +325,6 @@ def _assign(
     graph: CutGraph, stage_of_layer: Sequence[int], stage: int
 ) -> tuple[dict[str, nn.Module], list[str]]:
     """Return the parts of a network that belong to a stage.
-
-    Args:
-        graph: The network and its cut points.
-        stage_of_layer: Stage of each layer.
-        stage: Number of the stage.
 
     Returns:
         Modules that are in the stage as a whole, by name, and the names of parameters and

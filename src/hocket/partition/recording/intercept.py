@@ -66,12 +66,7 @@ def intercept(names: Mapping[nn.Module, str], interceptor: Interceptor) -> Itera
 
 
 class _Interception(TorchFunctionMode):
-    """Interception of a forward in one thread; as a mode it gets all functions of PyTorch.
-
-    Args:
-        names: Names of the modules whose calls are intercepted.
-        interceptor: Handler of their calls, and of all functions.
-    """
+    """Interception of a forward in one thread; as a mode it gets all functions of PyTorch."""
 
     def __init__(self, names: Mapping[nn.Module, str], interceptor: Interceptor) -> None:
         super().__init__()
@@ -134,9 +129,6 @@ class _InterceptedCall:
     an attribute of the object: after a change of `nn.Module` itself, Python looks up anew all
     that is read of any module, which takes longer than all the calls. It is the attribute of a
     module that was compiled, as copies of a module have none.
-
-    Args:
-        module: The module.
 
     Attributes:
         module: The module.

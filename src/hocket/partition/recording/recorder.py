@@ -305,9 +305,7 @@ class ForwardRecorder:
     def _use(self, operands: list[Tensor], *, unknown: bool) -> None:
         """Record that the present event needs the elements of these tensors.
 
-        Args:
-            operands: The tensors.
-            unknown: One of them has a graph of unknown origin.
+        ``unknown`` says that one of them has a graph of unknown origin.
         """
         for tensor in operands:
             if (name := self._weights.get(id(tensor))) is not None:
