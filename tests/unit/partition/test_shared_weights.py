@@ -146,6 +146,7 @@ def test_untied_weights_are_equal_at_first_and_trained_apart():
     network.embed.weight.requires_grad_(False)
     assert untie(network) == ["head.weight"]
     assert untie(network) == []
+    assert untie(Network(a=network.third, b=network.third)) == []  # one module of two names
     assert torch.equal(network.head.weight, network.embed.weight)
     assert network.head.weight is not network.embed.weight
     assert not network.head.weight.requires_grad

@@ -13,11 +13,6 @@ SHAPES = {
     "gpt": ((2, 16), (2, 16, 256)),
     **dict.fromkeys(("vgg13_bn", "vgg19_bn"), ((2, 3, 64, 64), (2, 1000))),
 }
-SMALL = ("mlp", "gpt", "resnet8", "resnet20")
-
-# The others of the builder of resnet1202, which takes seconds, have fewer of the same blocks.
-every_network = pytest.mark.parametrize("name", sorted({*zoo.NETWORKS} - {"resnet1202"}))
-small_networks = pytest.mark.parametrize("name", SMALL)
 
 
 def shapes(name):
@@ -32,7 +27,8 @@ def example(name):
     return torch.randn(shape)
 
 
-@every_network
+# The others of the builder of resnet1202, which takes seconds, have fewer of the same blocks.
+@pytest.mark.parametrize("name", sorted({*zoo.NETWORKS} - {"resnet1202"}))
 def test_layers_compose_to_the_output_and_each_has_parameters(name):
     with torch.device("meta"):
         network, x = zoo.NETWORKS[name](), example(name)
@@ -45,7 +41,7 @@ def test_layers_compose_to_the_output_and_each_has_parameters(name):
     assert not [m for m in network.modules() if getattr(m, "inplace", False)]
 
 
-@small_networks
+@pytest.mark.parametrize("name", ["mlp", "gpt", "resnet8", "resnet20"])
 def test_no_layer_changes_its_input_and_every_parameter_gets_a_gradient(name):
     torch.manual_seed(0)
     network, x = zoo.NETWORKS[name](), example(name)

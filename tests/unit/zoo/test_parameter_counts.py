@@ -20,15 +20,11 @@ PUBLISHED = {
 }
 
 
-def parameters(network: torch.nn.Module) -> int:
-    return sum(parameter.numel() for parameter in network.parameters())
-
-
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_parameters_are_as_published(name):
     exact, millions, digit = PUBLISHED[name]
     with torch.device("meta"):
-        counted = parameters(zoo.NETWORKS[name]())
+        counted = sum(each.numel() for each in zoo.NETWORKS[name]().parameters())
     assert counted == exact
     assert abs(counted / 1e6 - millions) <= digit / 2
 

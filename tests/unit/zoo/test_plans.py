@@ -1,30 +1,24 @@
 """The plans of the papers fit their networks."""
 
-import itertools
-
 import pytest
 import torch
 from torch import nn
 
-from hocket import zoo
+from hocket import Plan, zoo
 from hocket.errors import OptionError
+from hocket.partition import build_stages
 
 
-def cut(network, plan):
-    """Return the stages of a network, as sequences that share its layers."""
-    names = [name for name, _ in network.named_children()]
-    bounds = [0, *(names.index(name) for name in plan), len(names)]
-    return [network[start:end] for start, end in itertools.pairwise(bounds)]
+def cut(name, stages):
+    """Return the stages of a network by the plan of its paper."""
+    with torch.device("meta"):
+        return build_stages(zoo.NETWORKS[name](), Plan(zoo.paper_plan(name, stages)))
 
 
 @pytest.mark.parametrize("network", zoo.PLANS)
 def test_cuts_are_layers_in_order_and_leave_no_stage_empty(network):
-    with torch.device("meta"):
-        chain = zoo.NETWORKS[network]()
     for stages in zoo.PLANS[network]:
-        parts = cut(chain, zoo.paper_plan(network, stages))
-        assert len(parts) == stages
-        assert all(len(part) > 0 for part in parts)
+        assert len(cut(network, stages)) == stages
 
 
 @pytest.mark.parametrize(
@@ -32,16 +26,16 @@ def test_cuts_are_layers_in_order_and_leave_no_stage_empty(network):
     [("vgg13_bn", 10, 1), ("vgg13_bn", 4, 3), ("vgg19_bn", 2, 8), ("vgg19_bn", 4, 4)],
 )
 def test_vgg_stages_have_as_many_convolutions_as_dgl_says(network, stages, per_stage):
-    with torch.device("meta"):
-        parts = cut(zoo.NETWORKS[network](), zoo.paper_plan(network, stages))
-    counts = [sum(isinstance(m, nn.Conv2d) for m in part.modules()) for part in parts]
+    counts = [
+        sum(isinstance(module, nn.Conv2d) for module in part.modules())
+        for part in cut(network, stages)
+    ]
     assert set(counts[:-1]) == {per_stage}
     assert 0 < counts[-1] <= per_stage
 
 
 def test_resnet110_is_cut_in_the_middle():
-    with torch.device("meta"):
-        first, second = cut(zoo.resnet110(), zoo.paper_plan("resnet110", 2))
+    first, second = cut("resnet110", 2)
     assert len(first) == len(second)
 
 
