@@ -23,14 +23,7 @@ LIMITS = TimeLimits(20.0, 20.0)
 
 
 def build_membership(store, rank, incarnation=0, folder=None):
-    """Build the membership of one of two processes.
-
-    Args:
-        store: Store of both.
-        rank: Rank of the process.
-        incarnation: Number of the restart that began it; 0 for none.
-        folder: Folder of the launch.
-    """
+    """Build the membership of one of two processes, the one of a rank."""
     detector = FailureDetector(store, NAMES, rank, LIMITS)
     identity = ProcessIdentity(rank, 2, store, incarnation, folder)
     try:

@@ -6,6 +6,7 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 from torch.distributed import HashStore
@@ -22,14 +23,9 @@ LIMITS = TimeLimits(60.0, 60.0)
 
 
 class Process:
-    """A process in a world, given by the rank that has failed first there.
+    """A process in a world, given by the rank that has failed first there, or in none.
 
-    Args:
-        monkeypatch: Replaces what is known of the process.
-        rank: Its rank.
-        store: Store of all processes.
-        world: The world that it is in; None for none.
-        caught: Whether it has caught a failure of that world.
+    It may have caught a failure of that world.
     """
 
     def __init__(self, monkeypatch, rank, store, world=None, *, caught=False):
@@ -126,10 +122,7 @@ def test_half_a_character_in_an_error_keeps_nobody_from_learning_of_it(store, tm
 def test_a_failure_to_join_is_told_in_the_world_that_others_join(
     monkeypatch, store, error, first
 ):
-    def fail(*_):
-        raise error
-
-    monkeypatch.setattr(joined_worlds, "World", fail)
+    monkeypatch.setattr(joined_worlds, "World", Mock(side_effect=error))
     caught = {"first": 1}
     process = Process(monkeypatch, 0, store, caught)
     process.enter()

@@ -122,13 +122,7 @@ def test_a_tensor_with_any_flipped_bit_has_another_checksum(tensor, bit):
         assert wire.checksum(dense) != before
 
 
-class TupleSubclass(tuple):
-    pass
-
-
-@pytest.mark.parametrize(
-    "leaf", [{1, 2}, range(3), 1j, TupleSubclass((1,)), b"bytes"], ids=repr
-)
+@pytest.mark.parametrize("leaf", [{1, 2}, range(3), 1j, torch.Size((1,)), b"bytes"], ids=repr)
 def test_a_leaf_of_another_type_is_refused(leaf):
     kind = type(leaf).__name__
     with pytest.raises(PacketError, match=f"a {kind} cannot be sent to another process"):

@@ -25,13 +25,6 @@ def drawn(buffer):
     return None if packet is None else packet.batch
 
 
-def filled(*, arrivals, **rule):
-    buffer = ReplayBuffer(Replay(**rule))
-    for number in range(arrivals):
-        buffer.put(packet(number))
-    return buffer
-
-
 @given(rings, limits, histories)
 def test_a_draw_gives_the_least_used_packet_and_of_several_the_freshest(room, limit, history):
     buffer = ReplayBuffer(Replay(buffer=room, reuse=limit))
@@ -57,7 +50,9 @@ def test_a_draw_gives_the_least_used_packet_and_of_several_the_freshest(room, li
 
 
 def test_buffer_bytes_are_those_of_the_full_ring_at_its_largest():
-    buffer = filled(buffer=2, arrivals=3)
+    buffer = ReplayBuffer(Replay(buffer=2))
+    for number in range(3):
+        buffer.put(packet(number))
     largest = 2 * (2 * 3 * 8 + 2 * 4)
     assert buffer.stats.buffer_bytes == largest
     buffer.put(packet(3, size=1))

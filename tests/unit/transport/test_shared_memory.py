@@ -5,6 +5,7 @@ import resource
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -26,24 +27,9 @@ from unit.transport.lanes import Lanes
 LARGE = LEAST_BYTES // 4
 
 
-class Waiting(Lanes):
-    """Lanes whose sends can be waited for."""
-
-    def __init__(self):
-        super().__init__()
-        self.waited = []
-
-    def send(self, tensor, lane):
-        super().send(tensor, lane)
-        return tensor
-
-    def wait(self, handle):
-        self.waited.append(handle)
-
-
 def build():
     """Return a backend that sends to itself, and the backend of its notes."""
-    host = Waiting()
+    host = Lanes()
     return SharedMemoryBackend(host, os.getpid()), host
 
 
@@ -120,7 +106,7 @@ def test_a_block_that_is_too_small_for_its_tensor_is_refused():
 
 def test_a_block_of_a_process_that_has_ended_is_an_error_of_the_connection():
     """Connections take a RuntimeError for a lost neighbour."""
-    host = Waiting()
+    host = Lanes()
     backend = SharedMemoryBackend(host, process=2**22)
     arrive = backend.post(["float32", [LARGE], [1]], Lane.EXPECTED)
     host.send(torch.tensor([3, LEAST_BYTES]), Lane.EXPECTED)
@@ -140,9 +126,9 @@ def test_a_block_that_an_evaluation_makes_serves_a_training():
 
 
 LIMITS = {
-    "files": (resource.RLIMIT_NOFILE, lambda: 3),
-    "length of files": (resource.RLIMIT_FSIZE, lambda: 2 * LEAST_BYTES),
-    "memory": (resource.RLIMIT_AS, lambda: 0),
+    "files": (resource.RLIMIT_NOFILE, 3),
+    "length of files": (resource.RLIMIT_FSIZE, 2 * LEAST_BYTES),
+    "memory": (resource.RLIMIT_AS, 0),
 }
 
 
@@ -150,7 +136,7 @@ LIMITS = {
 def limited(kind):
     number, limit = LIMITS[kind]
     before = resource.getrlimit(number)
-    resource.setrlimit(number, (limit(), before[1]))
+    resource.setrlimit(number, (limit, before[1]))
     try:
         yield
     finally:
@@ -221,10 +207,7 @@ def test_a_process_reaches_its_own_memory_and_no_other_address(address, place, v
 
 @pytest.mark.parametrize("error", [AttributeError, PermissionError])
 def test_a_system_without_such_memory_offers_none(monkeypatch, error):
-    def fail(name):
-        raise error
-
-    monkeypatch.setattr(os, "memfd_create", fail)
+    monkeypatch.setattr(os, "memfd_create", Mock(side_effect=error))
     assert offer_memory() is None
 
 
@@ -234,10 +217,7 @@ def test_a_processor_that_reorders_reads_and_writes_shares_no_memory(monkeypatch
 
 
 def test_a_system_without_namespaces_has_one_network(monkeypatch):
-    def fail(path):
-        raise OSError
-
-    monkeypatch.setattr(Path, "readlink", fail)
+    monkeypatch.setattr(Path, "readlink", Mock(side_effect=OSError))
     first, second = offer_memory(), offer_memory()
     assert first[1] == ""
     assert reaches(first, second)
