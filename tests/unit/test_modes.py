@@ -30,22 +30,6 @@ def test_every_layer_is_in_evaluation_mode_and_then_as_before():
     assert flags(first) == [True, True, True, False, True]
 
 
-def test_frozen_layers_stay_frozen_after_the_user_has_evaluated_the_network():
-    """A network that comes in evaluation mode is put into training mode as a whole."""
-    built = network()
-    mode = TrainingMode(built)
-    mode.enter()
-    built.eval()
-    mode.enter()
-    assert flags(built) == [True, True, True, False, True]
-    built.train()
-    mode.enter()
-    assert all(flags(built))
-    built = network().eval()
-    TrainingMode(built).enter()
-    assert all(flags(built))
-
-
 def test_a_train_of_its_own_is_asked_again_and_layers_that_were_frozen_stay_so():
     class Backbone(Network):
         def train(self, mode=True):

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hocket.errors import OptionError
-from hocket.options import Named, check_choice
+from hocket.options import Named
 
 words = st.from_regex(r"[a-z][a-z0-9_.-]{0,8}", fullmatch=True).filter(
     lambda word: word not in ("true", "false", "null")
@@ -76,9 +76,3 @@ WRITE = r".*write name:option=value"
 def test_text_that_is_no_name_with_options_is_refused(text, problem):
     with pytest.raises(OptionError, match=problem):
         Named.parse(text)
-
-
-def test_a_value_that_is_no_choice_is_refused():
-    check_choice("by", "time", ("operations", "time"))
-    with pytest.raises(OptionError, match=r"^by is 'luck'; use 'operations' or 'time'$"):
-        check_choice("by", "luck", ("operations", "time"))

@@ -1,5 +1,6 @@
 """Warnings name the line of the caller, whatever lies between."""
 
+import re
 import warnings
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -24,47 +25,30 @@ def frozen():
     return [stage.requires_grad_(False) for stage in mlp(2)]
 
 
-def saved_by_fit(folder):
-    built = trainer(loss=Center(), resumable=True)
-    built.fit(BATCHES, epochs=1, progress=False, checkpoints=Checkpoints(folder))
+def cycle(steps):
+    return lambda optimizer: lr_scheduler.OneCycleLR(optimizer, 0.1, total_steps=steps)
 
 
-def saved_by_hand(folder):
-    built = trainer(loss=Center(), resumable=True)
-    built.step(*BATCHES[0])
-    built.save(folder)
-
-
-def frozen_and_stepped(folder):
-    trainer(frozen()).step(*BATCHES[0])
-
-
-def frozen_and_fitted(folder):
-    trainer(frozen()).fit(BATCHES, epochs=1, progress=False)
-
-
-def scheduled_by_epochs(folder):
-    def cycle(optimizer):
-        return lr_scheduler.OneCycleLR(optimizer, max_lr=0.1, total_steps=8)
-
-    trainer(scheduler=cycle).fit(BATCHES, epochs=2, progress=False)
-
-
-TOLD = {
-    saved_by_fit: "checkpoints leave out buffer 'center'",
-    saved_by_hand: "checkpoints leave out buffer 'center'",
-    frozen_and_stepped: "all weights of the network are frozen",
-    frozen_and_fitted: "all weights of the network are frozen",
-    scheduled_by_epochs: "counts epochs, of which there are 2, and its schedule has 8 steps",
-}
-
-
-@pytest.mark.parametrize("work", TOLD, ids=lambda work: work.__name__)
-def test_a_warning_names_the_line_that_led_to_it(work, tmp_path):
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        work(tmp_path)
-    (told,) = [each for each in caught if TOLD[work] in str(each.message)]
+@pytest.mark.parametrize("by", ["fit", "step"])
+@pytest.mark.parametrize(
+    ("build", "said"),
+    [
+        (lambda: {"loss": Center()}, "checkpoints leave out buffer 'center'"),
+        (lambda: {"network": frozen()}, "all weights of the network are frozen"),
+        (lambda: {"scheduler": cycle(8)}, "are 2, and its schedule has 8 steps|call end_epoch"),
+    ],
+    ids=["saved", "frozen", "scheduled"],
+)
+def test_a_warning_names_the_line_that_led_to_it(build, said, by, tmp_path, recwarn):
+    warnings.simplefilter("always")
+    built = trainer(**build(), resumable=True)
+    if by == "fit":
+        built.fit(BATCHES, epochs=2, progress=False, checkpoints=Checkpoints(tmp_path))
+    else:
+        built.step(*BATCHES[0])
+        built.save(tmp_path)
+        built.finish()
+    (told,) = [each for each in recwarn if re.search(said, str(each.message))]
     assert told.filename == __file__
 
 
@@ -97,10 +81,6 @@ def constant(optimizer):
     schedule = lr_scheduler.ConstantLR(optimizer)
     schedule.total_steps = None  # as a scheduler of the user's own may have it
     return schedule
-
-
-def cycle(steps):
-    return lambda optimizer: lr_scheduler.OneCycleLR(optimizer, 0.1, total_steps=steps)
 
 
 @pytest.mark.parametrize(

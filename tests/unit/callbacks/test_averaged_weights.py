@@ -10,7 +10,7 @@ from hocket.callbacks.averaged_weights import AveragedWeights
 from hocket.errors import OptionError
 from hocket.methods import FDG
 from hocket.training.callback import Callback
-from unit.training.test_callbacks import trainer_of
+from unit.training.test_resume import trainer_of
 
 BATCHES = data(mlp, 5)
 DECAY = 0.75
@@ -83,30 +83,23 @@ def test_a_new_fit_averages_anew_and_a_stage_without_weights_has_no_averages():
     assert averaged.stage_tensors(trainer.stages[1])
 
 
-def saved_in_the_middle(folder, modules):
-    """Train for an epoch with checkpoints within it, and leave only the last before its end."""
-    trainer = trainer_of(modules, resumable=True)
-    fit(trainer, AveragedWeights(DECAY), 1, checkpoints=Checkpoints(folder, every=3, keep=9))
-    return sorted(folder.iterdir())[0]
-
-
 def test_a_resumed_training_has_the_same_averages(tmp_path):
     """Bit-equal."""
     alone = AveragedWeights(DECAY)
-    wanted = averages(fit(trainer_of(resumable=True), alone), alone)
-    trainer, averaged = trainer_of(resumable=True), AveragedWeights(DECAY)
-    trainer.resume(saved_in_the_middle(tmp_path, mlp(3)))
+    checkpoints = Checkpoints(tmp_path, every=3, keep=9)
+    wanted = averages(fit(trainer_of(), alone, checkpoints=checkpoints), alone)
+    averaged = AveragedWeights(DECAY)
+    trainer = trainer_of(resume=sorted(tmp_path.iterdir())[0])
     assert bits(averages(fit(trainer, averaged), averaged)) == bits(wanted)
 
 
 def test_a_checkpoint_keeps_averages_of_a_training_that_goes_on_without_them(tmp_path):
     """Bit-equal, as of then."""
-    first, before, after = trainer_of(resumable=True), AveragedWeights(DECAY), AveragedWeights()
+    first, before, after = trainer_of(), AveragedWeights(DECAY), AveragedWeights()
     fit(first, before, 1, checkpoints=Checkpoints(tmp_path))
     wanted = averages(first, before)
     for epochs, callbacks in ((2, []), (2, [after])):
-        trainer = trainer_of(resumable=True)
-        trainer.resume(tmp_path)
+        trainer = trainer_of(resume=tmp_path)
         fit(trainer, None, epochs, callbacks=callbacks, checkpoints=Checkpoints(tmp_path))
     assert bits(averages(trainer, after)) == bits(wanted)
 
@@ -117,13 +110,13 @@ def test_tensors_that_no_other_cut_would_find_are_refused(tmp_path):
             return {"mine": torch.zeros(1)}
 
     with pytest.raises(OptionError, match=r"Keeping keeps tensors for stage 0 .* mine, and"):
-        fit(trainer_of(resumable=True), Keeping(), checkpoints=Checkpoints(tmp_path))
+        fit(trainer_of(), Keeping(), checkpoints=Checkpoints(tmp_path))
 
 
 def test_another_cut_continues_with_the_averages_of_the_same_weights(tmp_path):
     network = nn.Sequential(*(layer for stage in mlp(3) for layer in stage))
     plans = [Plan(("2", "6")), Plan(("4",))]
-    first, second = (trainer_of(network, stages=plan, resumable=True) for plan in plans)
+    first, second = (trainer_of(network, stages=plan) for plan in plans)
     before, after = AveragedWeights(DECAY), AveragedWeights(DECAY)
     fit(first, before, 1, checkpoints=Checkpoints(tmp_path))
     wanted = averages(first, before)

@@ -11,6 +11,7 @@ import shutil
 import signal
 import warnings
 import zipfile
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -142,11 +143,10 @@ def test_a_flipped_bit_and_a_truncation_are_refused(file, tmp_path):
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (lambda whole: whole + b"more", r"has \d+ bytes and was written with"),
         (lambda whole: whole[:-1] + bytes([whole[-1] ^ 1]), "is damaged: its checksum"),
         (lambda whole: None, "stage0.pt': No such file"),
     ],
-    ids=["length", "damage", "missing"],
+    ids=["damage", "missing"],
 )
 def test_what_became_of_a_file_is_told(change, said, tmp_path):
     checkpoint, manifest = write_checkpoint(tmp_path)
@@ -188,17 +188,8 @@ def test_a_size_is_compared_before_the_file_is_read(file, message, tmp_path):
         read_checkpoint(checkpoint)
 
 
-GENUINE = {
-    "format": directory.FORMAT,
-    "tick": 1,
-    "stages": [["a"]],
-    "replicas": 1,
-    "setup": {},
-    "versions": {"torch": "2"},
-    "threads": 1,
-    "fit": {},
-    "parts": {},
-}
+GENUINE = asdict(Manifest(1, [["a"]], 1, {}, {"torch": "2"}, 1, {}, {}))
+GENUINE["format"] = directory.FORMAT
 
 
 def signed_manifest(values):
@@ -335,12 +326,8 @@ def save_and_die(folder, tick, at):
         return call
 
     try:
-        for module, name in (
-            (os, "fsync"),
-            (os, "fdopen"),
-            (Path, "rename"),
-            (shutil, "rmtree"),
-        ):
+        reach_the_disk = (os, "fsync"), (os, "fdopen"), (Path, "rename"), (shutil, "rmtree")
+        for module, name in reach_the_disk:
             setattr(module, name, killing(getattr(module, name)))
         write_checkpoint(folder, tick)
         keep_newest(folder, 1, checkpoint_name(tick, 0))
@@ -349,8 +336,7 @@ def save_and_die(folder, tick, at):
 
 
 @pytest.mark.parametrize(
-    ("tick", "at"),
-    [*((2, at) for at in range(12)), *((1, at) for at in range(6, 13))],
+    ("tick", "at"), [*((2, at) for at in range(12)), *((1, at) for at in range(6, 13))]
 )
 def test_a_kill_in_the_middle_of_a_save_leaves_the_one_before(tick, at, tmp_path):
     """Kill a process at each call that reaches the disk; the last removes an old one.

@@ -16,12 +16,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from contract.small import data, different, mlp, stepped, values_of
 from hocket import Checkpoints
 from hocket.checkpoint import writer
-from hocket.checkpoint.directory import (
-    Manifest,
-    checkpoint_name,
-    claim_folder,
-    newest_first,
-)
+from hocket.checkpoint.directory import Manifest, checkpoint_name, claim_folder, newest_first
 from hocket.distributed.failures import phases
 from hocket.distributed.world.flags import StoreFlags
 from hocket.errors import CheckpointError, HangError, HocketError, OptionError
@@ -105,10 +100,8 @@ def test_on_a_full_disk_the_training_goes_on_with_the_checkpoint_before_or_stops
 
 
 def test_older_checkpoints_that_cannot_be_removed_are_no_failure(tmp_path, monkeypatch):
-    def refuse(*_):
-        raise PermissionError(errno.EACCES, "Permission denied")
-
-    monkeypatch.setattr(writer, "keep_newest", refuse)
+    refusal = PermissionError(errno.EACCES, "Permission denied")
+    monkeypatch.setattr(writer, "keep_newest", Mock(side_effect=refusal))
     with pytest.warns(UserWarning, match=r"cannot remove older .*: Permission denied"):
         fit(tmp_path, epochs=2, on_error="stop")
     assert len(names(tmp_path)) == 2
@@ -147,12 +140,8 @@ READ_ONLY = OSError(errno.EROFS, "Read-only file system")
     ],
 )
 def test_no_error_of_the_thread_that_writes_is_lost(tmp_path, monkeypatch, name, error, said):
-    def refuse(*_):
-        raise error
-
-    trainer = trainer_of(mlp(2))
-    trainer.step(*data(mlp, 1)[0])
-    monkeypatch.setattr(writer, name, refuse)
+    trainer = stepped(trainer_of(mlp(2)), data(mlp, 1))
+    monkeypatch.setattr(writer, name, Mock(side_effect=error))
     with pytest.raises(CheckpointError, match=said):
         trainer.save(tmp_path)
     assert names(tmp_path) == []
@@ -276,8 +265,7 @@ def test_the_state_is_that_of_its_tick_however_slow_the_disk(tmp_path, monkeypat
 
     checkpoints = Checkpoints(tmp_path / "slow", every=4)
     trainer.fit(Slow(batches), epochs=1, progress=False, checkpoints=checkpoints)
-    resumed = trainer_of(mlp(2))
-    resumed.resume(tmp_path / "slow" / checkpoint_name(4, 0))
+    resumed = trainer_of(mlp(2), resume=tmp_path / "slow" / checkpoint_name(4, 0))
     resumed.fit(batches, epochs=1, progress=False)
     assert not different(values_of(resumed), values_of(trainer))
 
@@ -286,8 +274,7 @@ def test_a_training_that_returns_to_an_earlier_checkpoint_keeps_its_own(tmp_path
     fit(tmp_path, 9, every=4, keep=3)
     before = names(tmp_path)
     assert before == [checkpoint_name(4, 0), checkpoint_name(8, 0), checkpoint_name(11, 1)]
-    trainer = trainer_of(mlp(2))
-    trainer.resume(tmp_path / before[0])
+    trainer = trainer_of(mlp(2), resume=tmp_path / before[0])
     with pytest.warns(UserWarning, match=r"after .*000006-.* they are set aside as 'aside-1-"):
         fit(tmp_path, 9, trainer=trainer, every=3, keep=3)
     assert [path.name for path in newest_first(tmp_path)] == [
@@ -309,19 +296,21 @@ def test_a_training_that_was_not_resumed_leaves_the_checkpoints_of_another(tmp_p
         fit(folder, epochs=1)
     assert sorted(os.listdir(folder)) == kept
     fit(folder, trainer=trainer)
-    resumed = trainer_of(mlp(2))
-    resumed.resume(folder)
-    fit(folder, epochs=3, trainer=resumed)
+    fit(folder, epochs=3, trainer=trainer_of(mlp(2), resume=folder))
     assert len(os.listdir(folder)) == 3
 
 
 def test_a_folder_is_that_of_one_fit_at_a_time(tmp_path):
     """Also for a callback that saves into it."""
     said = "' is the folder of a fit that is under way; save checkpoints of your own, or of"
+    own = set()
     with claim_folder(tmp_path, set()):
         with pytest.raises(CheckpointError, match=said):
             fit(tmp_path, epochs=1)
+        with pytest.raises(CheckpointError, match=said), claim_folder(tmp_path, own):
+            pytest.fail("it was claimed twice")
         fit(tmp_path / "own", epochs=1)
+    assert own == set()  # one that was refused is no folder of one's own
     trainer = trainer_of(mlp(2))
     with pytest.raises(CheckpointError, match="is the folder of a fit that is under way"):
         fit(tmp_path, trainer=trainer, on_epoch=lambda result: trainer.save(tmp_path))
@@ -336,27 +325,10 @@ def test_workers_of_a_loader_do_not_hold_the_folder(tmp_path):
     trainer.save(tmp_path)
 
 
-def test_a_folder_that_was_refused_is_no_folder_of_ones_own(tmp_path):
-    own = set()
-    with (
-        claim_folder(tmp_path, set()),
-        pytest.raises(CheckpointError, match="is the folder of a fit that is under way"),
-        claim_folder(tmp_path, own),
-    ):
-        pytest.fail("it was claimed twice")
-    fit(tmp_path, epochs=1)
-    with (
-        pytest.raises(CheckpointError, match="has checkpoints of another training"),
-        claim_folder(tmp_path, own),
-    ):
-        pytest.fail("it was claimed")
-
-
 def test_a_fit_that_was_refused_goes_on_from_the_checkpoint_when_it_is_corrected(tmp_path):
     fit(tmp_path / "first", epochs=2)
     fit(tmp_path / "other", epochs=1)
-    trainer, batches = trainer_of(mlp(2)), data(mlp, 4)
-    trainer.resume(tmp_path / "first")
+    trainer, batches = trainer_of(mlp(2), resume=tmp_path / "first"), data(mlp, 4)
     for options, error in (
         ({"checkpoints": Checkpoints(tmp_path / "other")}, CheckpointError),
         ({"callbacks": print}, OptionError),
@@ -369,10 +341,7 @@ def test_a_fit_that_was_refused_goes_on_from_the_checkpoint_when_it_is_corrected
 
 
 def test_file_systems_without_locks_lose_no_descriptor(tmp_path, monkeypatch):
-    def refuse(number, how):
-        raise OSError(95, "Operation not supported")
-
-    monkeypatch.setattr("fcntl.flock", refuse)
+    monkeypatch.setattr("fcntl.flock", Mock(side_effect=OSError(95, "Not supported")))
     before = len(os.listdir("/proc/self/fd"))
     for _ in range(3):
         with claim_folder(tmp_path, set()):

@@ -7,6 +7,7 @@ from itertools import chain, islice
 import pytest
 import torch
 
+from contract.small import different
 from hocket.data import Batches, InMemory, load
 from hocket.data.augment import Chain, Crop, Flip, Normalise
 from hocket.data.mixing import Mix, MixedExamples
@@ -30,11 +31,7 @@ def noisy(examples: int = 10) -> InMemory:
 
 def same(one, other) -> bool:
     """Return whether two lists of batches are bit-equal."""
-    return len(one) == len(other) and all(
-        torch.equal(a, b)
-        for pair, twin in zip(one, other, strict=True)
-        for a, b in zip(pair, twin, strict=True)
-    )
+    return not different(chain(*one), chain(*other))
 
 
 @pytest.mark.parametrize("shuffle", [False, True])

@@ -107,13 +107,6 @@ def load_small(data_dir, release=RELEASE, **options):
     return make_loader(release)(data_dir=data_dir, batch_size=4, **options)
 
 
-def check_all_images(parts):
-    inputs = torch.cat([part.inputs for part in parts])
-    assert torch.equal(inputs, torch.from_numpy(PIXELS).view(12, 3, 32, 32))
-    assert inputs.dtype == torch.uint8
-    assert torch.cat([part.targets for part in parts]).tolist() == LABELS.tolist()
-
-
 def write_pickles(root, **others):
     return write_folder(root, pickled(**others))
 
@@ -138,7 +131,10 @@ def test_every_layout_yields_the_same_images(tmp_path, release, write, below):
     root = tmp_path / below
     root.mkdir(exist_ok=True)
     for place in (tmp_path, write(root)):
-        check_all_images(read_release(release, place))
+        inputs, targets = map(torch.cat, zip(*read_release(release, place), strict=True))
+        assert torch.equal(inputs, torch.from_numpy(PIXELS).view(12, 3, 32, 32))
+        assert inputs.dtype == torch.uint8
+        assert targets.tolist() == LABELS.tolist()
 
 
 @pytest.mark.parametrize("write", [write_parquet, write_pickles])

@@ -29,23 +29,15 @@ def noisy(inputs, rng):
     return inputs + torch.rand(inputs.shape, generator=rng)
 
 
-def hocket_loader():
-    rows = torch.arange(12.0)
-    return Batches(InMemory(rows, rows, noisy), 2, seed=3, shuffle=True)
-
-
-def shuffling(**options):
-    return DataLoader(TensorDataset(torch.arange(12.0)), 2, shuffle=True, **options)
-
-
-ROWS = TensorDataset(torch.arange(12.0))
+NUMBERS = torch.arange(12.0)
+ROWS = TensorDataset(NUMBERS)
 LOADERS = {
     "a list": lambda: [1, 2, 3, 4, 5, 6],
-    "Hocket's own": hocket_loader,
+    "Hocket's own": lambda: Batches(InMemory(NUMBERS, NUMBERS, noisy), 2, seed=3, shuffle=True),
     "global generators": Drawing,
-    "a DataLoader": shuffling,
-    "a DataLoader with a generator": lambda: shuffling(
-        generator=torch.Generator().manual_seed(1)
+    "a DataLoader": lambda: DataLoader(ROWS, 2, shuffle=True),
+    "a DataLoader with a generator": lambda: DataLoader(
+        ROWS, 2, shuffle=True, generator=torch.Generator().manual_seed(1)
     ),
     "a sampler with a generator": lambda: DataLoader(ROWS, 2, sampler=drawing_rows()),
     "a batch sampler": lambda: DataLoader(

@@ -21,12 +21,7 @@ from contract.small import data, different, mlp, sgd
 from hocket import Trainer
 from hocket.errors import CutError, DataError
 from hocket.methods import BP, FDG
-from hocket.training.session.batches import (
-    BatchSplitter,
-    Upload,
-    length_of,
-    require_batches,
-)
+from hocket.training.session.batches import BatchSplitter, Upload, length_of, require_batches
 
 X, Y = torch.zeros(4, 5), torch.zeros(4, dtype=torch.long)
 PLAIN = nn.Linear(5, 3)

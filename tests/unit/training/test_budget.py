@@ -44,10 +44,7 @@ def test_a_drained_epoch_updates_with_what_is_left():
 
 @pytest.mark.parametrize(
     ("method", "length", "every", "places"),
-    [
-        (ADL(accumulate=2), {"updates": 7}, 2, [2, 4, 6]),
-        (FDG(), {"epochs": 2}, 3, [3, 6, 9]),
-    ],
+    [(ADL(accumulate=2), {"updates": 7}, 2, [2, 4, 6]), (FDG(), {"epochs": 2}, 3, [3, 6, 9])],
     ids=["updates", "epochs"],
 )
 def test_evaluations_come_after_so_many_updates(method, length, every, places):

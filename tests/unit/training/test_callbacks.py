@@ -10,30 +10,22 @@ import numpy as np
 import pytest
 import torch
 
-from contract.small import data, mlp, sgd
+from contract.small import data, mlp
 from hocket import Checkpoints, Trainer
 from hocket.callbacks.best_epoch import BestWeights, EarlyStopping
 from hocket.checkpoint import writer
 from hocket.checkpoint.directory import read_manifest
 from hocket.errors import CheckpointError, OptionError
-from hocket.methods import FDG
 from hocket.training.callback import Callback
 from hocket.training.results.metrics import EpochResult, EvaluationResult
+from unit.training.test_resume import trainer_of
 
 BATCHES = data(mlp, 4)
-
-
-def trainer_of(modules=None, **options):
-    return Trainer(modules or mlp(3), method=FDG(), optimizer=sgd, **options)
 
 
 def fit(trainer, *callbacks, epochs=3, **options):
     options = {"progress": False} | options
     return trainer.fit(BATCHES, BATCHES[:1], epochs=epochs, callbacks=callbacks, **options)
-
-
-def accuracy(outputs, targets):
-    return (outputs.argmax(1) == targets).float().mean()
 
 
 class Diary(Callback):
@@ -80,16 +72,11 @@ def test_a_stop_comes_at_the_end_of_its_epoch_and_a_new_fit_goes_on_behind_it():
 
 
 def test_checkpoints_keep_the_states_of_all_callbacks(tmp_path):
-    first = trainer_of(resumable=True)
-    fit(first, Diary(), Diary(stop_in=1), checkpoints=Checkpoints(tmp_path), epochs=4)
-
-    second = trainer_of(resumable=True)  # without them, their states stay
-    second.resume(tmp_path)
-    fit(second, epochs=3, checkpoints=Checkpoints(tmp_path))
-
-    third, diaries = trainer_of(resumable=True), (Diary(), Diary(), Diary())
-    third.resume(tmp_path)
-    assert len(fit(third, *diaries, epochs=4)) == 4
+    kept = Checkpoints(tmp_path)
+    fit(trainer_of(), Diary(), Diary(stop_in=1), checkpoints=kept, epochs=4)
+    fit(trainer_of(resume=tmp_path), checkpoints=kept, epochs=3)  # without them, states stay
+    diaries = Diary(), Diary(), Diary()
+    assert len(fit(trainer_of(resume=tmp_path), *diaries, epochs=4)) == 4
     starts = [diary.calls[0] for diary in diaries]
     assert starts == [("start", {"epochs": 2}), ("start", {"epochs": 2}), ("start", None)]
 
@@ -120,9 +107,7 @@ class Fading(Callback):
 def test_a_state_that_has_become_empty_stays_so(tmp_path):
     started = []
     for epochs in range(1, 5):
-        trainer, fading = trainer_of(resumable=True), Fading()
-        if epochs > 1:
-            trainer.resume(tmp_path)
+        trainer, fading = trainer_of(resume=tmp_path if epochs > 1 else None), Fading()
         fit(trainer, fading, epochs=epochs, checkpoints=Checkpoints(tmp_path))
         started.append((*fading.starts, len(fading.loaded)))
     assert started == [(None, 0), ({"pending": [1, 2]}, 3), ({}, 0), ({}, 0)]
@@ -133,7 +118,7 @@ def test_a_state_that_is_no_json_is_refused_by_name(tmp_path, value):
     diary = Diary()
     diary.state_dict = lambda: {"best": value}
     with pytest.raises(OptionError, match="the callback Diary has a state"):
-        fit(trainer_of(resumable=True), diary, checkpoints=Checkpoints(tmp_path))
+        fit(trainer_of(), diary, checkpoints=Checkpoints(tmp_path))
     assert not [*tmp_path.iterdir()]
 
 
@@ -151,30 +136,21 @@ def test_the_seconds_of_an_epoch_after_a_resume_are_those_of_its_batches(
     """Neither a callback before the checkpoint nor an evaluation that was stopped counts."""
     slow = Callback()
     slow.on_epoch = lambda trainer, result: pass_an_hour()
-    fit(trainer_of(resumable=True), slow, epochs=1, checkpoints=Checkpoints(tmp_path / "a"))
-    resumed = trainer_of(resumable=True)
-    resumed.resume(tmp_path / "a")
+    fit(trainer_of(), slow, epochs=1, checkpoints=Checkpoints(tmp_path / "a"))
+    resumed = trainer_of(resume=tmp_path / "a")
     epochs = fit(resumed, epochs=2)
     assert 0 < resumed.trained_s == epochs[-1].seconds < 3600
-    options = {"checkpoints": Checkpoints(tmp_path / "b"), "progress": False}
-    stopped = trainer_of(resumable=True)
-    with pytest.raises(KeyboardInterrupt):
-        stopped.fit(BATCHES, StopsEvaluation(pass_an_hour), epochs=1, **options)
-    resumed = trainer_of(resumable=True)
-    resumed.resume(tmp_path / "b")
-    assert 0 < fit(resumed, epochs=1)[0].seconds < 3600
 
-
-class StopsEvaluation:
-    """Data that send a signal as soon as they are read, and are slow to come."""
-
-    def __init__(self, pass_an_hour):
-        self.pass_an_hour = pass_an_hour
-
-    def __iter__(self):
+    def stopping():
+        """Data that send a signal as soon as they are read, and are slow to come."""
         os.kill(os.getpid(), signal.SIGINT)
-        self.pass_an_hour()
+        pass_an_hour()
         yield BATCHES[0]
+
+    options = {"checkpoints": Checkpoints(tmp_path / "b"), "progress": False}
+    with pytest.raises(KeyboardInterrupt):
+        trainer_of().fit(BATCHES, stopping(), epochs=1, **options)
+    assert 0 < fit(trainer_of(resume=tmp_path / "b"), epochs=1)[0].seconds < 3600
 
 
 def told(diary):
@@ -183,7 +159,7 @@ def told(diary):
 
 
 def test_a_checkpoint_is_told_once_it_is_complete_and_before_the_next_one(tmp_path):
-    diary, trainer, begun = Diary(), trainer_of(resumable=True), []
+    diary, trainer, begun = Diary(), trainer_of(), []
 
     def note():
         begun.append(len(told(diary)))
@@ -205,14 +181,14 @@ def test_the_checkpoint_of_a_stopped_training_is_told_and_one_that_cannot_be_wri
 
     diary = Diary()
     with pytest.raises(KeyboardInterrupt):
-        fit(trainer_of(resumable=True), diary, Stop(), checkpoints=Checkpoints(tmp_path / "a"))
+        fit(trainer_of(), diary, Stop(), checkpoints=Checkpoints(tmp_path / "a"))
     assert told(diary) == [1]
 
     full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     monkeypatch.setattr(writer, "finish_checkpoint", Mock(side_effect=full))
     diary, checkpoints = Diary(), Checkpoints(tmp_path / "b")
     with pytest.warns(UserWarning, match="No space left"):
-        fit(trainer_of(resumable=True), diary, epochs=1, checkpoints=checkpoints)
+        fit(trainer_of(), diary, epochs=1, checkpoints=checkpoints)
     assert told(diary) == []
 
 
@@ -266,10 +242,8 @@ def test_a_resumed_training_stops_after_the_same_epoch(cut):
 
 
 def test_a_training_that_had_stopped_stays_so_unless_patience_is_added(tmp_path):
-    for patience, epochs in ((1, 2), (1, 2), (3, 4)):
-        trainer = trainer_of(resumable=True)
-        if list(tmp_path.iterdir()):
-            trainer.resume(tmp_path)
+    for place, patience, epochs in ((None, 1, 2), (tmp_path, 1, 2), (tmp_path, 3, 4)):
+        trainer = trainer_of(resume=place)
         stopping = EarlyStopping("train_loss", patience=patience, min_delta=1e6)
         history = fit(trainer, stopping, epochs=9, checkpoints=Checkpoints(tmp_path))
         assert len(history) == epochs
@@ -318,7 +292,7 @@ def test_a_metric_of_the_user_may_rise(tmp_path):
 REFUSALS = {
     "mode": (lambda: EarlyStopping(mode="up"), "mode is 'up'; use 'min' or 'max'"),
     "metric": (
-        lambda: fit(trainer_of(metrics={"accuracy": accuracy}), EarlyStopping("acuracy")),
+        lambda: fit(trainer_of(metrics={"accuracy": lambda *_: 1}), EarlyStopping("acuracy")),
         "unknown metric 'acuracy' (did you mean 'accuracy'?)",
     ),
     "patience": (lambda: EarlyStopping(patience=0), "patience is 0"),

@@ -21,9 +21,13 @@ from hocket.methods import ADL, BP, DDG, DGL, FDG, METHODS
 from hocket.remedies import Predict, StalenessRate
 
 
-def trainer_of(modules, method=None, **options):
+def trainer_of(modules=None, method=None, *, resume=None, **options):
+    """A trainer, perhaps one that goes on from a checkpoint."""
     options = {"optimizer": partial(sgd, lr=0.01), "resumable": True} | options
-    return Trainer(modules, method=method or FDG(), **options)
+    trainer = Trainer(modules or mlp(3), method=method or FDG(), **options)
+    if resume is not None:
+        trainer.resume(resume)
+    return trainer
 
 
 BATCHES = data(mlp, 6)
@@ -32,23 +36,22 @@ BATCHES = data(mlp, 6)
 @pytest.fixture
 def saved(tmp_path):
     """The checkpoint of four steps."""
-    stepped(trainer_of(mlp(3)), BATCHES[:4]).save(tmp_path, note={"mine": [1]})
+    stepped(trainer_of(), BATCHES[:4]).save(tmp_path, note={"mine": [1]})
     return tmp_path
 
 
 def test_a_loop_of_ones_own_goes_on_from_its_position(tmp_path):
-    whole, epochs = trainer_of(mlp(3)), 3
+    whole, epochs = trainer_of(), 3
     for _ in range(epochs):
         stepped(whole, BATCHES)
         whole.end_epoch()
     whole.finish()
 
-    trainer = trainer_of(mlp(3))
-    stepped(trainer, BATCHES)
+    trainer = stepped(trainer_of(), BATCHES)
     trainer.end_epoch()
     stepped(trainer, BATCHES[:2]).save(tmp_path, note={"mine": [1]})
 
-    trainer = trainer_of(mlp(3))
+    trainer = trainer_of()
     at = trainer.resume(tmp_path)
     assert (at.epoch, at.batch, at.note, at.history) == (1, 2, {"mine": [1]}, ())
     for epoch in range(at.epoch, epochs):
@@ -57,15 +60,14 @@ def test_a_loop_of_ones_own_goes_on_from_its_position(tmp_path):
     trainer.finish()
     assert not different(values_of(trainer), values_of(whole))
 
-    trainer = trainer_of(mlp(3))  # which goes on with fit
-    trainer.resume(tmp_path)
+    trainer = trainer_of(resume=tmp_path)  # which goes on with fit
     trainer.fit(BATCHES, epochs=2, progress=False)
     assert trainer.epoch == 3
     assert not different(values_of(trainer), values_of(whole))
 
 
 def test_a_loop_of_ones_own_leaves_checkpoints_while_it_goes_on(tmp_path):
-    trainer = trainer_of(mlp(3))
+    trainer = trainer_of()
     with trainer.saving(Checkpoints(tmp_path, every=2)) as save:
         for x, y in BATCHES[:5]:
             trainer.step(x, y)
@@ -74,7 +76,7 @@ def test_a_loop_of_ones_own_leaves_checkpoints_while_it_goes_on(tmp_path):
         checkpoint_name(2, 0),
         checkpoint_name(4, 0),
     ]
-    again = trainer_of(mlp(3))
+    again = trainer_of()
     assert again.resume(tmp_path).tick == 4
     assert not different(values_of(trainer), values_of(stepped(again, BATCHES[4:5])))
 
@@ -96,43 +98,28 @@ def test_one_that_is_saved_after_an_epoch_of_a_fit_has_the_state_of_its_loader(t
         trainer.fit(batches, epochs=3, progress=False, **options)
         return values_of(trainer)
 
-    first, again = trainer_of(mlp(2)), trainer_of(mlp(2))
+    first = trainer_of(mlp(2))
     whole = fit(first, on_epoch=lambda epoch: epoch.number or first.save(tmp_path))
-    again.resume(tmp_path)
-    assert not different(whole, fit(again))
+    assert not different(whole, fit(trainer_of(mlp(2), resume=tmp_path)))
 
 
 def test_a_damaged_one_is_passed_over_by_name(saved):
-    trainer = trainer_of(mlp(3))
-    trainer.resume(saved)
-    stepped(trainer, BATCHES[4:5]).save(saved)
+    stepped(trainer_of(resume=saved), BATCHES[4:5]).save(saved)
     part = saved / checkpoint_name(5, 0) / "stage1.pt"
     part.write_bytes(part.read_bytes()[:-1] + b"x")
-    again = trainer_of(mlp(3))
+    again = trainer_of()
     with pytest.warns(UserWarning, match=r"a newer checkpoint is not used: .*stage1.pt"):
         assert again.resume(saved).batch == 4
     (saved / checkpoint_name(4, 0) / "stage0.pt").unlink()
-    again = trainer_of(mlp(3))
+    again = trainer_of()
     before = [p.clone() for p in again.network.parameters()]
     with pytest.raises(CheckpointError, match=r"(?s)stage1.pt.*cannot read .*stage0.pt"):
         again.resume(saved)
     assert not different(before, again.network.parameters())
 
 
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ({"method": DDG()}, "with its weights.* is ddg, and was fdg.* was backward-first"),
-        ({"method": FDG(shrink=0.5)}, r"shrink=0.5\), and was Delayed\(shrink=1"),
-        ({"method": replace(FDG(), edge_delays=((1, 2), (2, 1)))}, "edge_delays .* was None"),
-        ({"seed": 1}, "seed is 1, and was 0"),
-        ({"precision": "bf16"}, "precision is bf16, and was fp32"),
-        ({"clip": "batch:1.0"}, "clip is batch:1.0, and was none"),
-    ],
-)
-def test_another_training_is_refused(saved, options, words):
-    with pytest.raises(CheckpointError, match=f"(?s)is of another training .*{words}"):
-        trainer_of(mlp(3), **options).resume(saved)
+OF_ANOTHER = "is of another training .*"
+ACROSS_EDGES = replace(FDG(), edge_delays=((1, 2), (2, 1)))
 
 
 def adam(params):
@@ -157,20 +144,23 @@ def grouped(parameters):
 
 
 @pytest.mark.parametrize(
-    ("build", "options", "words"),
+    ("options", "words"),
     [
-        (wider, {}, r"another network.*stage 1: '0.bias' has shape \(4,\) .*, wanted \(6,\)"),
-        (longer, {}, r"another network.*it has no 1.5.weight"),
-        (lambda: mlp(2), {}, r"another network: it has no 1.5.weight"),
-        (lambda: mlp(3), {"optimizer": adam}, "stage 0: updated by SGD .*, wanted Adam"),
-        (lambda: mlp(3), {"optimizer": grouped}, r"groups of \[4\] .*, wanted \[1, 3\]"),
+        ({"modules": wider()}, r"network.*stage 1: '0.bias' has shape \(4,\) .* wanted \(6,\)"),
+        ({"modules": longer()}, r"another network.*it has no 1.5.weight"),
+        ({"modules": mlp(2)}, r"another network: it has no 1.5.weight"),
+        ({"optimizer": adam}, "stage 0: updated by SGD .*, wanted Adam"),
+        ({"optimizer": grouped}, r"groups of \[4\] .*, wanted \[1, 3\]"),
+        ({"method": DDG()}, f"{OF_ANOTHER}with its weights.* is ddg, .* was backward-first"),
+        ({"method": FDG(shrink=0.5)}, rf"{OF_ANOTHER}shrink=0.5\), and was Delayed\(shrink=1"),
+        ({"method": ACROSS_EDGES}, f"{OF_ANOTHER}edge_delays .* was None"),
+        ({"seed": 1}, f"{OF_ANOTHER}seed is 1, and was 0"),
+        ({"precision": "bf16"}, f"{OF_ANOTHER}precision is bf16, and was fp32"),
+        ({"clip": "batch:1.0"}, f"{OF_ANOTHER}clip is batch:1.0, and was none"),
     ],
-    ids=["wider", "longer", "other stages", "optimizer", "groups"],
 )
-def test_another_network_or_optimizer_is_refused_before_anything_is_changed(
-    saved, build, options, words
-):
-    trainer = trainer_of(build(), **options)
+def test_another_training_is_refused_before_anything_is_changed(saved, options, words):
+    trainer = trainer_of(**options)
     before = [p.clone() for p in trainer.network.parameters()]
     with pytest.raises(CheckpointError, match=f"(?s){words}"):
         trainer.resume(saved)
@@ -189,11 +179,9 @@ class Wrapped(torch.optim.SGD):
 
 def test_an_optimizer_may_have_a_state_of_a_form_of_its_own(tmp_path):
     build = partial(trainer_of, optimizer=partial(Wrapped, lr=0.01, momentum=0.9))
-    stepped(build(mlp(3)), BATCHES[:4]).save(tmp_path)
-    again = build(mlp(3))
-    again.resume(tmp_path)
-    whole = stepped(build(mlp(3)), BATCHES)
-    assert not different(values_of(whole), values_of(stepped(again, BATCHES[4:])))
+    stepped(build(), BATCHES[:4]).save(tmp_path)
+    again = stepped(build(resume=tmp_path), BATCHES[4:])
+    assert not different(values_of(stepped(build(), BATCHES)), values_of(again))
 
 
 @pytest.mark.parametrize("method", [FDG(), DDG(), DGL(), ADL(accumulate=2)])
@@ -211,10 +199,8 @@ def test_a_tick_that_was_cut_short_is_not_saved(method, tmp_path):
         stepped(trainer, batches[2:])
     with pytest.raises(CheckpointError, match="cut short by KeyboardInterrupt"):
         trainer.save(tmp_path)
-    later = trainer_of(mlp(2), method)
-    later.resume(tmp_path)
+    later = stepped(trainer_of(mlp(2), method, resume=tmp_path), batches[2:])
     whole = stepped(trainer_of(mlp(2), method), batches)
-    stepped(later, batches[2:])
     assert different(whole.state_dict().values(), later.state_dict().values()) == []
 
 
@@ -262,22 +248,20 @@ def test_no_step_follows_one_that_found_nan(every):
 
 def test_a_trainer_that_has_trained_and_an_empty_folder_are_refused(saved, tmp_path):
     with pytest.raises(HocketError, match="has trained already"):
-        stepped(trainer_of(mlp(3)), BATCHES[:1]).resume(saved)
+        stepped(trainer_of(), BATCHES[:1]).resume(saved)
     with pytest.raises(CheckpointError, match=r"cannot resume from .*\n.*no folder"):
-        trainer_of(mlp(2)).resume(tmp_path / "none")
+        trainer_of(resume=tmp_path / "none")
 
 
 def test_other_threads_and_versions_are_told(saved, monkeypatch):
     monkeypatch.setattr(torch, "get_num_threads", lambda: 7)
     with pytest.warns(UserWarning, match="number of PyTorch's threads was 1 and is 7"):
-        trainer_of(mlp(3)).resume(saved)
+        trainer_of(resume=saved)
 
 
 # Other stages.
 
 OTHER = r"the 2 stages of the checkpoint are not those .* [12] batches that were in flight"
-
-
 REMEDIED = replace(
     FDG(linearize="live").with_remedies(Predict(direction="last"), StalenessRate()),
     name="remedied",

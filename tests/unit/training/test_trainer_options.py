@@ -119,16 +119,15 @@ def test_shrink_warns_of_the_optimizers_whose_steps_do_not_depend_on_it(optimize
         *((name, 2, optim.Adam, None) for name in ("fdg", "dgl", "bp")),
     ],
 )
-def test_choices_that_change_nothing_are_told(method, stages, optimizer, told):
+def test_choices_that_change_nothing_are_told(method, stages, optimizer, told, recwarn):
     """Before them there may be a stage without weights."""
     build = optimizer if optimizer is sgd else partial(optimizer, lr=1e-3)
     modules = [nn.Flatten(), *mlp(stages)] if method.startswith("flat:") else mlp(stages)
     method = parse_method(method.removeprefix("flat:"))
     trainer = Trainer(modules, method=method, optimizer=build)
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        trainer.prepare(data(mlp, 1)[0][0])
-    texts = [str(one.message) for one in caught]
+    warnings.simplefilter("always")
+    trainer.prepare(data(mlp, 1)[0][0])
+    texts = [str(one.message) for one in recwarn]
     assert not texts if told is None else [text.startswith(told) for text in texts] == [True]
 
 
@@ -185,18 +184,17 @@ def test_weights_that_are_replaced_after_the_first_batch_are_told():
 
 
 @pytest.mark.parametrize("ends_epochs", [False, True])
-def test_a_loop_without_ends_of_epochs_hears_that_its_scheduler_stands_still(ends_epochs):
+def test_a_loop_without_ends_of_epochs_hears_that_its_scheduler_stands_still(
+    ends_epochs, recwarn
+):
     schedule = partial(optim.lr_scheduler.StepLR, step_size=1)
     trainer = stepped(Trainer(mlp(2), optimizer=sgd, scheduler=schedule), data(mlp, 4))
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        if ends_epochs:
-            trainer.end_epoch()
-        trainer.finish()
-        trainer.finish()
-    assert ["call end_epoch" in str(each.message) for each in caught] == [True] * (
-        not ends_epochs
-    )
+    if ends_epochs:
+        trainer.end_epoch()
+    trainer.finish()
+    trainer.finish()
+    told = ["call end_epoch" in str(each.message) for each in recwarn]
+    assert told == [True] * (not ends_epochs)
 
 
 @pytest.mark.parametrize("end", [Trainer.finish, Trainer.end_epoch])

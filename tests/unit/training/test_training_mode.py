@@ -25,7 +25,7 @@ def test_fit_trains_a_network_or_stages_that_come_in_evaluation_mode(build):
     assert stages[0][1].num_batches_tracked == 3
 
 
-def test_layers_that_are_frozen_before_or_in_a_callback_stay_frozen():
+def test_layers_that_are_frozen_before_or_in_a_callback_stay_so_until_the_user_trains_them():
     network = nn.Sequential(*conv(2))
     norms = [layer for layer in network.modules() if isinstance(layer, nn.BatchNorm2d)]
     norms[0].eval()
@@ -35,9 +35,11 @@ def test_layers_that_are_frozen_before_or_in_a_callback_stay_frozen():
         norms[1].eval()
         if epoch.number == 1:
             network.eval()  # for a metric of the user's own, say
+        if epoch.number == 2:
+            network.train()
 
-    trainer.fit(data(conv, 3), epochs=3, on_epoch=on_epoch, progress=False)
-    assert [int(norm.num_batches_tracked) for norm in norms] == [0, 3]
+    trainer.fit(data(conv, 3), epochs=4, on_epoch=on_epoch, progress=False)
+    assert [int(norm.num_batches_tracked) for norm in norms] == [3, 6]
     assert network.training
 
 
@@ -66,10 +68,7 @@ def test_a_batch_of_one_sample_for_batchnorm_is_refused(method, place, compared)
     norm = nn.Sequential(nn.Linear(5, 5), nn.BatchNorm1d(5) if has_norm else nn.Identity())
     measured = {"gradient_error_every": 1, "on_gradient_error": lambda comparison: None}
     trainer = Trainer(
-        [norm, nn.Linear(5, 3)],
-        method=method,
-        optimizer=sgd,
-        **(measured if compared else {}),
+        [norm, nn.Linear(5, 3)], method=method, optimizer=sgd, **(measured if compared else {})
     )
     batches = [(torch.randn(n, 5), torch.zeros(n, dtype=torch.long)) for n in (4, 1)]
     with pytest.raises(DataError, match=r"one sample.*BatchNorm.*drop_last=True") as caught:
