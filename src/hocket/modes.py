@@ -52,9 +52,6 @@ class TrainingMode:
     Only modules that define ``train`` themselves are told again, as it may freeze some. A
     network in evaluation mode, as pretrained ones come, is put into training mode as a whole,
     but for layers that were frozen when it was last in training mode.
-
-    Args:
-        network: The network.
     """
 
     def __init__(self, network: nn.Module) -> None:

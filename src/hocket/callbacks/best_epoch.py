@@ -18,17 +18,7 @@ Mode: TypeAlias = Literal["min", "max"]
 class BestEpoch(Callback):
     """Callback that knows the best epoch so far: the first with the best value of a metric.
 
-    Args:
-        metric: ``test_error``, ``test_loss``, ``train_loss``, or the name of a metric of the
-            trainer.
-        min_delta: Amount by which a value has to be better than the best one before.
-        mode: ``min`` if low values are better, or ``max``.
-
-    Attributes:
-        best_epoch: Number of the best epoch so far, from 0; None before the first.
-
-    Raises:
-        OptionError: The mode is unknown, or the amount is negative or infinite.
+    `EarlyStopping` describes its options.
     """
 
     def __init__(self, metric: str, min_delta: float = 0.0, mode: Mode = "min") -> None:

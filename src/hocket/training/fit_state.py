@@ -216,7 +216,6 @@ class FitState:
         self.batches, self.samples = summary["batches"], summary["samples"]
         self._seconds = summary["seconds"]
         self.updates, self.ungathered, self.evaluated = summary["updates"]
-        self.callbacks = CallbackList(states=summary["callbacks"])
         self._loader_state = first["loader_state"]
         self.length = first["length"]
         self.rows = [list(row) for row in first["rows"]]

@@ -132,12 +132,7 @@ class Trainer:
         given["stage_speeds"] = problems.attempt(require_stage_speeds, method, count, speeds)
         here = problems.attempt(_device_here, network, device) or torch.device("cpu")
         setup = Setup(
-            **given,
-            method=method,
-            loss=loss,
-            optimizer=optimizer,
-            device=here,
-            found=problems,
+            **given, method=method, loss=loss, optimizer=optimizer, device=here, found=problems
         )
         # The session, open or closed.
         self._parts = Session(network, stages, setup, watchers, meter, split_batch, metrics)

@@ -48,13 +48,7 @@ class ResumePoint:
 
 @dataclass(frozen=True)
 class Snapshot:
-    """The parts of a checkpoint that this process has read.
-
-    Attributes:
-        folder: Folder of the checkpoint.
-        manifest: Description of the checkpoint.
-        parts: States by the name of their file.
-    """
+    """The parts of a checkpoint that this process has read, by the names of their files."""
 
     folder: Path
     manifest: Manifest

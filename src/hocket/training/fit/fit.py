@@ -102,15 +102,6 @@ class Fit(ABC):
     """Trains, evaluates and leaves checkpoints until every stage has done all its epochs.
 
     Subclasses say how epochs end: for all stages together, or for each stage by itself.
-
-    Attributes:
-        request: Arguments of the ``fit``.
-        trainer: The trainer as callbacks see it.
-        session: Network, stages, engine and world.
-        state: Epochs and batches that are done already.
-        progress: Shows batches and epochs.
-        interrupt: Knows whether a signal has asked the training to stop.
-        save: Leaves checkpoints.
     """
 
     request: FitRequest
@@ -194,7 +185,7 @@ class Fit(ABC):
             )
 
     def _train_until_stop(self, batches: Iterator[Any]) -> bool:
-        """Train until an evaluation is due or the data end; return True if it is to go on."""
+        """Train to the next evaluation or the end; return True if the epoch goes on."""
         session, state, budget = self.session, self.state, self.request.budget
         last, method = session.cut.count - 1, session.setup.method
         shown = None if method.free_running else state.epoch

@@ -59,9 +59,6 @@ class Interrupt:
     A second one raises KeyboardInterrupt; among several processes it is ignored, afterwards as
     well. Signals reach the main thread only; `before_batch` can tell others of them.
 
-    Args:
-        signals: Signals that ask for the end.
-
     Attributes:
         asked: Number of the signal that came; 0 if none did.
     """

@@ -189,17 +189,9 @@ def _updates(
 def setup_choices(setup: Setup) -> dict[str, str]:
     """Return the options that the bits of a training depend on, as text."""
     names = (
-        "codec",
-        "seed",
-        "precision",
-        "batchnorm",
-        "replica_delay",
-        "meet",
-        "scheduler_unit",
-        "warmup_updates",
-        "clip",
-        "stage_speeds",
-    )
+        "codec", "seed", "precision", "batchnorm", "replica_delay", "meet", "scheduler_unit",
+        "warmup_updates", "clip", "stage_speeds",
+    )  # fmt: skip
     return method_choices(setup.method) | {n: as_text(getattr(setup, n)) for n in names}
 
 

@@ -30,10 +30,6 @@ Stages = int | Plan | Sequence[nn.Module]
 class CutNetwork:
     """A network that is cut at once where that needs no sample, else at the first batch.
 
-    Args:
-        network: The network.
-        stages: Number of stages, where they begin, or the stages themselves.
-
     Attributes:
         network: The network.
         plan: Cuts of the network once they are known; None for stages given as modules.

@@ -30,12 +30,7 @@ from hocket.stage.setup import Setup
 from hocket.stage.stage import Stage
 from hocket.training.results.own_metrics import Metric, OwnMetrics
 from hocket.training.session.agreement import require_same_stages, require_same_training
-from hocket.training.session.batches import (
-    BatchSplitter,
-    SplitBatch,
-    Upload,
-    read,
-)
+from hocket.training.session.batches import BatchSplitter, SplitBatch, Upload, read
 from hocket.training.session.cut_network import CutNetwork, Stages, find_device
 from hocket.training.session.no_effect import warn_of_no_effect
 from hocket.training.session.ticks import Ticks

@@ -22,16 +22,6 @@ class Ticks:
 
     After a tick that was cut short the stages are at different places. If batches are in flight
     between two ticks, or wait for an update of several, they are lost with it.
-
-    Args:
-        engine: The engine.
-        setup: Options that all stages share.
-        world: This process among the others, or alone.
-        cut: The network and its stages.
-        upload: Brings batches to the device.
-
-    Attributes:
-        engine: The engine.
     """
 
     def __init__(
