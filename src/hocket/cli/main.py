@@ -242,11 +242,7 @@ def _defaults(words: Sequence[str]) -> cyclopts.config.Dict:
 
 
 def _choices_of(file: str, words: Sequence[str]) -> dict[str, Any]:
-    """Return the choices of a run file, which options on the command line replace.
-
-    Raises:
-        OptionError: The file is wrong, or names what it must not choose alone.
-    """
+    """Return the choices of a run file, which options on the command line replace."""
     # Read and check all choices.
     stored = read_values(Path(file))
     parse_config(stored, str(file))

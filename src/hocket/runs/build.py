@@ -241,22 +241,14 @@ def build_optimizer_factory(
 
 
 def _find_optimizer(config: RunConfig) -> tuple[Named, Callable[..., Any]]:
-    """Return the name and the options of the optimizer, and its class.
-
-    Raises:
-        OptionError: There is no such optimizer.
-    """
+    """Return the name and the options of the optimizer, and its class."""
     named = Named.parse(config.optimizer)
     known = vars(optim) | {RotatedAdam.__name__: RotatedAdam}
     return named, _find_class(known, optim.Optimizer, "optimizer", named)
 
 
 def _trial_optimizer(named: Named, found: Callable[..., Any]) -> optim.Optimizer:
-    """Return an optimizer of a single weight, from its options and its class, after a step.
-
-    Raises:
-        OptionError: It refuses the options.
-    """
+    """Return an optimizer of a single weight, from its options and its class, after a step."""
     weights = [nn.Parameter(torch.zeros(1)), nn.Parameter(torch.zeros(1, 1))]
     for weight in weights:
         weight.grad = torch.ones_like(weight)

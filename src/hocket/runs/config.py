@@ -228,10 +228,6 @@ def parse_config(values: dict[str, Any], where: str) -> RunConfig:
 def require_writable(option: str, file: Path) -> None:
     """Refuse a file that could not be written later, before the work that it is to hold.
 
-    Args:
-        option: Name of the option that names the file.
-        file: The file.
-
     Raises:
         OptionError: It is a folder or a device, or its folder is missing or read-only.
     """

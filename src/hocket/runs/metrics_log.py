@@ -8,7 +8,6 @@ from dataclasses import asdict
 from io import FileIO
 from os.path import samestat
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from hocket.callbacks.trackers import Trackers
@@ -92,19 +91,14 @@ class MetricsLog:
                     file.close()
             warn(
                 f"cannot write metrics to {str(self._path)!r}: {error.strerror or error}; the "
-                "training goes on without them",
+                "training goes on without them"
             )
 
     def __enter__(self) -> "MetricsLog":
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self._trackers.close(failed=error is not None)
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self._trackers.close(failed=kind is not None)
         with self._giving_up():
             if self._board is not None:
                 self._board.close()
@@ -185,12 +179,7 @@ def remove_logs(folder: Path) -> None:
 
 
 def cut_logs(folder: Path, sizes: Mapping[str, int]) -> None:
-    """Cut files to the sizes that they had when a checkpoint was written.
-
-    Args:
-        folder: The run folder.
-        sizes: Sizes in bytes by name, from `MetricsLog.written`.
-    """
+    """Cut files to sizes in bytes, by name, which `MetricsLog.written` gave at a checkpoint."""
     for file in log_files(folder):
         if (kept := sizes.get(file.name)) is not None:
             # At most to its present size: beyond that it would be filled with zeros.

@@ -71,10 +71,7 @@ class ResolvedRun:
     def from_config(config: RunConfig, previous_dir: Path | None = None) -> "ResolvedRun":
         """Find and check everything that a configuration names.
 
-        Args:
-            config: Choices of the training.
-            previous_dir: Run folder of the same training before it was stopped, whose cuts
-                stay; None for a new training.
+        A training that is continued has a previous folder, and keeps its cuts.
 
         Raises:
             OptionError: With everything that does not exist, or not here, or does not fit.
@@ -158,10 +155,7 @@ TRACKERS: Mapping[str, type[WandB | MLflow]] = {"wandb": WandB, "mlflow": MLflow
 
 
 def parse_trackers(text: str) -> Sequence[type[WandB | MLflow]]:
-    """Return the trackers that a list of names means, whose packages are there.
-
-    Args:
-        text: Names, such as ``wandb,mlflow``; ``none`` for none.
+    """Return the trackers of names such as ``wandb,mlflow``, whose packages are there.
 
     Raises:
         OptionError: A name is unknown or comes twice, or a package is not installed.

@@ -98,10 +98,6 @@ def lock_run_dir(run_dir: Path, noun: str = "run folder") -> Iterator[None]:
 
     The system gives the lock back when this process ends, however it ends.
 
-    Args:
-        run_dir: The folder.
-        noun: Noun for it in messages.
-
     Raises:
         RunFolderError: Another process trains there, or the lock cannot be created.
     """

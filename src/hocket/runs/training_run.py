@@ -34,13 +34,7 @@ from hocket.training.weights_file import remove_other_formats, save_weights
 class TrainingRun:
     """Fit of a trainer, with checkpoints, weights, timeline and summary in the run folder.
 
-    Args:
-        run: The run.
-        trainer: The trainer, new or resumed.
-        run_dir: The run folder.
-        log: Log of metrics.
-        history: Results of the epochs before it was resumed.
-        timeline_before: Timeline before it was resumed.
+    The history and the first timeline are those before it was resumed.
     """
 
     def __init__(

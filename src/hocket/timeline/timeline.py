@@ -5,6 +5,7 @@ counted as the action's.
 """
 
 import math
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -68,8 +69,11 @@ class Timeline:
         >>> [(p.kind, p.end_s) for p in Timeline((backward, gradient)).flatten().spans]
         [('B', 2.0), ('wait', 5.0), ('B', 10.0)]
         """
-        stages = _by_stage(self.spans).values()
-        return Timeline(tuple(piece for spans in stages for piece in _flatten_stage(spans)))
+        stages: dict[int, list[Span]] = defaultdict(list)
+        for span in self.spans:
+            stages[span.stage].append(span)
+        each = stages.values()
+        return Timeline(tuple(piece for spans in each for piece in _flatten_stage(spans)))
 
     def window(self, first: int | None = None, batches: int | None = None) -> "Timeline":
         """Return the part from the first action on one batch to the last on another.
@@ -166,13 +170,6 @@ def _sort_key(span: Span) -> tuple[float, float, int, int, int, int]:
     """Sort by start, outer spans first; of equal times, an action encloses a send or wait."""
     kind = tuple(KIND_NAMES).index(span.kind)
     return (span.start_s, -span.end_s, span.stage, kind, span.batch, span.tick)
-
-
-def _by_stage(spans: Sequence[Span]) -> dict[int, list[Span]]:
-    stages: dict[int, list[Span]] = {}
-    for span in spans:
-        stages.setdefault(span.stage, []).append(span)
-    return stages
 
 
 def _flatten_stage(spans: Sequence[Span]) -> Iterator[Span]:

@@ -220,11 +220,7 @@ def _track_rehearsals(candidates: "Sequence[Candidate]") -> "Iterable[Candidate]
 
 
 def _print_forecasts(forecasts: "Sequence[Forecast]", *, same_machine: bool) -> "Forecast":
-    """Print tables of forecasts, and return the best one that fits into the memory.
-
-    Raises:
-        OptionError: None fits.
-    """
+    """Print tables of forecasts, and return the best one that fits into the memory."""
     from hocket_lab.planner.forecast import choose_best
     from hocket_lab.planner.tables import forecast_stage_table, forecast_table
 

@@ -92,10 +92,7 @@ def rehearse_candidates(
 
 
 def rehearse_together(
-    build: NetworkFactory,
-    candidates: Sequence[Candidate],
-    processes: int,
-    threads: int,
+    build: NetworkFactory, candidates: Sequence[Candidate], processes: int, threads: int
 ) -> list[CandidateProfile]:
     """Measure the stages of each candidate while other processes do the same.
 

@@ -96,7 +96,7 @@ def _files_within(folder: Path, depth: int) -> Iterator[Path]:
     """Yield all that is in a folder and in those in it, as far as it can be read."""
     try:
         found = list(folder.iterdir())
-    except OSError:
+    except OSError:  # it has vanished, as unfinished checkpoints do
         return
     for path in found:
         yield path

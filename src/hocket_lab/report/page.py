@@ -46,10 +46,6 @@ class Report:
 def write_report(found: FoundRuns, file: Path) -> FoundRuns:
     """Write the report of runs as one HTML file.
 
-    Args:
-        found: The runs, and what was left out.
-        file: File to write.
-
     Returns:
         The runs that are in the report, and what was left out.
 
@@ -71,9 +67,7 @@ def write_report(found: FoundRuns, file: Path) -> FoundRuns:
 def build_fitting_page(found: FoundRuns, version: str | None = None) -> tuple[str, FoundRuns]:
     """Build the page without the runs whose strange values let no page be built.
 
-    Args:
-        found: The runs, and what was left out.
-        version: State of their files, as for `build_page`.
+    The version is as for `build_page`.
 
     Returns:
         The page, and what it shows and leaves out.

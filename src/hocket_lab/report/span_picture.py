@@ -87,7 +87,7 @@ def first_spans(timeline: Timeline) -> tuple[Timeline, str]:
 
 
 def _box(span: Span, start_s: float, scale: float, row: int, label: str) -> Markup:
-    """Draw a span in a row, which is 1 unit high; the scale has the units of a second."""
+    """Draw a span in a row, which is 1 unit high; the scale is the length of a second."""
     x, end = (round((time_s - start_s) * scale, 1) for time_s in (span.start_s, span.end_s))
     return element(
         "rect", x=x, y=row + 0.08, width=round(end - x, 1), height=0.84, class_=span.kind,

@@ -125,12 +125,7 @@ def _result(group: Group) -> Row:
 
 def _run(group: Group, run: ReportedRun) -> Row:
     state = element("span", run.state, class_=f"state {run.state}", title=run.message or None)
-    return [
-        run.name,
-        group_cell(group),
-        number(run.config.seed),
-        Cell(state, run.state),
-    ]
+    return [run.name, group_cell(group), number(run.config.seed), Cell(state, run.state)]
 
 
 def _stage(group: Group, k: int, stages: Sequence[StageSummary]) -> Row:

@@ -73,11 +73,7 @@ def _train(words: Sequence[str]) -> int:
 
 
 class Turns:
-    """Turns of threads, one of which runs at a time, while a GPU works on a stream of each.
-
-    Args:
-        interrupt: Knows whether a signal has asked all to stop.
-    """
+    """Turns of threads, one of which runs at a time, while a GPU works on a stream of each."""
 
     def __init__(self, interrupt: Interrupt) -> None:
         self._interrupt = interrupt

@@ -20,10 +20,6 @@ class KeptRuns:
     The name of a run follows from its configuration, so a run of a study that has changed since
     is never taken for another one.
 
-    Args:
-        file: The record.
-        metric: Metric that the study compares.
-
     Raises:
         RunFolderError: The file is no record of a study.
     """

@@ -165,12 +165,7 @@ def in_common(run: Run) -> Hashable:
 
 
 def start_process(words: Sequence[str], output: FileIO) -> Process:
-    """Start the process of a run, or of several.
-
-    Args:
-        words: Words of the run, for `child.main`; nothing for several.
-        output: File for what it prints.
-    """
+    """Start the process of a run, with its words for `child.main`, or of several without."""
     program = _PROGRAM.format(path=sys.path)
     return subprocess.Popen(
         [sys.executable, "-c", program, *words],
