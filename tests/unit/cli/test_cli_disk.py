@@ -53,31 +53,28 @@ def test_on_a_full_disk_a_training_ends_well_if_its_weights_still_fit(call, full
 
 
 @pytest.mark.filterwarnings("default")
-def test_weights_that_do_not_fit_are_told_by_the_exit_code_and_leave_no_part(call, full):
-    full((Path, "write_bytes"))
-    code, _, told = call("train", *QUICK)
-    assert code == 1
-    assert "warning: cannot write 'mine/network.pt': No space left on device; make" in told
-    summary = json.loads(Path("mine/summary.json").read_text())
-    assert summary["state"] == "finished"
-    assert "network.pt" in summary["message"]
-    assert not list(Path("mine").glob("*.part"))
-
-
-@pytest.mark.filterwarnings("default")
-def test_weights_that_do_not_fit_are_not_said_to_be_saved(call, full, monkeypatch):
+@pytest.mark.parametrize(("state", "exit_code"), [("finished", 1), ("interrupted", 130)])
+def test_weights_that_do_not_fit_are_told_and_leave_no_part(
+    call, full, monkeypatch, state, exit_code
+):
     full((Path, "write_bytes"))
     fill = MetricsLog.log_epoch
 
     def fill_and_stop(log, epoch):
         fill(log, epoch)
-        signal.raise_signal(signal.SIGINT)
+        if state == "interrupted":
+            signal.raise_signal(signal.SIGINT)
 
     monkeypatch.setattr(MetricsLog, "log_epoch", fill_and_stop)
     code, _, told = call("train", *QUICK)
-    assert code == 130
-    assert "network.pt" in told.partition("interrupted: ")[2]
+    assert code == exit_code
+    assert "warning: cannot write 'mine/network.pt': No space left on device; make" in told
+    assert ("network.pt" in told.partition("interrupted: ")[2]) == (state == "interrupted")
     assert "are saved" not in told
+    summary = json.loads(Path("mine/summary.json").read_text())
+    assert summary["state"] == state
+    assert "network.pt" in summary["message"]
+    assert not list(Path("mine").glob("*.part"))
 
 
 @pytest.mark.filterwarnings("default")

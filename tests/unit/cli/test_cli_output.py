@@ -100,8 +100,6 @@ def test_strange_values_of_a_run_file_end_in_a_sentence(choices, words, tmp_path
 
 # Tables.
 
-WIDTHS = pytest.mark.parametrize("width", [40, 80, 100, 120, 200])
-
 
 def printed(capsys, monkeypatch, width, *tables):
     monkeypatch.setenv("COLUMNS", str(width))
@@ -116,7 +114,7 @@ def words_in(text):
     return set(re.findall(r"[\w.,:%=()/-]+", text))
 
 
-@WIDTHS
+@pytest.mark.parametrize("width", [40, 80, 100, 120, 200])
 def test_no_value_of_the_methods_is_cut_and_prose_breaks_between_words(
     capsys, monkeypatch, width
 ):

@@ -57,7 +57,6 @@ def test_what_is_written_is_read_back_and_what_is_left_out_has_its_default(choic
         ("timeout_s", True, "a finite number"),
         ("channels_last", 1, "true or false"),
         ("data_dir", 3, "a path or null"),
-        ("precision", "fp8", "'fp32' or 'bf16' or 'fp16'"),
         ("scheduler_unit", "batch", "'epoch' or 'update'"),
     ],
 )

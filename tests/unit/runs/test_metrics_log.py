@@ -13,12 +13,7 @@ from contract.small import data, mlp, sgd
 from hocket import DGL, DNI, FDG, Trainer
 from hocket.errors import RunFolderError
 from hocket.runs import metrics_log
-from hocket.runs.metrics_log import (
-    MetricsLog,
-    cut_logs,
-    cut_unknown_logs,
-    remove_logs,
-)
+from hocket.runs.metrics_log import MetricsLog, cut_logs, cut_unknown_logs, remove_logs
 from hocket.training.results.metrics import EpochResult, EvaluationResult
 from hocket.training.results.rows import scalars
 
@@ -150,7 +145,9 @@ def test_after_a_restart_tensorboards_files_hold_every_step_once(tmp_path):
     assert list(tmp_path.iterdir()) == [], "a run that begins anew"
 
 
-def test_files_that_a_checkpoint_does_not_know_are_cut_by_tick_and_epoch(tmp_path):
+def test_files_that_a_checkpoint_does_not_know_are_cut_by_tick_and_epoch(tmp_path, monkeypatch):
+    monkeypatch.setattr("hocket.files.LINE_LIMIT", 100)
+
     def rows(*places):
         return "".join(json.dumps(place) + "\n" for place in places)
 
@@ -161,6 +158,7 @@ def test_files_that_a_checkpoint_does_not_know_are_cut_by_tick_and_epoch(tmp_pat
         "half a row": '{"tick": 7}',
         "no row": "[]\n",
         "no JSON": "7:\n",
+        "a line without end": "\0" * 200 + "\n" + rows({"tick": 1}),
     }
     for name, text in later.items():
         (tmp_path / f"metrics.{name}.jsonl").write_text(kept + text)
@@ -211,12 +209,3 @@ def test_a_run_folder_that_is_deleted_or_renamed_is_noticed(tmp_path, action):
         shutil.rmtree(run_dir) if action == "delete" else run_dir.rename(tmp_path / "b")
         with pytest.warns(match=r"run/metrics\.jsonl' was deleted, moved or replaced"):
             log.log_epoch(epoch)
-
-
-def test_a_line_without_end_is_cut_unread(tmp_path, monkeypatch):
-    monkeypatch.setattr("hocket.files.LINE_LIMIT", 100)
-    file = tmp_path / "metrics.stage7.jsonl"
-    row = b'{"kind": "update", "tick": 1}\n'
-    file.write_bytes(row + b"\0" * 200 + b"\n" + row)
-    cut_unknown_logs(tmp_path, (), tick=5, epoch=5)
-    assert file.read_bytes() == row

@@ -3,7 +3,6 @@
 import os
 import resource
 import time
-from types import SimpleNamespace
 from unittest.mock import Mock
 
 import pytest
@@ -13,7 +12,7 @@ from torch import nn
 from hocket.errors import RunFolderError
 from hocket.runs.config import RunConfig
 from hocket.runs.run_dir import LOCK, create_run_dir, lock_run_dir, require_no_links
-from hocket.runs.train import _resume, _write_description
+from hocket.runs.train import _write_description
 from hocket.training.weights_file import save_weights
 
 
@@ -111,13 +110,4 @@ def test_weights_that_a_disk_does_not_take_are_an_error_of_the_system(tmp_path, 
             save_weights(nn.Linear(99, 9), tmp_path / f"network{suffix}")
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limit)
-    assert not list(tmp_path.iterdir())
-
-
-def test_a_run_that_begins_again_has_not_ended(tmp_path):
-    """It left no checkpoint, so nothing of it stays: neither its summary nor its metrics."""
-    trainer = SimpleNamespace(gather=lambda value: [value], is_main_process=True)
-    for name in ("summary.json", "metrics.jsonl"):
-        (tmp_path / name).touch()
-    assert _resume(trainer, SimpleNamespace(config=RunConfig()), tmp_path) is None
     assert not list(tmp_path.iterdir())

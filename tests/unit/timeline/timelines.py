@@ -7,8 +7,7 @@ from hypothesis import strategies as st
 from hocket.methods import FDG
 from hocket.program import unroll
 from hocket.timeline import Recorder, Span, Timeline
-
-KINDS = ("F", "B", "U", "T", "send", "wait")
+from hocket.timeline.recorder import KIND_NAMES
 
 
 def build_timeline(recorders):
@@ -28,7 +27,7 @@ def recordings():
 
 
 SPAN = (
-    st.sampled_from(KINDS),
+    st.sampled_from(list(KIND_NAMES)),
     st.integers(0, 10**6),
     st.integers(0, 10**6),
     st.integers(0, 10**8),  # nanoseconds until it starts, and from its last inside to its end

@@ -141,16 +141,19 @@ def test_an_impossible_study_is_refused(values, message):
         Study(**({"name": "study"} | values))
 
 
-def test_a_file_does_not_run_code_alone(tmp_path):
+def test_a_file_does_not_run_code_alone_and_its_command_allows_the_code(tmp_path):
     nets = tmp_path / "nets.py"
     nets.write_text("raise SystemExit('it ran')")
     own = f"{nets}:small"
-    file = write(tmp_path, f"base = {{network = '{own}'}}\ngrid = {{method = 'fdg'}}")
+    base = f"base = {{data = 'text', data_dir = '{tmp_path}'}}"
+    file = write(tmp_path, f"name = 'A title'\n{base}\ngrid = {{network = '{own}'}}")
     for allowed in ([], ["mlp"]):
         with pytest.raises(OptionError, match=r"runs the code of .*give --network .*nets\.py"):
             Study.read(file, own_code={"network": allowed})
     nets.write_text("def small(num_classes, in_features): ...")
-    assert Study.read(file, own_code={"network": [own]}).base["network"] == own
+    study = Study.read(file, own_code={"network": [own]})
+    assert study_command(study) == f"hocket sweep study.toml --data-dir DIR --network {own}"
+    assert (study.grid, "file" in study.as_dict()) == ({"network": own}, False)
 
 
 @pytest.mark.parametrize(
@@ -180,7 +183,6 @@ def test_a_file_that_is_no_study_is_refused(tmp_path, text, options, message):
 
 def test_a_target_is_reached_at_its_limit():
     target = Target.parse("test_error <= 0.15")
-    assert (target.metric, target.limit) == ("test_error", 0.15)
     assert [target.is_reached(value) for value in (0.15, 0.1501, None)] == [True, False, False]
     for text, message in (
         ("soon", "target is 'soon'; write it like 'test_loss <= 1.90'"),

@@ -22,7 +22,7 @@ from hocket_lab.report.find_runs import find_runs
 from hocket_lab.report.groups import group_runs
 from hocket_lab.studies import sweep as sweep_module
 from hocket_lab.studies.pictures import chosen_curves, draw_curves
-from hocket_lab.studies.record import PICTURE, SweepRecord, study_command
+from hocket_lab.studies.record import PICTURE, SweepRecord
 from hocket_lab.studies.report import results_table
 from hocket_lab.studies.results import read_source
 from hocket_lab.studies.rows import Row
@@ -171,24 +171,6 @@ def test_a_row_without_rates_holds_nothing_out(tmp_path, monkeypatch, here):
     assert [row["final"]["test_loss"]["values"] for row in rows] == [[0, 1], [0, 1]]
 
 
-def test_a_seed_that_fails_where_no_rate_is_chosen_keeps_no_other_seed(
-    tmp_path, monkeypatch, here
-):
-    lucky = []
-    pretend_runs(monkeypatch, lambda config: 1.0 if config.seed or lucky else None)
-    grid = [{"method": "bp", "stages": 1}, {"method": "fdg", "learning_rates": [0.1]}]
-    chosen = study(grid=grid, seeds=[0, 1], seeds_for_sweep=[0])
-    row, _ = sweep(chosen, tmp_path).rows
-    assert here.started == 2 + 1
-    assert [(run["state"], run["chosen"]) for run in row["runs"]] == [
-        ("failed", True),
-        ("finished", True),
-    ]
-    lucky.append(1)
-    row, _ = sweep(chosen, tmp_path).rows
-    assert (here.started, row["state"]) == (3 + 1 + 2, "complete")
-
-
 def test_a_run_that_diverges_is_a_result_and_the_worst(tmp_path, monkeypatch, here):
     pretend_runs(monkeypatch, lambda config: math.inf if rate_of(config) > 0.2 else 1.0)
     (row,) = sweep(study(learning_rates=[0.1, 0.4]), tmp_path).rows
@@ -256,26 +238,32 @@ def test_a_run_that_fails_or_a_full_disk_stops_no_other_run_and_is_tried_again(
 ):
     lucky = []
     pretend_runs(monkeypatch, lambda config: 1.0 if config.seed or lucky else None)
-    record = sweep(study(seeds=[0, 1]), tmp_path)
-    (row,) = record.rows
+    grid = [{"method": "bp", "stages": 1}, {"method": "fdg", "learning_rates": [0.1]}]
+    chosen = study(grid=grid, seeds=[0, 1], seeds_for_sweep=[0])
+    record = sweep(chosen, tmp_path)
+    row, _ = record.rows
+    assert here.started == 2 + 1, "where no rate is chosen, no seed waits for another"
     states = [(run["state"], run["chosen"]) for run in row["runs"]]
     assert states == [("failed", True), ("finished", True)]
     assert row["state"] == "incomplete"
-    (failure,) = record.failures
-    assert re.search(r"bp, stages 1, seed 0: no luck \(see .*runs/bp-", failure)
+    failure, _ = record.failures
+    assert re.search(r"bp, stages 1.*, seed 0: no luck \(see .*runs/bp-", failure)
     lucky.append(1)
-    assert sweep(study(seeds=[0, 1]), tmp_path).failures == []
-    assert here.started == 3
+    record = sweep(chosen, tmp_path)
+    assert (record.failures, record.rows[0]["state"]) == ([], "complete")
+    assert here.started == 3 + 1 + 2
     monkeypatch.setattr("hocket_lab.studies.child.write_result", lambda folder, result: None)
     full = Mock(side_effect=OSError(errno.ENOSPC, "No space left on device"))
     monkeypatch.setattr("hocket_lab.studies.pool.write_result", full)
     (row,) = sweep(study(seeds=[0, 1]), tmp_path / "full").rows
-    assert here.started == 5
+    assert here.started == 6 + 2
     assert row["state"] == "incomplete"
     assert (tmp_path / "full/record.json").is_file()
 
 
-def test_a_run_without_the_metric_has_failed(tmp_path, monkeypatch):
+def test_a_run_without_the_metric_has_failed_and_damaged_metrics_are_named(
+    tmp_path, monkeypatch
+):
     pretend_runs(monkeypatch, lambda config: 1.0)
     record = sweep(study(), tmp_path)
     (folder,) = (tmp_path / "runs").iterdir()
@@ -291,12 +279,6 @@ def test_a_run_without_the_metric_has_failed(tmp_path, monkeypatch):
     (tmp_path / "record.json").unlink()
     (failure,) = sweep(study(select="test_error"), tmp_path).failures
     assert "it ended without a test_error to compare" in failure
-
-
-def test_damaged_metrics_are_named(tmp_path, monkeypatch):
-    pretend_runs(monkeypatch, lambda config: 1.0)
-    sweep(study(), tmp_path)
-    (folder,) = (tmp_path / "runs").iterdir()
     (folder / "metrics.jsonl").write_text('{"kind": "epoch"}\n')
     with pytest.raises(RunFolderError, match=rf"cannot read the run .*{folder.name}.*number"):
         sweep(study(), tmp_path)
@@ -457,20 +439,6 @@ def test_the_seeds_of_a_row_are_one_group_of_a_report_if_the_folder_of_one_is_go
     sweep(study(seeds=[0, 1]), tmp_path)
     (group,) = group_runs(find_runs([tmp_path]).runs)
     assert len(group.runs) == 2
-
-
-def test_the_command_of_a_study_names_its_file_and_allows_its_network(tmp_path):
-    own = f"{tmp_path}/own.py:small"
-    (tmp_path / "own.py").write_text("def small(): ...")
-    file = tmp_path / "mine.toml"
-    file.write_text(
-        f"name = 'A title'\ngrid = {{network = '{own}'}}\n"
-        f"base = {{data = 'text', data_dir = '{tmp_path}'}}"
-    )
-    read = Study.read(file, own_code={"network": [own]})
-    wanted = f"hocket sweep mine.toml --data-dir DIR --network {own}"
-    assert study_command(read) == wanted
-    assert "file" not in read.as_dict()
 
 
 # Runs whose folders are gone count as the record of the study says.
