@@ -13,12 +13,7 @@ from contract.worlds import Case, Left, trained
 from hocket import Checkpoints
 from hocket.checkpoint.directory import newest_first
 from hocket.methods import FDG
-from hocket.remedies import (
-    Compensate,
-    GapAware,
-    Predict,
-    StalenessRate,
-)
+from hocket.remedies import Compensate, GapAware, Predict, StalenessRate
 
 PROCESSES = 4  # of two stages with two replicas, or of one stage with four
 DELAYED = ("replica_delay", 1)
@@ -46,12 +41,7 @@ SUMMED = [
     (2, Case("adl", options=(("accumulate", 2),), trainer=(("codec", "int8"),), batches=5)),
 ]
 """Trainings with dropout and sums of every batch."""
-REMEDIES = [
-    StalenessRate(),
-    Compensate(),
-    GapAware(),
-    Predict(),
-]
+REMEDIES = [StalenessRate(), Compensate(), GapAware(), Predict()]
 
 
 def with_replicas(stages: int, case: Case) -> Case:

@@ -225,10 +225,7 @@ def test_a_mask_that_is_not_a_number_is_a_fault():
 def words(count=6):
     make = torch.Generator().manual_seed(2)
     return [
-        (
-            torch.randint(9, (4, 3), generator=make),
-            torch.randint(CLASSES, (4,), generator=make),
-        )
+        (torch.randint(9, (4, 3), generator=make), torch.randint(CLASSES, (4,), generator=make))
         for _ in range(count)
     ]
 

@@ -43,11 +43,7 @@ def train(network, method, codec):
     tokens = torch.randint(0, 11, (8, 6, 5), generator=torch.Generator().manual_seed(0))
     batches = [(inputs, inputs[:, 0]) for inputs in tokens]
     trainer = Trainer(
-        network,
-        method=method,
-        stages=Plan(("second", "third")),
-        codec=codec,
-        optimizer=sgd,
+        network, method=method, stages=Plan(("second", "third")), codec=codec, optimizer=sgd
     )
     trainer.fit(batches, epochs=1, progress=False)
 

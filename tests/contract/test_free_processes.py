@@ -90,11 +90,7 @@ def starving(folder):
             time.sleep(3)
 
     trainer = Trainer(
-        conv(STAGES),
-        method=DGLAsync(reuse=1),
-        optimizer=sgd,
-        watchers=[watch],
-        timeout_s=1,
+        conv(STAGES), method=DGLAsync(reuse=1), optimizer=sgd, watchers=[watch], timeout_s=1
     )
     try:
         trainer.fit(data(conv, LENGTH), epochs=1, progress=False)

@@ -14,12 +14,7 @@ from torch import distributed
 from contract.resumed import CASES, all_of, differences, resumable
 from contract.small import LOCKSTEP
 from contract.worlds import Case, Left, distinct, trained
-from hocket.checkpoint.directory import (
-    Manifest,
-    checkpoint_name,
-    newest_first,
-    read_manifest,
-)
+from hocket.checkpoint.directory import Manifest, checkpoint_name, newest_first, read_manifest
 from hocket.distributed.launching.launch import launch
 from hocket.methods import METHODS
 from hocket.program import Program, enter

@@ -9,15 +9,7 @@ from contract.small import SGD, conv, data, different, far, mlp, outcome, sgd, s
 from hocket import Trainer, cross_entropy
 from hocket.methods import ADL, BP, DDG, FDG, PACI, PipeDream, PipeDream2BW
 from hocket.methods.method import Method
-from hocket.remedies import (
-    T1,
-    T2,
-    T3,
-    Compensate,
-    Predict,
-    SpikeCompensation,
-    StalenessRate,
-)
+from hocket.remedies import T1, T2, T3, Compensate, Predict, SpikeCompensation, StalenessRate
 from hocket_lab.planner.rehearsals import Candidate
 from reference import pipedream, predict
 

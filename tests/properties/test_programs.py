@@ -28,53 +28,37 @@ from hocket.remedies import T3
 from hocket.signals import Delayed, Local, Synthetic
 from reference.pipedream import one_f_one_b
 
+delays = {"forward_delay": st.integers(0, 2), "backward_delay": st.integers(0, 2)}
+ends = {"epoch_end": st.sampled_from(["carry", "drain"])}
+orders = {"order": st.sampled_from(["forward-first", "backward-first"])}
 plain = st.builds(
     Method,
     name=st.just("any"),
     paper=st.just("none"),
     signal=st.sampled_from([Delayed(), Delayed(0.5), Local(), Synthetic(), Synthetic(True)]),
-    forward_delay=st.integers(0, 2),
-    backward_delay=st.integers(0, 2),
-    order=st.sampled_from(["forward-first", "backward-first"]),
     linearize=st.sampled_from(["stash", "live", "recompute"]),
     accumulate=st.integers(1, 4),
-    epoch_end=st.sampled_from(["carry", "drain"]),
+    **delays | ends | orders,
 )
-vertical = st.builds(
-    PipeDream,
-    hold=st.just("vertical"),
-    forward_delay=st.integers(0, 2),
-    backward_delay=st.integers(0, 2),
-    epoch_end=st.sampled_from(["carry", "drain"]),
-)
-double = st.builds(
-    ADL,
-    hold=st.just("double"),
-    order=st.sampled_from(["forward-first", "backward-first"]),
-    accumulate=st.integers(8, 9),  # enough for five stages
-    epoch_end=st.sampled_from(["carry", "drain"]),
-)
+vertical = st.builds(PipeDream, hold=st.just("vertical"), **delays | ends)
+enough = st.integers(8, 9)  # for five stages
+double = st.builds(ADL, hold=st.just("double"), accumulate=enough, **ends | orders)
 flushed = st.builds(
     Method,
     name=st.just("flushed"),
     paper=st.just("none"),
     signal=st.just(Delayed()),
-    forward_delay=st.integers(0, 2),
-    backward_delay=st.integers(0, 2),
     linearize=st.sampled_from(["stash", "recompute"]),
     flush=st.sampled_from(["alternate", "all-forward"]),
     accumulate=st.integers(1, 6),
-    epoch_end=st.sampled_from(["carry", "drain"]),
+    **delays | ends,
 )
 unflushed = st.one_of(plain, vertical, double)
 methods = st.one_of(unflushed, flushed)
 late = st.builds(
     ADL,
-    forward_delay=st.integers(0, 2),
-    backward_delay=st.integers(1, 2),
-    order=st.sampled_from(["forward-first", "backward-first"]),
     accumulate=st.integers(1, 4),
-    epoch_end=st.sampled_from(["carry", "drain"]),
+    **delays | {"backward_delay": st.integers(1, 2)} | ends | orders,
 )
 synchronous = st.builds(
     lambda method, updates: method.with_remedies(T3(updates=updates)),

@@ -61,10 +61,7 @@ class AsyncSimulation(Engine):
     """
 
     def __init__(
-        self,
-        stages: Sequence[AsyncStage],
-        source: Source,
-        speeds: Sequence[float],
+        self, stages: Sequence[AsyncStage], source: Source, speeds: Sequence[float]
     ) -> None:
         self.stages = [stage.stage for stage in stages]
         self._stages = stages

@@ -27,10 +27,7 @@ class AsyncStage:
     """
 
     def __init__(
-        self,
-        stage: Stage,
-        draw: BufferToPrevious | None,
-        watchers: Sequence[Watcher],
+        self, stage: Stage, draw: BufferToPrevious | None, watchers: Sequence[Watcher]
     ) -> None:
         self.stage = stage
         self.turns = self.data_epoch = 0

@@ -179,10 +179,7 @@ def _flat(gradients: Sequence[Tensor | None], like: Sequence[Tensor]) -> Tensor:
 
 
 def build_error_meter(
-    method: Method,
-    every: int,
-    listener: GradientErrorListener | None,
-    precision: str,
+    method: Method, every: int, listener: GradientErrorListener | None, precision: str
 ) -> GradientErrorMeter | None:
     """Build the meter for the gradients of every n-th batch; return None if none is wanted.
 

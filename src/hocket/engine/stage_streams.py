@@ -59,12 +59,7 @@ class StreamPort(Generic[Sent, Received]):
         received: Events of the packets that the other side has sent.
     """
 
-    def __init__(
-        self,
-        port: Any,
-        sent: Events,
-        received: Events,
-    ) -> None:
+    def __init__(self, port: Any, sent: Events, received: Events) -> None:
         self._port = port
         self._sent = sent
         self._received = received

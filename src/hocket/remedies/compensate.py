@@ -12,13 +12,7 @@ import torch
 from torch import Tensor
 
 from hocket.options.ranges import Range
-from hocket.remedies.remedy import (
-    Remedy,
-    StageInfo,
-    StageRemedy,
-    Weights,
-    dense_gradient,
-)
+from hocket.remedies.remedy import Remedy, StageInfo, StageRemedy, Weights, dense_gradient
 
 
 @dataclass(frozen=True, kw_only=True)

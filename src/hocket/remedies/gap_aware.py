@@ -14,13 +14,7 @@ from torch import Tensor
 from hocket.errors import OptionError
 from hocket.options.ranges import Range
 from hocket.remedies.displacement import has_momentum
-from hocket.remedies.remedy import (
-    Remedy,
-    StageInfo,
-    StageRemedy,
-    Weights,
-    dense_gradient,
-)
+from hocket.remedies.remedy import Remedy, StageInfo, StageRemedy, Weights, dense_gradient
 
 EPSILON = 1e-8
 """Added to the typical step over the learning rate."""

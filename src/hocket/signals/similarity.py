@@ -17,13 +17,7 @@ from torch import Tensor, nn
 from hocket.errors import DataError, OptionError
 from hocket.options.hints import wrong_fields
 from hocket.signals.local import Local
-from hocket.signals.signal import (
-    BackwardRoots,
-    Signal,
-    SignalInput,
-    StageShapes,
-    detect_layout,
-)
+from hocket.signals.signal import BackwardRoots, Signal, SignalInput, StageShapes, detect_layout
 from hocket.tree import Tree
 
 FEW_CHANNELS = 3

@@ -253,10 +253,7 @@ def build_updaters(
 
     # The network of the signal has an updater for itself if it learns from targets.
     updater = build(
-        weights if deferred else weights + auxiliary,
-        method.reduce,
-        first_rate,
-        method.remedies,
+        weights if deferred else weights + auxiliary, method.reduce, first_rate, method.remedies
     )
     signal_updater = build(auxiliary if deferred else [])
     optimizers = (updater.optimizer, signal_updater.optimizer)

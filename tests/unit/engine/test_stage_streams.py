@@ -64,34 +64,22 @@ class Stream:
         self.streams.calls.append(f"{self.name} waits for {event}")
 
 
-def test_stages_whose_kernels_are_captured_share_a_stream(monkeypatch):
+@pytest.mark.parametrize("shared", [False, True])
+def test_all_streams_meet_before_and_after_a_tick(shared, monkeypatch):
+    """Stages whose kernels are captured share one."""
     streams = Streams(monkeypatch)
-    stages = StageStreams(torch.device("cuda", 0), 2, shared=True)
-    with stages.tick():
+    stages = StageStreams(torch.device("cuda", 0), 2, shared=shared)
+    with suppress(ValueError), stages.tick():
         for index in range(2):
             with stages.stage(index):
                 streams.calls.append(streams.current.name)
-    assert streams.calls == [
-        "stage 0 waits for outside",
-        "stage 0",
-        "stage 0",
-        "outside waits for stage 0",
-    ]
-
-
-def test_all_streams_meet_before_and_after_a_tick(monkeypatch):
-    streams = Streams(monkeypatch)
-    stages = StageStreams(torch.device("cuda", 0), 2)
-    with suppress(ValueError), stages.tick():
-        streams.calls.append("tick")
         raise ValueError("a fault")
-    assert streams.calls == [
-        "stage 0 waits for outside",
-        "stage 1 waits for outside",
-        "tick",
-        "outside waits for stage 0",
-        "outside waits for stage 1",
-    ]
+    own = ["stage 0"] if shared else ["stage 0", "stage 1"]
+    first, last = (
+        [text.format(s) for s in own]
+        for text in ("{} waits for outside", "outside waits for {}")
+    )
+    assert streams.calls == [*first, own[0], own[-1], *last]
 
 
 def test_a_packet_is_waited_for_and_its_memory_kept(monkeypatch):

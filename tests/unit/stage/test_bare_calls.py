@@ -49,20 +49,12 @@ def whole_calls(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("kind", "calls"),
-    [
-        ("loss", 0),
-        ("gradient", 0),
-        ("both", 0),
-        ("complex", 0),
-        ("another type", 1),
-        ("an empty batch", 0),
-    ],
+    "kind", ["loss", "gradient", "both", "complex", "another type", "an empty batch"]
 )
-def test_gradients_are_those_of_pytorch(kind, calls, whole_calls):
+def test_gradients_are_those_of_pytorch(kind, whole_calls):
     weight, (roots, gradients) = roots_of(kind)
     bare_backward(roots, gradients)
-    assert len(whole_calls) == calls
+    assert len(whole_calls) == (kind == "another type")
     expected, (roots, gradients) = roots_of(kind)
     torch.autograd.backward(roots, gradients)
     assert torch.equal(weight.grad, expected.grad)

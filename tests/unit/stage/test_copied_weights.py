@@ -98,26 +98,21 @@ def test_late_gradients_are_those_of_hooks(name):
     assert not different(wanted, found)
 
 
-def add_hook_of_weight(module: nn.Module, seen: list[Tensor]) -> None:
-    module[0].weight.register_hook(seen.append)
+ADD_HOOK = {
+    "of weight": lambda layer, see: layer.weight.register_hook(see),
+    "after accumulation": lambda layer, see: layer.weight.register_post_accumulate_grad_hook(
+        lambda p: see(p.grad)
+    ),
+    "of layer": lambda layer, see: layer.register_forward_hook(lambda *_: see(layer.weight)),
+}
 
 
-def add_hook_after_accumulation(module: nn.Module, seen: list[Tensor]) -> None:
-    module[0].weight.register_post_accumulate_grad_hook(lambda p: seen.append(p.grad))
-
-
-def add_hook_of_layer(module: nn.Module, seen: list[Tensor]) -> None:
-    module[0].register_forward_hook(lambda layer, inputs, output: seen.append(layer.weight))
-
-
-@pytest.mark.parametrize(
-    "add_hook", [add_hook_of_weight, add_hook_after_accumulation, add_hook_of_layer]
-)
+@pytest.mark.parametrize("add_hook", ADD_HOOK.values(), ids=ADD_HOOK)
 def test_hooks_that_come_later_see_the_weight_itself(add_hook):
     module, inputs = build()
     linearizer, seen = copied(module), []
     linearizer.forward(module, inputs)
-    add_hook(module, seen)
+    add_hook(module[0], seen.append)
     _, kept = linearizer.forward(module, inputs)
     back_propagate(kept)
     weight = module[0].weight

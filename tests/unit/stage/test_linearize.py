@@ -237,9 +237,4 @@ class Replacing(torch.optim.SGD):
 
 def test_live_refuses_weights_that_are_replaced_by_others_of_another_layout():
     with pytest.raises(LinearizeError, match=r"\(\d, \d\) was replaced"):
-        train(
-            FDG(linearize="live"),
-            mlp(3),
-            data(mlp, 8),
-            optimizer=partial(Replacing, lr=0.1),
-        )
+        train(FDG(linearize="live"), mlp(3), data(mlp, 8), optimizer=partial(Replacing, lr=0.1))

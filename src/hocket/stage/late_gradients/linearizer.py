@@ -57,10 +57,7 @@ class OutputOfCopies(KeptOutput):
     __slots__ = ("_copies", "_weights")
 
     def __init__(
-        self,
-        get: Callable[[], Tree],
-        weights: Sequence[nn.Parameter],
-        copies: Sequence[Tensor],
+        self, get: Callable[[], Tree], weights: Sequence[nn.Parameter], copies: Sequence[Tensor]
     ) -> None:
         super().__init__(get)
         self._weights = weights

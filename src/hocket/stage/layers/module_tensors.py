@@ -61,10 +61,7 @@ class ModuleTensors:
         ]
 
     def flow_through(
-        self,
-        outputs: Sequence[Tensor],
-        inputs: Sequence[Tensor],
-        find: FindFlow,
+        self, outputs: Sequence[Tensor], inputs: Sequence[Tensor], find: FindFlow
     ) -> list[bool]:
         """Return for each tensor of an output whether a gradient flows through it.
 

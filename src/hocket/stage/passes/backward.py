@@ -170,7 +170,7 @@ def _back_propagate(
         shown = describe_names([names.get(weight, "of the signal") for weight in left])
         warn(
             f"{shown} had gradients that no batch of this training made, as after a backward "
-            "of your own; they are dropped, as by zero_grad before a backward",
+            "of your own; they are dropped, as by zero_grad before a backward"
         )
 
     # The guard against inner forwards takes time, and plain layers need none.

@@ -35,7 +35,7 @@ class UntrainedWeights:
             self._frozen = [(name, p) for name, p in self._frozen if p.grad is None]
             warn(
                 f"{describe_names(names)} were frozen when the optimizers were built, get "
-                "gradients now, and stay as they are; build a new trainer after unfreezing",
+                "gradients now, and stay as they are; build a new trainer after unfreezing"
             )
 
 

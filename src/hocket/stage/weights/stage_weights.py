@@ -116,11 +116,7 @@ class HeldWeights(NewestWeights):
     """
 
     def __init__(
-        self,
-        updater: Updater,
-        linearizer: Linearizer,
-        in_flight: InFlight,
-        held_back: int,
+        self, updater: Updater, linearizer: Linearizer, in_flight: InFlight, held_back: int
     ) -> None:
         super().__init__(updater, linearizer, in_flight)
         self._held_back = held_back
