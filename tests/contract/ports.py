@@ -82,9 +82,7 @@ def describe(tree):
 def cross(to_next, to_previous):
     """Send every value over an edge, or receive it; return what arrives, by direction.
 
-    Args:
-        to_next: Port of the stage before the edge; None in a process without it.
-        to_previous: Port of the stage after it; None in a process without it.
+    A port is None in a process without its stage.
     """
     arrived = {"activation": {}, "gradient": {}}
     for batch, (name, value) in enumerate((TENSORS | TREES).items()):

@@ -129,18 +129,10 @@ def train(
 ):
     """Train in this process, and write the results of its stage to a file.
 
-    Args:
-        folder: Folder for checkpoints, results and markers.
-        victim: The stage that is killed.
-        points: Points at which it is killed, once at each: after a ``tick``, before its first
-            checkpoint is ``saved``, when the ``evaluation`` begins, and before the weights are
-            ``gathered``. Only the first stage reads the data of the evaluation.
-        again: Whether the tick kills every incarnation of the victim.
-        timeout_s: Time-out of the trainer.
-        slow_timeout_s: Its time-out of what is no training step.
-        codec: Codec of the trainer.
-        resume: Whether to resume from the checkpoints.
-        restarted: Whether the whole job was restarted; it resumes if there are checkpoints.
+    The victim is killed once at each point: after a ``tick`` (every incarnation of it, if
+    ``again``), before its first checkpoint is ``saved``, when the ``evaluation`` begins, whose
+    data only the first stage reads, and before the weights are ``gathered``. If the whole job
+    was ``restarted``, it resumes if there are checkpoints.
     """
     torch.manual_seed(0)
     rank, place = int(os.environ["RANK"]), Path(folder, "checkpoints")
@@ -217,15 +209,7 @@ def train_stopped(folder, victim):
 
 
 def launch_stages(work, folder, victim, grace_s=5.0, budget=None):
-    """Launch a process for each stage.
-
-    Args:
-        work: Function of this module.
-        folder: Its folder.
-        victim: The stage that is killed.
-        grace_s: Time that the others may take to end after one has failed.
-        budget: Restarts of a killed process alone; one if not given.
-    """
+    """Launch a process for each stage; one that is killed is restarted once by default."""
     return launch(
         work,
         str(folder),
@@ -238,15 +222,7 @@ def launch_stages(work, folder, victim, grace_s=5.0, budget=None):
 
 
 def launch_with_restarts(work, folder, victim, limit, grace_s=5.0):
-    """Launch and restart a process alone, or the whole job, as ``hocket train`` does.
-
-    Args:
-        work: Function of this module with a parameter ``restarted``.
-        folder: Its folder.
-        victim: The stage that is killed.
-        limit: Most restarts.
-        grace_s: Time that the others may take to end after one has failed.
-    """
+    """Launch and restart a process alone, or the whole job, as ``hocket train`` does."""
     budget = RestartBudget(limit)
 
     def start(again):

@@ -22,12 +22,7 @@ class HostReadError(Exception):
 
 
 class TapeRecorder(GraphRecorder):
-    """Records the operations of a function, and does them again on the same tensors.
-
-    Attributes:
-        tapes: All recordings.
-        replays: Number of functions that were done again.
-    """
+    """Records the operations of a function, and does them again on the same tensors."""
 
     def __init__(self):
         self.tapes, self.replays = [], 0
@@ -65,18 +60,12 @@ class TapeRecorder(GraphRecorder):
 
 
 class Tape(TorchDispatchMode):
-    """The operations of one function in order, with their tensors.
-
-    Attributes:
-        shared: Others overwrite what it has computed.
-        own: Places of the memory that it has allocated.
-        outside: Tensors in other memory that it uses, by their place.
-    """
+    """The operations of one function in order, with their tensors."""
 
     def __init__(self, *, shared):
         super().__init__()
-        self.shared = shared
-        self.own, self.outside = set(), {}
+        self.shared = shared  # with others, which overwrite what it has computed
+        self.own, self.outside = set(), {}  # places of its memory; other tensors by their place
         self._operations = []
         self._new = []  # tensors in memory of its own
 

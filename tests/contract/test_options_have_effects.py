@@ -38,13 +38,7 @@ TESTS = Path(__file__).parents[1]
 
 @dataclass(frozen=True)
 class Row:
-    """Two values of an option, what else is set, and what differs between them.
-
-    Attributes:
-        values: The two values.
-        observe: Returns what differs.
-        beside: Options without which it has no effect.
-    """
+    """Two values of an option, what differs between them, and what it has no effect without."""
 
     values: tuple[Any, Any]
     observe: Callable[..., object]

@@ -42,12 +42,7 @@ class SlowOnce(nn.Module):
 
 
 class PlainLoader:
-    """Loader that is not Hocket's own.
-
-    Args:
-        slow: Numbers of the batches, over all epochs, that take long to read.
-        stop: Number of the batch at which this process is asked to stop.
-    """
+    """Loader that is not Hocket's own, slow at some batches, and interrupted at one."""
 
     def __init__(self, slow=(), stop=None):
         self.slow, self.stop, self.number = slow, stop, 0

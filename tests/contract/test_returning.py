@@ -125,13 +125,7 @@ def test_a_rejoin_is_reported_and_each_stage_has_its_own_checkpoints(tmp_path, c
 
 
 def warns_of_restart(loss, number, limit):
-    """Context manager that expects the warning about a restart of the whole job.
-
-    Args:
-        loss: The reason.
-        number: Number of the restart.
-        limit: Most restarts.
-    """
+    """Context manager that expects the warning about a restart of the whole job."""
     start = f"{loss}; starting the whole job again from its last checkpoint, {number} of at"
     return pytest.warns(UserWarning, match=f"{start} most {limit} times")
 
