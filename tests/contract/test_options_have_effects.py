@@ -472,9 +472,7 @@ RUN = {
     "weights_format": Row(("pt", "safetensors"), file_names),
     "run_dir": Row(("here", "there"), folder_name),
 }
-RUN_ELSEWHERE = {
-    "on_nan": "unit/cli/test_cli.py",
-}
+RUN_ELSEWHERE = {"on_nan": "unit/cli/test_cli.py"}
 SAME = {
     "scheduler_unit": ("update", {"scheduler": "StepLR:step_size=1"}),
     "plateau_metric": ("train_loss", {"scheduler": "ReduceLROnPlateau:patience=3"}),

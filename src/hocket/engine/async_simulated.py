@@ -52,13 +52,7 @@ class EventClock:
 
 
 class AsyncSimulation(Engine):
-    """Lets stages take their turns in the order of simulated time.
-
-    Args:
-        stages: All stages, in order.
-        source: Source of batches.
-        speeds: Speed of each stage.
-    """
+    """Lets all stages take their turns in the order of simulated time."""
 
     def __init__(
         self, stages: Sequence[AsyncStage], source: Source, speeds: Sequence[float]

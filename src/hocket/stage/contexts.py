@@ -26,12 +26,7 @@ Pass = Literal["signal", "forward", "backward", "learn"]
 
 
 class PassContexts:
-    """Context managers in which a stage computes.
-
-    Args:
-        setup: Options that all stages share.
-        parts: Layers, signal and ports of the stage.
-    """
+    """Context managers in which a stage computes."""
 
     def __init__(self, setup: Setup, parts: StageParts) -> None:
         self._stage = parts.index

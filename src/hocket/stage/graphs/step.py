@@ -16,9 +16,6 @@ class ReplayedStep:
 
     A recording has the learning rate of its step in it, and the places of all tensors. Steps
     of other optimizers than those that PyTorch calls capturable, and `SGD`, are done each time.
-
-    Args:
-        recorder: Recorder.
     """
 
     def __init__(self, recorder: GraphRecorder) -> None:

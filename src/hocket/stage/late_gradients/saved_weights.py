@@ -135,9 +135,6 @@ class CopiedWeights(SavedTensorHooks):
     Layers of which less is known go through the hooks on saved tensors. So do layers that get
     hooks later, layers whose weights were replaced or put into one memory, and weights with
     hooks, which expect to see the gradient of the weight itself.
-
-    Args:
-        layers: What is known of the layers.
     """
 
     def __init__(self, layers: StageLayers) -> None:

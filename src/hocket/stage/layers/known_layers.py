@@ -61,9 +61,6 @@ class KnownLayers:
 
     Hooks may come at any time, and nothing is known of a forward with hooks.
 
-    Args:
-        module: The module.
-
     Attributes:
         declared: Names of the classes that declare a plain forward.
         checked: True once a forward has shown that a declaration is right; True without one.

@@ -29,9 +29,6 @@ class ModuleTensors:
 
     Layers may replace their buffers, and give a weight new memory; no layer may be added.
 
-    Args:
-        module: The module.
-
     Attributes:
         parameters: Its parameters, each once.
     """

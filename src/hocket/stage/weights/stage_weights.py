@@ -216,11 +216,6 @@ class PastWeights(NewestWeights):
     """Keeps the weights of each version with which a batch in flight was forwarded.
 
     Under ``stash`` the graphs share these copies, so that they cost nothing.
-
-    Args:
-        updater: Updater of the weights.
-        linearizer: Linearizer of the stage.
-        in_flight: Batches in flight at the stage.
     """
 
     def __init__(self, updater: Updater, linearizer: Linearizer, in_flight: InFlight) -> None:
