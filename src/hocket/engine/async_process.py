@@ -161,10 +161,7 @@ class AsyncProcess(Engine):
         return f"{name}/{self._world.membership.phase}"
 
     def step(self, inputs: Tree, targets: Tree, epoch: int) -> list[Event]:
-        """Take a turn of the stage, as soon as there is a packet to draw.
-
-        See the base.
-        """
+        """Take a turn of the stage, as soon as there is a packet to draw; see the base."""
         stage = self._stage
         stage.enter(epoch)
         if self._previous is None:

@@ -84,10 +84,7 @@ class AsyncSimulation(Engine):
             stage.end_goal()
 
     def step(self, inputs: Tree, targets: Tree, epoch: int) -> list[Event]:
-        """Take a turn of the first stage, at which a batch enters, and all until its next.
-
-        See the base.
-        """
+        """Take a turn of the first stage, and all until its next one; see the base."""
         for stage in self._stages:
             stage.enter(epoch)
         first = self._stages[0]

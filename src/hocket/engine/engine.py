@@ -123,9 +123,7 @@ class UnbuiltEngine(Engine):
         return iter(())
 
     def step(self, inputs: Tree, targets: Tree, epoch: int) -> list[Event]:
-        """Refuse to train.
-
-        See the base.
+        """Refuse to train; see the base.
 
         Raises:
             HocketError: Always.

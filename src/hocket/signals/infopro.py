@@ -98,10 +98,7 @@ class InfoPro(Signal):
         return True
 
     def build_network(self, shapes: StageShapes) -> nn.Module:
-        """Build the head and the decoder; both train with the stage.
-
-        See the base.
-        """
+        """Build the head and the decoder, which train with the stage; see the base."""
         # The head draws random numbers first, so that it starts as it would alone.
         head = self.prediction.build_network(shapes)
         decoder = build_decoder(shapes.output, shapes.network_input)

@@ -67,11 +67,9 @@ class Local(Signal):
             raise OptionError(format_problems("a local loss cannot be built", problems))
 
     def build_network(self, shapes: StageShapes) -> nn.Module:
-        """Build the head; it trains with the stage and is dropped afterwards.
+        """Build the head; it trains with the stage and is dropped afterwards; see the base.
 
         Its predictions have the shape of the network's output, so that the loss takes both.
-
-        See the base.
 
         Raises:
             OptionError: A head cannot predict an output of this shape.

@@ -185,10 +185,7 @@ class Similarity(Signal):
             )
 
     def build_network(self, shapes: StageShapes) -> nn.Module:
-        """Build the head and the layer that compares samples; both train with the stage.
-
-        See the base.
-        """
+        """Build the head, and the layer that compares samples; see the base."""
         # The head draws random numbers first, so that it starts as it would alone.
         head = self.prediction.build_network(shapes)
         classes = shapes.prediction[-1] if shapes.prediction else 1

@@ -146,9 +146,7 @@ class Synthetic(Signal):
     learns_from_gradient = True
 
     def build_network(self, shapes: StageShapes) -> nn.Module:
-        """Build the synthesizer; its last layer starts at zero, so the stage starts frozen.
-
-        See the base.
+        """Build the synthesizer, with zeros in its last layer; see the base.
 
         Raises:
             OptionError: It is to see labels, and the network does not predict classes.
