@@ -117,7 +117,6 @@ class ReplicatedEngine(LockstepEngine):
 
 
 def _tensors_of(stages: Sequence[Stage]) -> list[Tensor]:
-    """Return all weights and buffers of a replica."""
     return [
         tensor
         for stage in stages

@@ -77,7 +77,6 @@ class RotatedAdam(Optimizer):
         return loss
 
     def _update(self, weight: nn.Parameter, gradient: Tensor, group: dict[str, Any]) -> None:
-        """Update one weight."""
         state, (beta1, beta2) = self.state[weight], group["betas"]
         if not state:
             state["step"] = torch.zeros((), dtype=torch.float32)

@@ -130,11 +130,9 @@ class _Adaptive(_Constant):
                 weight.grad = gradient + strength * square * (weight.detach() - old)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the mean squares."""
         return {"squares": self._squares}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from the mean squares at the same stage."""
         for mean, saved in zip(self._squares, state["squares"], strict=True):
             mean.copy_(saved)
 

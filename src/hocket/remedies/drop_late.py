@@ -62,7 +62,6 @@ class _Limited(StageRemedy):
         self._limit = limit
 
     def takes(self, staleness: int) -> bool:
-        """Return True up to the limit."""
         return staleness <= self._limit
 
 

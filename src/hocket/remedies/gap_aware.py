@@ -111,7 +111,6 @@ class _Gaps(StageRemedy):
                     mean.addcmul_(velocity, velocity, value=1 - self._decay)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the mean squares, their number and the largest learning rates."""
         return {
             "squares": self._squares,
             "updates": self._updates,
@@ -119,7 +118,6 @@ class _Gaps(StageRemedy):
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from the means at the same stage."""
         self._updates, self._largest_lrs = state["updates"], list(state["largest_lrs"])
         for mean, saved in zip(self._squares, state["squares"], strict=True):
             mean.copy_(saved)

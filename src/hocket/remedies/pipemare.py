@@ -54,7 +54,6 @@ class _Annealed(StageRemedy):
         self._anneal = anneal
 
     def lr_factor(self, update: int) -> float:
-        """Return the factor on the learning rates of an update."""
         if update >= self._anneal:
             return 1.0
         power: float = self._staleness ** (update / self._anneal - 1)
@@ -111,16 +110,13 @@ class _MeanChange(StageRemedy):
         return [mean * -staleness for mean in self._mean]
 
     def observe_update(self, lrs: Sequence[float], changes: Sequence[Tensor]) -> None:
-        """Add the changes of an update to their mean."""
         for mean, change in zip(self._mean, changes, strict=True):
             mean.mul_(self._kept).add_(change, alpha=1 - self._kept)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the mean changes."""
         return {"mean": self._mean}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from the mean changes at the same stage."""
         for mean, saved in zip(self._mean, state["mean"], strict=True):
             mean.copy_(saved)
 

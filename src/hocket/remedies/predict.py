@@ -88,15 +88,12 @@ class _LastChange(StageRemedy):
         return [c * due if weight.requires_grad else None for c, weight in pairs]
 
     def observe_update(self, lrs: Sequence[float], changes: Sequence[Tensor]) -> None:
-        """Keep the changes of an update."""
         self._changes = changes
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the last changes."""
         return {"changes": None if self._changes is None else list(self._changes)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from the last changes at the same stage."""
         changes = state["changes"]
         if changes is not None:
             pairs = zip(changes, self._weights.parameters, strict=True)
@@ -128,15 +125,12 @@ class _FromMoments(StageRemedy):
         return [found.get(weight) for weight in self._weights.parameters]
 
     def observe_update(self, lrs: Sequence[float], changes: Sequence[Tensor]) -> None:
-        """Keep the learning rates of an update."""
         self._lrs = list(lrs)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the last learning rates."""
         return {"lrs": self._lrs}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from the last learning rates at the same stage."""
         self._lrs = state["lrs"]
 
 

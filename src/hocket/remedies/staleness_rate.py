@@ -54,7 +54,6 @@ class _Counted(StageRemedy):
         self._sum = self._batches = 0  # of the batches since the last update
 
     def after_backward(self, staleness: int) -> None:
-        """Add the staleness of one batch."""
         self._sum += staleness
         self._batches += 1
 
@@ -66,11 +65,9 @@ class _Counted(StageRemedy):
         return factor
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the counts since the last update."""
         return {"sum": self._sum, "batches": self._batches}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from the counts of the same stage."""
         self._sum, self._batches = state["sum"], state["batches"]
 
 

@@ -462,7 +462,6 @@ class NonFiniteCheck:
         return first_nonfinite(weights | inputs, "gradient norm"), norm
 
     def _weight_names(self) -> list[str]:
-        """Return a name of the gradient of each weight."""
         return [f"gradient of {name}" for name in self._described_weights("auxiliary weight")]
 
     def _described_weights(self, auxiliary: str) -> list[str]:
