@@ -352,14 +352,7 @@ def build_replicated(parts: EngineParts) -> ReplicatedEngine:
 def _as_replica(
     parts: StageParts, replica: int, exchange: Exchange, meet: Meet | None
 ) -> StageParts:
-    """Return the parts of a stage that is one of several replicas.
-
-    Args:
-        parts: Parts of the stage.
-        replica: Number of the replica, which draws other dropout than the others.
-        exchange: Exchange with the other replicas.
-        meet: Times of their meetings; None if they add up their gradients.
-    """
+    """Return the parts of a stage that is one of several replicas, with dropout of its own."""
     parts = replace(parts, seed_offset=replica << 32)
     if meet is None:
         return replace(parts, reduction=partial(GradientSync, exchange=exchange))

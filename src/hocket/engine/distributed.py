@@ -69,11 +69,7 @@ class DistributedEngine(LockstepEngine):
         return self._announce.predict(self.stages[0], batches)
 
     def _send(self, inputs: Tree, targets: Tree, epoch: int) -> None:
-        """Send this replica's part of a batch to the first stage.
-
-        Raises:
-            DataError: The batch has fewer inputs than there are replicas.
-        """
+        """Send this replica's part of a batch to the first stage."""
         if self._previous is None:
             batch, world = (inputs, targets), self._world
             fraction, own = take_share(batch, world.replica, world.replicas, self.stages[0])
