@@ -70,11 +70,7 @@ VISION_CASES = [
             "dla34": {},
             "fastvit_t8": {"size": 64},
             "pit_ti_224": {"size": 64, "fields": {"img_size": 64}},
-            "coatnet_nano_rw_224": {
-                "size": 64,
-                "fields": {"img_size": 64},
-                "rounding": True,
-            },
+            "coatnet_nano_rw_224": {"size": 64, "fields": {"img_size": 64}, "rounding": True},
         }.items()
     ),
 ]

@@ -24,13 +24,7 @@ numbers = st.lists(st.integers(0, 20), min_size=1, max_size=8)
 
 
 def largest(costs, cuts, packets):
-    """Return the largest cost of a part.
-
-    Args:
-        costs: Cost of each layer.
-        cuts: First layers of parts 1, 2, ...
-        packets: Cost of a cut before each layer.
-    """
+    """Return the largest cost of a part, for costs, results and packets of `balance`."""
     ends = [0, *cuts, len(costs)]
     sent = [0, *packets[1:], 0]
     return max(sum(costs[a:b]) + sent[a] + sent[b] for a, b in itertools.pairwise(ends))
