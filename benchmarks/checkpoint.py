@@ -129,12 +129,8 @@ def _with_checkpoints(
 ) -> Iterator[TimedStep]:
     """Context manager that yields a step followed by a checkpoint whenever one is due.
 
-    Args:
-        trainer: The trainer.
-        step: Its step.
-        folder: Folder of the checkpoints.
-        every: Steps between checkpoints; 0 for none.
-        blocked_s: Receives the seconds for which each checkpoint interrupted the training.
+    If ``every`` is 0, none is. ``blocked_s`` receives the seconds for which each checkpoint
+    interrupted the training.
     """
     if not every:
         yield step

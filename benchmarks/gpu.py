@@ -292,16 +292,7 @@ def _time_apart(settings: GpuSettings, work: Workload, row: GpuRow) -> list[floa
 def time_process(
     work: Workload, row: GpuRow, device: str, pairs: int, steps: int, file: str
 ) -> int:
-    """Train one stage in a process of a launch; the first one writes the times of its blocks.
-
-    Args:
-        work: The workload.
-        row: The row.
-        device: The device.
-        pairs: Number of blocks.
-        steps: Steps in a block.
-        file: Path of the file for the seconds of each block.
-    """
+    """Train one stage in a process of a launch; the first writes the seconds of its blocks."""
     step = _step(work, row, torch.device(device))
     synchronize = partial(_synchronize, torch.device(device))
     blocks_s = [time_block(step, steps, synchronize) for _ in range(pairs)]

@@ -101,14 +101,7 @@ class KillRecoverySettings:
 
 
 class KilledTraining(NamedTuple):
-    """One training of the measurement.
-
-    Attributes:
-        settings: The settings of the measurement.
-        method: The method.
-        seed: The seed.
-        victim: The stage that is killed; None for none.
-    """
+    """One training of the measurement, and the stage that is killed in it, if any."""
 
     settings: KillRecoverySettings
     method: str
@@ -117,12 +110,7 @@ class KilledTraining(NamedTuple):
 
 
 class Learned(NamedTuple):
-    """One batch from which a stage has learned.
-
-    Attributes:
-        batch: Number of the batch.
-        time_s: Time of its backward, in seconds since the epoch.
-    """
+    """A batch from which a stage has learned, and the time of its backward since the epoch."""
 
     batch: int
     time_s: float
@@ -213,10 +201,7 @@ def _measure_cost(
 ) -> dict[str, Any]:
     """Return the repeated batches, the time away, and the batches of others in that time.
 
-    Args:
-        learned: Batches of each stage, in all its incarnations.
-        victim: The stage that was killed.
-        killed_s: Time of the kill.
+    What a stage has learned includes the batches of all its incarnations.
     """
     repeated = [len(batches) - len({one.batch for one in batches}) for batches in learned]
     back_s = next(one.time_s for one in learned[victim] if one.time_s > killed_s)

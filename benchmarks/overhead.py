@@ -118,13 +118,7 @@ def measure_overhead(settings: OverheadSettings = DEFAULTS) -> None:
 
 
 def time_row(work: Workload, row: str, *, pairs: int, steps: int) -> dict[str, Any]:
-    """Time a row.
-
-    Args:
-        work: The workload.
-        row: ``plain`` or a method, perhaps with remedies.
-        pairs: Blocks of each side.
-        steps: Timed steps in a block.
+    """Time a row: ``plain`` or a method, perhaps with remedies.
 
     Returns:
         The times of `summarize_pairs`, the goal of the ratio, and facts about the row; with
@@ -167,13 +161,7 @@ def time_row(work: Workload, row: str, *, pairs: int, steps: int) -> dict[str, A
 
 
 def _base_facts(method: Method, row: str, times: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the facts of a row with remedies compared with the same method without them.
-
-    Args:
-        method: The method.
-        row: The method as it was written.
-        times: Summary of the times compared with the method without remedies.
-    """
+    """Return the facts of a row with remedies compared with the same method without them."""
     names = [remedy.name for remedy in method.remedies]
     return {
         "base": Named.parse(split_remedies(row)[0]).label,

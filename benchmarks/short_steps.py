@@ -74,12 +74,7 @@ def short_workload(stages: int) -> Workload:
 
 
 class OwnForward(nn.Module):
-    """The perceptron as a network that is no chain.
-
-    Args:
-        in_features: Number of features of an input.
-        num_classes: Number of classes.
-    """
+    """The perceptron as a network that is no chain."""
 
     def __init__(self, in_features: int, num_classes: int) -> None:
         super().__init__()
@@ -121,11 +116,6 @@ def short_trainer(row: ShortRow) -> Trainer:
 
 def short_step_row(row: ShortRow, *, rounds: int, steps: int = STEPS) -> dict[str, Any]:
     """Time one method, a plain loop and a loop by hand.
-
-    Args:
-        row: The row.
-        rounds: Blocks of each loop.
-        steps: Timed steps in a block.
 
     Returns:
         Median times in milliseconds, ratios to the plain loop, and the milliseconds for each

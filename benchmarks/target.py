@@ -188,9 +188,6 @@ def measure_target(settings: TargetSettings = DEFAULTS) -> int:
 class TargetMeasurement:
     """The parts of the measurement, with what its folder has of them.
 
-    Args:
-        settings: The settings.
-
     Raises:
         OptionError: The folder has results of other settings.
     """

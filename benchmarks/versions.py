@@ -133,19 +133,11 @@ def build_environment(threads: int) -> dict[str, str]:
     # The folders these packages were imported from, for packages that are not installed.
     folders = [str(Path(str(p.__file__)).resolve().parents[1]) for p in (hocket, benchmarks)]
     paths = [*folders, *filter(None, [os.environ.get("PYTHONPATH")])]
-    return os.environ | {
-        "PYTHONPATH": os.pathsep.join(paths),
-        "OMP_NUM_THREADS": str(threads),
-    }
+    return os.environ | {"PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": str(threads)}
 
 
 def run_tests(python: str, tests: Sequence[str], threads: int) -> dict[str, Any]:
     """Run tests under an interpreter; return counts of outcomes, seconds, names of failures.
-
-    Args:
-        python: Path of the interpreter.
-        tests: Files, folders and single tests of the repository, as pytest names them.
-        threads: OpenMP threads of each process.
 
     Raises:
         HocketError: The tests ended without a report.

@@ -32,13 +32,9 @@ PACKET = "packet with another bit"
 
 
 def corrupt_checkpoints(folder: Path, flips: int, truncations: int, seed: int) -> list[Row]:
-    """Corrupt a checkpoint and try to read it; return a row for each kind of corruption.
+    """Corrupt a checkpoint in an empty folder and try to read it; return a row for each kind.
 
-    Args:
-        folder: An empty folder.
-        flips: Number of bits to flip, one at a time.
-        truncations: Number of truncations.
-        seed: Seed.
+    One bit is flipped, or one file truncated, at a time.
     """
     # Leave a checkpoint.
     train_with_faults(FaultyJob("fdg", 2), folder)

@@ -18,14 +18,7 @@ EARLY = 5
 def draw_jobs(
     seed: int, count: int, methods: Sequence[str], most_stages: int
 ) -> Iterator[FaultyJob]:
-    """Yield jobs of one fault, whose kinds take turns; everything else is random.
-
-    Args:
-        seed: Seed.
-        count: Number of jobs.
-        methods: Methods of the jobs.
-        most_stages: Largest number of stages of a job.
-    """
+    """Yield jobs of one fault, whose kinds take turns; everything else is random."""
     rng = Random(seed)
     for kind in islice(cycle(EXPECTATIONS), count):
         least = 2 if EXPECTATIONS[kind].needs_neighbour else 1
@@ -43,13 +36,7 @@ def _ticks(kind: str) -> tuple[int, int]:
 
 
 def possible_stages(kind: str, method: str, stages: int) -> list[int]:
-    """Return the stages to whose processes a fault can happen.
-
-    Args:
-        kind: Kind of the fault.
-        method: Method of the job.
-        stages: Number of stages.
-    """
+    """Return the stages to whose processes a fault can happen."""
     if kind in ("kill sealing of", "slow loader of"):
         return [0]  # which writes manifests, and reads the data
     if "packet" in kind and not parse_method(method).signal.needs_gradient:

@@ -198,12 +198,7 @@ def _wrap(faulty: Callable[..., Any], original: Callable[..., Any]) -> Callable[
 
 
 class SlowLoader(list[T]):
-    """Loader of a user, which is none of Hocket's own.
-
-    Args:
-        batches: The batches of an epoch.
-        before_batch: Called before each batch.
-    """
+    """Loader of a user, which is none of Hocket's own, with a call before each batch."""
 
     def __init__(self, batches: Sequence[T], before_batch: Callable[[], None]) -> None:
         super().__init__(batches)

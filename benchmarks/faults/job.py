@@ -56,9 +56,6 @@ class FaultyJob:
         """Return limits that are short only if a fault that has yet to happen needs that.
 
         With others a busy machine causes no false alarm.
-
-        Args:
-            pending: Faults that have not happened yet.
         """
         expected = [EXPECTATIONS[fault.kind] for fault in pending]
         waits = any(one.needs_timeout for one in expected)
@@ -80,13 +77,7 @@ def train_with_faults(
 ) -> str:
     """Train, from the last checkpoint if there is one; return a digest of the weights.
 
-    Args:
-        job: The job.
-        folder: Folder for checkpoints; none are written if it is None.
-        limits: Time limits of the phases.
-        load: Makes a loader of the batches.
-        watchers: Called after every action.
-        progress: Whether to print a line for each epoch.
+    Without a folder no checkpoints are written. ``load`` makes a loader of the batches.
     """
     torch.manual_seed(0)
     modules = [
@@ -109,12 +100,7 @@ def train_with_faults(
         checkpoints = Checkpoints(place, every=EVERY)
         if newest_first(place):
             trainer.resume(place)
-    trainer.fit(
-        load(_batches()),
-        epochs=EPOCHS,
-        progress=progress,
-        checkpoints=checkpoints,
-    )
+    trainer.fit(load(_batches()), epochs=EPOCHS, progress=progress, checkpoints=checkpoints)
     states = (value for module in modules for value in module.state_dict().values())
     return hashlib.sha256(b"".join(value.numpy().tobytes() for value in states)).hexdigest()
 
@@ -128,14 +114,7 @@ def _batches() -> list[Batch]:
 
 
 def launch_job(job: FaultyJob, folder: Path, attempt: int, limits: TimeLimits) -> int:
-    """Launch the processes of a job; return the exit code.
-
-    Args:
-        job: The job.
-        folder: The folder of its results.
-        attempt: Number of earlier launches.
-        limits: Time limits of the phases.
-    """
+    """Launch the processes of a job after ``attempt`` earlier launches; return the exit code."""
     arguments = (job, folder, attempt, limits)
     return launch(run_faulty_job, *arguments, processes=job.stages, threads=1, grace_s=GRACE_S)
 
@@ -145,13 +124,7 @@ def run_faulty_job(job: FaultyJob, folder: Path, attempt: int, limits: TimeLimit
 
     The files are ``pid-*`` for every process; ``span-ATTEMPT-RANK.json`` with its first and
     last tick, unless it was killed; ``metrics.stageRANK.jsonl``; and ``digest-RANK`` of its
-    final weights.
-
-    Args:
-        job: The job.
-        folder: The folder.
-        attempt: Number of earlier launches.
-        limits: Time limits of the phases.
+    final weights. ATTEMPT is the number of earlier launches.
     """
     rank = int(os.environ["RANK"])
     (folder / f"pid-{os.getpid()}").touch()

@@ -24,14 +24,7 @@ _END = b"end of the launch\n"
 
 
 def run_launch(job: FaultyJob, folder: Path, attempt: int, pending: Sequence[Fault]) -> int:
-    """Launch a job once; return the exit code.
-
-    Args:
-        job: The job.
-        folder: The folder of its results.
-        attempt: Number of earlier launches.
-        pending: Faults that have not happened yet.
-    """
+    """Launch a job after ``attempt`` earlier launches; return the exit code."""
     arguments = (job, folder, attempt, job.time_limits(pending))
     if any(fault.kind == "suspend job of" for fault in pending):
         # The launcher is stopped as well, and this process is not to be.
@@ -43,13 +36,7 @@ def run_launch(job: FaultyJob, folder: Path, attempt: int, pending: Sequence[Fau
 def stopped_at_start(
     folder: Path, faults: Sequence[Fault], pending: Sequence[Fault]
 ) -> Iterator[None]:
-    """Context manager in which a process stops before it has met the others, if that is due.
-
-    Args:
-        folder: Folder of the notes.
-        faults: All faults of the job.
-        pending: Those that have not happened yet.
-    """
+    """Context manager in which a process stops before it has met the others, if that is due."""
     if not any(fault.kind == "stop start of" for fault in pending):
         yield
         return

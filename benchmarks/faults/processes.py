@@ -25,11 +25,9 @@ def children_of(pid: int) -> list[int]:
 
 
 def wake_command(after_s: float, *pids: int) -> list[str]:
-    """Return the command that continues stopped processes, again if it comes before the stop.
+    """Return the command that continues stopped processes after some seconds.
 
-    Args:
-        after_s: Seconds before it does so.
-        pids: Numbers of the processes.
+    It does so three times, as the first may come before the stop.
     """
     go_on = f"kill -CONT {' '.join(map(str, pids))}"
     return ["sh", "-c", f"sleep {after_s}; {go_on}; sleep 0.1; {go_on}; sleep 0.1; {go_on}"]

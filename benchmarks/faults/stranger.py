@@ -21,13 +21,9 @@ NUMBERS = 8
 
 
 def send_stranger(ports: Iterable[int], *, sends: bool) -> int:
-    """Let another process connect to ports; return how many connections it has.
+    """Let another process connect to ports of this machine; return how many connections it has.
 
-    It keeps them until they are closed.
-
-    Args:
-        ports: Ports of this machine.
-        sends: Whether it sends data.
+    It keeps them until they are closed, and may send data over them.
     """
     program = [sys.executable, "-I", "-S", __file__, "sends" if sends else "scans"]
     # It ends with the group of this process, which is killed with it.

@@ -25,10 +25,6 @@ class Balancer:
     def plan(self, placement: Sequence[int], microbatches: int) -> Plan:
         """Return the cuts for which a step should be shortest.
 
-        Args:
-            placement: The process of each stage.
-            microbatches: Number of micro-batches in a batch.
-
         Raises:
             CutError: There are fewer layers than stages.
         """

@@ -11,21 +11,14 @@ from hocket.errors import OptionError
 
 @dataclass(frozen=True)
 class KeptResults:
-    """Files of results in a folder, each with the choices that it depends on.
-
-    Attributes:
-        folder: The folder.
-    """
+    """Files of results in a folder, each with the choices that it depends on."""
 
     folder: Path
 
     def find(self, name: str, asked: Mapping[str, Any], measure: Callable[[], Any]) -> Any:
         """Return a result of the folder; measure it if there is none for these choices.
 
-        Args:
-            name: Name of the file.
-            asked: Everything that the result depends on, as plain JSON.
-            measure: Returns the result, as plain JSON.
+        The choices are everything that it depends on; they and the result are plain JSON.
         """
         file = self.folder / name
         if file.exists() and (kept := read_json(file))["asked"] == asked:
@@ -36,9 +29,6 @@ class KeptResults:
 
     def require_same(self, settings: Mapping[str, Any]) -> None:
         """Refuse a folder whose results had other settings; an empty one gets these.
-
-        Args:
-            settings: The settings that all results depend on, as plain JSON.
 
         Raises:
             OptionError: They differ from the settings of the folder.

@@ -26,13 +26,7 @@ NODES = 2
 
 @dataclass(frozen=True)
 class TimedRow:
-    """A row to be timed.
-
-    Attributes:
-        row: Its name and options.
-        baseline: Its way to train.
-        work: Network, and the batch of a tick.
-    """
+    """A row to be timed, whose work has the batch of a tick."""
 
     row: str
     baseline: Baseline
@@ -49,12 +43,7 @@ class TimedRow:
         return self.baseline.period if isinstance(self.baseline, Decoupled) else 1
 
     def turn(self, seconds: float, period_s: float) -> TimedSteps:
-        """Return the steps of a turn, which go on from others that are not timed.
-
-        Args:
-            seconds: Length of the turn, which has a whole number of periods.
-            period_s: Seconds of a period.
-        """
+        """Return the steps of a turn: whole periods, after some that are not timed."""
         periods = max(1, round(seconds / period_s))
         # A whole period of replicas may be as long as a turn.
         untimed = 0 if self.period > self.ticks else max(1, periods // 4)
@@ -102,9 +91,7 @@ def started_rows(
 ) -> Iterator[dict[str, RowProcesses]]:
     """Context manager of the processes of rows, by the names of the rows.
 
-    Args:
-        rows: The rows.
-        nodes: Nodes in which the processes run; none for this machine.
+    Without nodes they run on this machine.
 
     Raises:
         HocketError: A process failed.
@@ -129,12 +116,6 @@ def time_in_rounds(
 ) -> dict[str, list[Repetition]]:
     """Return the repetitions of each row, in rounds in which every row has one turn.
 
-    Args:
-        rows: The rows.
-        worlds: Their processes.
-        repetitions: Number of rounds.
-        seconds: Length of a turn.
-
     Raises:
         HocketError: A process failed.
     """
@@ -151,12 +132,6 @@ def time_over_link(
     name: str, rows: Sequence[TimedRow], *, repetitions: int, seconds: float
 ) -> dict[str, dict[str, Any]]:
     """Return seconds of an update of each row, in rounds in which every row has one turn.
-
-    Args:
-        name: The link.
-        rows: The rows.
-        repetitions: Number of rounds.
-        seconds: Length of a turn.
 
     Returns:
         By row ``update_s`` (median over rounds), ``min_s`` and ``max_s``; for each process

@@ -31,13 +31,7 @@ class MachineLoad:
 
 
 def wait_until_quiet(foreign: float, patience_s: float, *, interval_s: float = 1.0) -> None:
-    """Sleep until other programs are quiet, or for the longest time allowed.
-
-    Args:
-        foreign: Share of the machine that they may use.
-        patience_s: Longest time to wait, in seconds.
-        interval_s: Seconds over which their share is measured each time.
-    """
+    """Sleep until other programs use at most this share, or for the longest time allowed."""
     end_s = time.perf_counter() + patience_s
     while time.perf_counter() < end_s:
         load = MachineLoad()

@@ -91,11 +91,7 @@ def _measure_peak(work: Workload, row: str, steps: int) -> float:
 def count_allocated(work: Workload, row: str, steps: int, *, by_hand: bool) -> float:
     """Return the most memory that tensors have taken above that before the first step, in MiB.
 
-    Args:
-        work: The workload.
-        row: ``plain``, or a method as `parse_method` reads it.
-        steps: Number of steps after the pipeline is full.
-        by_hand: Run the loop written by hand for the method.
+    The row is as in `measure_peak_mib`; ``by_hand`` runs the loop written by hand for it.
     """
 
     def run() -> Iterator[None]:

@@ -51,12 +51,8 @@ class Record:
     def from_settings(cls, name: str, settings: Settings, **further: Any) -> Self:
         """Begin the record of a measurement that is a command of ``python -m benchmarks``.
 
-        It has no rows yet, and is of the present moment, code and machine.
-
-        Args:
-            name: The command, which becomes the name of the record.
-            settings: Its settings; all but folders are recorded.
-            further: Values recorded with the settings.
+        It has no rows yet, and is of the present moment, code and machine. All settings but
+        folders are recorded, and further values with them.
         """
         recorded = {
             key: list(value) if isinstance(value, list | tuple) else value
@@ -127,10 +123,6 @@ def command_line(program: str, settings: Settings) -> str:
 
     The folder of the data becomes DIR, and another absolute path its last name, as both mean
     nothing on other machines.
-
-    Args:
-        program: The beginning of the command.
-        settings: The settings, whose fields all have defaults.
 
     >>> @dataclass(frozen=True)
     ... class Chosen:

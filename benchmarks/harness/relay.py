@@ -78,10 +78,7 @@ class Relay:
 
 @contextmanager
 def relayed_nodes(number: int) -> Iterator[tuple[Sequence[Node], Relay]]:
-    """Context manager that creates nodes and a relay between them, and removes them.
-
-    Args:
-        number: Number of nodes.
+    """Context manager that creates so many nodes and a relay between them, and removes them.
 
     Raises:
         NodesError: The system, or the permissions or tools of this process, do not allow it.

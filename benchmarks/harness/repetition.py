@@ -110,10 +110,6 @@ class Repetition:
 def run_repetition(world: RowProcesses, steps: TimedSteps) -> Repetition:
     """Time several steps of a row.
 
-    Args:
-        world: The processes of the row.
-        steps: The steps.
-
     Raises:
         HocketError: A process failed.
     """
@@ -148,12 +144,7 @@ class NoisePolicy:
 
 @dataclass(frozen=True)
 class Turn:
-    """The result of a row in a round.
-
-    Attributes:
-        counted: The repetition that counts.
-        dropped: Number of disturbed ones that do not.
-    """
+    """The repetition of a row that counts in a round, and how many disturbed ones do not."""
 
     counted: Repetition
     dropped: int
@@ -178,12 +169,7 @@ def summarize_turns(
 ) -> dict[str, Any]:
     """Return medians over rounds, and the range of the ratios to the base of the same round.
 
-    Args:
-        turns: Turns of the row.
-        base: Turns of the row that is compared with, in the same rounds.
-        samples: Samples that the row finishes in a repetition.
-        base_samples: Samples that the base finishes in a repetition.
-        policy: Conditions under which a repetition counts.
+    The row finishes ``samples`` in a repetition, the base ``base_samples``.
     """
     pairs = [(row.counted, other.counted) for row, other in zip(turns, base, strict=True)]
     ratios = [samples / row.wall_s / (base_samples / other.wall_s) for row, other in pairs]

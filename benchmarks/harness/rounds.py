@@ -34,10 +34,7 @@ def summarize_pairs(
 ) -> dict[str, Any]:
     """Return medians, and the range of the ratios; times are seconds for one sample.
 
-    Args:
-        plain_s: Seconds of each block of the baseline.
-        other_s: Seconds of each block of the other kind, in the same rounds.
-        samples: Samples in a block.
+    The times given are seconds of blocks of ``samples`` samples, in the same rounds.
     """
     ratios = [other / plain for plain, other in zip(plain_s, other_s, strict=True)]
     return {
@@ -75,13 +72,7 @@ def time_turns(
 
 
 def time_block(step: TimedStep, steps: int, synchronize: Callable[[], object]) -> float:
-    """Return the seconds of these steps, after one that is not timed.
-
-    Args:
-        step: One step.
-        steps: Number of steps.
-        synchronize: Waits until the device has done all of them.
-    """
+    """Return the seconds of these steps, after one that is not timed."""
     step()
     synchronize()
     start = time.perf_counter()

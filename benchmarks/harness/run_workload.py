@@ -81,8 +81,7 @@ class RunWorkload(Workload):
     def optimizer(self, parameters: list[nn.Parameter]) -> Optimizer:
         """Build the optimizer of a plain loop; warm-up, clipping and scheduler are part of it.
 
-        Args:
-            parameters: The weights, whose gradient is clipped as a whole.
+        The gradient of its weights is clipped as a whole.
         """
         optimizer = build_optimizer_factory(self.config)(parameters)
         build_scheduler = build_scheduler_factory(self.config)

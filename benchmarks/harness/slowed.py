@@ -17,12 +17,7 @@ PERIOD_S = 0.01
 
 @contextmanager
 def slowed(process: int, speed: float) -> Iterator[None]:
-    """Context manager in which a process runs for this part of the time.
-
-    Args:
-        process: Number of the process.
-        speed: The part of the time; with 1 it is never stopped.
-    """
+    """Context manager in which a process runs for this part of the time; with 1 always."""
     done = Event()
 
     def stop_and_continue() -> None:

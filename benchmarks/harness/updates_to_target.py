@@ -76,10 +76,6 @@ class Trainings:
     ) -> dict[str, dict[float, Curve]]:
         """Train what has no result yet; return the curves by row and rate.
 
-        Args:
-            rates: Learning rates of each row.
-            seed: Seed of weights and batches.
-
         Raises:
             StoppedError: A signal stopped it.
             HocketError: A training failed.

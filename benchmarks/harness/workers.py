@@ -202,14 +202,8 @@ def _serve_queries(
 ) -> None:
     """Run one process: answer queries until the pipe gives None or is closed.
 
-    Args:
-        baseline: The way to train.
-        workload: Network and batch.
-        rank: Rank of the process.
-        rendezvous: The file in which the processes find each other.
-        timeout_s: Longest time that it waits for the others, in seconds.
-        node: Node in which it runs; None for this machine, over loopback.
-        pipe: Pipe of queries and answers.
+    The processes find each other in the file ``rendezvous``. Without a node they run on this
+    machine, over loopback.
     """
     # Other machines do not take part, and should not be able to.
     os.environ["GLOO_SOCKET_IFNAME"] = "lo" if node is None else INTERFACE

@@ -43,13 +43,7 @@ def network_state(network: nn.Module, parts: Collection[nn.Module] = ()) -> dict
 
 
 def share_of_batches(workload: Workload, processes: int, rank: int) -> Iterator[Batch]:
-    """Return the share that a process has of each batch of a workload.
-
-    Args:
-        workload: The workload.
-        processes: Number of processes that share each batch evenly.
-        rank: Rank of the process.
-    """
+    """Return the share that a process has of each batch, which is divided evenly."""
     for inputs, targets in workload.batches(multiple=processes):
         yield inputs.chunk(processes)[rank], targets.chunk(processes)[rank]
 

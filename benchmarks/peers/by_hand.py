@@ -20,12 +20,7 @@ BuildOptimizer = Callable[[list[nn.Parameter]], optim.Optimizer]
 
 
 class DelayedStage:
-    """A stage whose gradients come late and are applied at the weights of the forward.
-
-    Args:
-        module: Layers of the stage.
-        build_optimizer: Builds its optimizer.
-    """
+    """A stage whose gradients come late and are applied at the weights of the forward."""
 
     def __init__(self, module: nn.Module, build_optimizer: BuildOptimizer) -> None:
         self._module = module
@@ -59,12 +54,7 @@ class DelayedStage:
 
 
 class LastStage:
-    """The stage that knows the loss, and so waits for no gradient.
-
-    Args:
-        module: Layers of the stage.
-        build_optimizer: Builds its optimizer.
-    """
+    """The stage that knows the loss, and so waits for no gradient."""
 
     def __init__(self, module: nn.Module, build_optimizer: BuildOptimizer) -> None:
         self._module = module
@@ -98,11 +88,6 @@ def delayed_step(
 
     Every packet takes one step to the next stage, and one to the stage before (arXiv
     1906.09108, algorithm 1). The loss belongs to the batch that reaches the last stage.
-
-    Args:
-        modules: Layers of two or more stages.
-        build_optimizer: Builds the optimizer of a stage.
-        batch: Inputs (B, ...) and targets (B,), the same in each step.
     """
     inputs, targets = batch
     count = len(modules)
@@ -139,11 +124,7 @@ def local_step(
 ) -> Step:
     """Build a step of DGL: every stage learns from its local loss (arXiv 1901.08164).
 
-    Args:
-        modules: Layers of the stages.
-        heads: Their heads; the last one returns its input.
-        build_optimizer: Builds the optimizer of a stage and its head.
-        batch: Inputs (B, ...) and targets (B,), the same in each step.
+    The head of the last stage returns its input.
     """
     inputs, targets = batch
     optimizers = [

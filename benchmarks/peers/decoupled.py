@@ -54,9 +54,5 @@ class Decoupled:
         for _ in range(workload.warmup_steps(self.method)):
             step()
         return PreparedTraining(
-            step,
-            workload.batch,
-            state,
-            finish=trainer.finish,
-            recorder=stage.recorder,
+            step, workload.batch, state, finish=trainer.finish, recorder=stage.recorder
         )

@@ -60,11 +60,7 @@ class Neighbour:
 
 
 class Dataset:
-    """The batches, which the first stage has instead of a neighbour before it.
-
-    Args:
-        inputs: Inputs (B, ...) of every batch.
-    """
+    """The inputs (B, ...) of every batch, which the first stage has instead of a neighbour."""
 
     def __init__(self, inputs: Tensor) -> None:
         self._inputs = inputs

@@ -119,9 +119,7 @@ class Pipeline:
             for k in local
         ]
         schedule = known.build(
-            parts if len(parts) > 1 else parts[0],
-            self.microbatches,
-            loss_fn=cross_entropy,
+            parts if len(parts) > 1 else parts[0], self.microbatches, loss_fn=cross_entropy
         )
         weights = [weight for k in local for weight in stages[k].parameters()]
         step = _build_step(
@@ -143,14 +141,9 @@ def _build_step(
     first: bool,
     last: bool,
 ) -> Step:
-    """Build a step of a process.
+    """Build a step of a process, for batches of the size that the schedule was built for.
 
-    Args:
-        schedule: The schedule of its stages.
-        optimizer: Optimizer of its stages.
-        batches: A batch for each step, of the size that the schedule was built for.
-        first: True in the process of the first stage, which takes the inputs.
-        last: True in the process of the last stage, which takes the targets.
+    The process of the first stage takes the inputs, that of the last one the targets.
     """
 
     def step() -> float | None:

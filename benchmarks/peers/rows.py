@@ -193,11 +193,6 @@ def parse_row(row: str) -> Row:
 def build_baseline(row: str, work: Workload, balance: Balancer) -> Baseline:
     """Build the baseline of a row; measures the network's layers if it is cut by time.
 
-    Args:
-        row: The row, such as ``ddp`` or ``fdg:extra_delay=1+predict``.
-        work: The workload.
-        balance: The balancer that cuts the network.
-
     Raises:
         OptionError: The row does not exist, or does not fit the work.
         CutError: The network cannot be cut into as many stages as the row needs.

@@ -20,12 +20,7 @@ def mean(values: Sequence[float | None], form: str) -> str:
 
 
 def milliseconds(name: str, digits: int = 3) -> Cell:
-    """Return a cell of a time in milliseconds.
-
-    Args:
-        name: Key of the time, in seconds.
-        digits: Digits behind the point.
-    """
+    """Return a cell, in milliseconds, of the time in seconds with this key."""
     return lambda row: NONE if row[name] is None else f"{1000 * row[name]:.{digits}f}"
 
 

@@ -75,11 +75,6 @@ def render(folder: Path, *, into: Path | None = None) -> None:
 def insert_excerpt(markdown_file: Path, marker: str, shown: str) -> None:
     """Replace the text between ``<!-- record: MARKER -->`` and ``<!-- end -->``.
 
-    Args:
-        markdown_file: The document.
-        marker: Marker of the excerpt.
-        shown: The new text.
-
     Raises:
         DataError: The document has no such marker.
     """
@@ -96,10 +91,6 @@ def insert_excerpt(markdown_file: Path, marker: str, shown: str) -> None:
 def stale_excerpts(markdown_file: Path, records: Path) -> list[str]:
     """Return the markers of excerpts in a document that differ from what would be rendered.
 
-    Args:
-        markdown_file: The document; it may have no excerpts.
-        records: Folder of the folders of records.
-
     Raises:
         DataError: The document quotes a record that does not exist.
     """
@@ -112,10 +103,6 @@ def stale_excerpts(markdown_file: Path, records: Path) -> list[str]:
 
 def excerpt(marker: str, records: Path) -> str:
     """Return the text of an excerpt: the table of a record, or a short one of some rows.
-
-    Args:
-        marker: Marker of the excerpt.
-        records: Folder of the folders of records.
 
     Raises:
         DataError: There is no such record, row or table.
@@ -172,12 +159,7 @@ def _excerpt_pattern(marker: str | None = None) -> re.Pattern[str]:
 
 
 class View(NamedTuple):
-    """Table and picture that show a record.
-
-    Attributes:
-        table: Its table.
-        picture: Its picture; None for records that have none.
-    """
+    """Table of a record, and its picture if it has one."""
 
     table: Callable[[Record], str]
     picture: Callable[[Record], Figure] | None = None

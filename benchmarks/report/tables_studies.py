@@ -58,12 +58,7 @@ def _processors(record: Record, rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _conditions(settings: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> str:
-    """Return a description of the seeds and the learning rates of a study's results.
-
-    Args:
-        settings: Settings of its record.
-        rows: The rows of its record.
-    """
+    """Return a description of the seeds and the learning rates of a study's results."""
     seeds = settings["seeds"]
     numbers = ", ".join(map(str, seeds))
     over = f"mean and standard deviation over the seeds {numbers}"
