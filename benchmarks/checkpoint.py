@@ -19,7 +19,6 @@ from benchmarks.harness.workload import PLAIN, Workload, torch_threads
 from hocket.checkpoint import Checkpoints
 from hocket.checkpoint.directory import newest_first
 from hocket.methods import parse_method
-from hocket.methods.method import Method
 from hocket.training.trainer import Trainer
 
 RESUMABLE = "resumable"
@@ -68,20 +67,11 @@ DEFAULTS = CheckpointSettings()
 
 def measure_checkpoint(settings: CheckpointSettings = DEFAULTS) -> None:
     """Time trainings with and without checkpoints, and write the record."""
-    work = Workload(**select_fields(settings, Workload))
-    method = parse_method(settings.method)
     record = Record.from_settings("checkpoint", settings)
     intervals = {PLAIN: 0, RESUMABLE: 0} | {f"every {every}": every for every in settings.every}
     measured = []
     for name, every in intervals.items():
-        timed = time_checkpoint_row(
-            work,
-            method,
-            resumable=name != PLAIN,
-            every=every,
-            pairs=settings.pairs,
-            steps=settings.steps,
-        )
+        timed = time_checkpoint_row(settings, resumable=name != PLAIN, every=every)
         measured.append({"row": name} | timed)
         line = "{ratio:.3f} ({ratio_min:.3f} to {ratio_max:.3f})".format(**timed)
         print(f"{name}: {line}", file=sys.stderr, flush=True)
@@ -89,22 +79,21 @@ def measure_checkpoint(settings: CheckpointSettings = DEFAULTS) -> None:
 
 
 def time_checkpoint_row(
-    work: Workload, method: Method, *, resumable: bool, every: int, pairs: int, steps: int
+    settings: CheckpointSettings, *, resumable: bool, every: int
 ) -> dict[str, Any]:
     """Time a training compared with one without checkpoints, and its saves.
 
     Args:
-        work: The workload.
-        method: The method.
+        settings: The settings.
         resumable: Whether the training keeps what a checkpoint needs.
         every: Steps between its checkpoints; 0 for none.
-        pairs: Blocks of each side.
-        steps: Timed steps in a block.
 
     Returns:
         The times of `summarize_pairs`; the number and duration of interruptions; time and
         size of a blocking save.
     """
+    work = Workload(**select_fields(settings, Workload))
+    method, steps = parse_method(settings.method), settings.steps
     with torch_threads(work.threads), TemporaryDirectory() as folder:
         base = work.trainer_step(work.build_trainer(method))
         trainer = work.build_trainer(method, resumable=resumable)
@@ -114,7 +103,9 @@ def time_checkpoint_row(
             other()
         blocked_s: list[float] = []
         with _with_checkpoints(trainer, other, Path(folder), every, blocked_s) as step:
-            times = time_turns({"plain": base, "other": step}, rounds=pairs, steps=steps)
+            times = time_turns(
+                {"plain": base, "other": step}, rounds=settings.pairs, steps=steps
+            )
         saves: dict[str, float | None] = {"save_s": None, "mib": None}
         if every:
             saves |= _time_saves(trainer, other, Path(folder))

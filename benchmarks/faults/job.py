@@ -114,7 +114,7 @@ def _batches() -> list[Batch]:
 
 
 def launch_job(job: FaultyJob, folder: Path, attempt: int, limits: TimeLimits) -> int:
-    """Launch the processes of a job after ``attempt`` earlier launches; return the exit code."""
+    """Launch the processes of a job, after ``attempt`` launches; return the exit code."""
     arguments = (job, folder, attempt, limits)
     return launch(run_faulty_job, *arguments, processes=job.stages, threads=1, grace_s=GRACE_S)
 

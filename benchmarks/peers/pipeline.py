@@ -143,7 +143,7 @@ def _build_step(
 ) -> Step:
     """Build a step of a process, for batches of the size that the schedule was built for.
 
-    The process of the first stage takes the inputs, that of the last one the targets.
+    The process of the first stage takes the inputs, the one of the last stage the targets.
     """
 
     def step() -> float | None:
