@@ -63,8 +63,8 @@ LINKED = {
     "bp, both cores": "bp-all",
     "Local SGD": "local-sgd every=16",
     "DGL": "dgl",
-    "ADL, int8": "adl accumulate=4 codec=int8+predict",
-    "ADL": "adl accumulate=4+predict",
+    "ADL, M=8, int8": "adl accumulate=8 order=forward-first codec=int8+predict",
+    "ADL, M=4": "adl accumulate=4+predict",
     "1F1B of PyTorch": "1f1b microbatches=4",
     "DDP": "ddp",
 }
