@@ -45,14 +45,14 @@ class Case:
     def build(self) -> nn.Module:
         """Build the network in training mode, without dropout."""
         torch.manual_seed(0)
-        network = self._build_transformer() if self.library == "transformers" else None
         if self.library == "timm":
             create = importlib.import_module("timm").create_model
             network = create(self.name, num_classes=5, **self.fields)
         elif self.library == "torchvision":
             get = importlib.import_module("torchvision.models").get_model
             network = get(self.name, weights=None, num_classes=5, **self.fields)
-        assert isinstance(network, nn.Module)
+        else:
+            network = self._build_transformer()
         for module in network.modules():
             for rate in RATES & vars(module).keys():
                 setattr(module, rate, 0.0)
@@ -131,6 +131,7 @@ LAYERS = dict(hidden_size=16, num_hidden_layers=4, num_attention_heads=2, interm
 UNDROPPED = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
 BERT = LAYERS | UNDROPPED | SPECIAL | {"vocab_size": VOCAB, "max_position_embeddings": 20}
 NARROW = BERT | {"embedding_size": 8}
+WINDOWED = BERT | {"attention_window": [4] * 4}
 MODERN = BERT | {"cls_token_id": 1, "sep_token_id": 2}
 DISTIL = SPECIAL | dict(vocab_size=VOCAB, dim=16, n_layers=4, n_heads=2, hidden_dim=24)
 DISTIL |= dict(max_position_embeddings=16, attention_dropout=0.0)
@@ -156,56 +157,30 @@ WHISPER = BART | dict(num_mel_bins=8, max_source_positions=8, max_target_positio
 MARIAN = BART | {"share_encoder_decoder_embeddings": False, "decoder_vocab_size": VOCAB}
 T5 = UNTIED | dict(vocab_size=VOCAB, d_model=16, d_kv=8, d_ff=24, num_layers=4, num_heads=2)
 T5 |= dict(dropout_rate=0.0, decoder_start_token_id=0)
-WAV2VEC = LAYERS | {
-    "vocab_size": VOCAB,
-    "conv_dim": [8, 8],
-    "conv_stride": [5, 4],
-    "conv_kernel": [10, 8],
-    "num_feat_extract_layers": 2,
-    "num_conv_pos_embeddings": 4,
-    "num_conv_pos_embedding_groups": 2,
-    "classifier_proj_size": 8,
-    "hidden_dropout": 0.0,
-    "attention_dropout": 0.0,
-    "activation_dropout": 0.0,
-    "feat_proj_dropout": 0.0,
-    "layerdrop": 0.0,
-    "apply_spec_augment": False,
-}
+WAV2VEC = LAYERS | dict(vocab_size=VOCAB, classifier_proj_size=8, apply_spec_augment=False)
+WAV2VEC |= dict(conv_dim=[8, 8], conv_stride=[5, 4], conv_kernel=[10, 8])
+WAV2VEC |= dict(num_feat_extract_layers=2, num_conv_pos_embeddings=4)
+WAV2VEC |= dict(num_conv_pos_embedding_groups=2, hidden_dropout=0.0, attention_dropout=0.0)
+WAV2VEC |= dict(activation_dropout=0.0, feat_proj_dropout=0.0, layerdrop=0.0)
 VIT = LAYERS | UNDROPPED | {"image_size": IMAGE, "patch_size": 8}
-VIT_MAE = VIT | {
-    "decoder_hidden_size": 16,
-    "decoder_num_hidden_layers": 2,
-    "decoder_num_attention_heads": 2,
-    "decoder_intermediate_size": 24,
-}
+VIT_MAE = VIT | dict(decoder_hidden_size=16, decoder_num_hidden_layers=2)
+VIT_MAE |= dict(decoder_num_attention_heads=2, decoder_intermediate_size=24)
 SPECTROGRAM = LAYERS | dict(num_mel_bins=16, max_length=16)
 SPECTROGRAM |= dict(patch_size=8, frequency_stride=8, time_stride=8)
 SWIN = dict(image_size=IMAGE, patch_size=2, window_size=4, drop_path_rate=0.0)
 SWIN |= dict(embed_dim=8, depths=[2, 2], num_heads=[2, 2])
-SEGFORMER = UNDROPPED | {
-    "hidden_sizes": [8, 8, 16, 16],
-    "depths": [1, 1, 1, 1],
-    "num_attention_heads": [1, 1, 2, 2],
-    "decoder_hidden_size": 16,
-    "sr_ratios": [4, 2, 2, 1],
-    "drop_path_rate": 0.0,
-}
+SEGFORMER = UNDROPPED | dict(hidden_sizes=[8, 8, 16, 16], depths=[1, 1, 1, 1])
+SEGFORMER |= dict(num_attention_heads=[1, 1, 2, 2], sr_ratios=[4, 2, 2, 1])
+SEGFORMER |= dict(decoder_hidden_size=16, drop_path_rate=0.0)
 STAGED = {"embedding_size": 8, "hidden_sizes": [8, 8, 16, 16], "depths": [1, 1, 2, 1]}
-CLIP = {
-    "text_config": BERT | {"projection_dim": 8},
-    "vision_config": VIT | {"projection_dim": 8},
-    "projection_dim": 8,
-}
+CLIP = dict(text_config=BERT | {"projection_dim": 8}, projection_dim=8)
+CLIP |= dict(vision_config=VIT | {"projection_dim": 8})
 PATCHES = dict(num_input_channels=2, context_length=16, patch_length=4, patch_stride=4)
 PATCHES |= dict(d_model=16, num_hidden_layers=4, num_attention_heads=2, ffn_dim=24)
 PATCHES |= dict(num_targets=3)
 
-CLASSIFIER, CAUSAL, PAIRS = (
-    "ForSequenceClassification",
-    "ForCausalLM",
-    "ForConditionalGeneration",
-)
+CLASSIFIER, CAUSAL = "ForSequenceClassification", "ForCausalLM"
+PAIRS = "ForConditionalGeneration"
 
 CASES = (
     # Encoders.
@@ -223,12 +198,7 @@ CASES = (
     Case("DebertaV2" + CLASSIFIER, BERT | {"relative_attention": True}, padded),
     Case("FNet" + CLASSIFIER, BERT, tokens),
     Case("IBert" + CLASSIFIER, BERT, padded),
-    Case(
-        "Longformer" + CLASSIFIER,
-        BERT | {"attention_window": [4] * 4},
-        padded,
-        refused="as_strided .* needs numbers",
-    ),
+    Case("Longformer" + CLASSIFIER, WINDOWED, padded, refused="as_strided .* needs numbers"),
     # Decoders.
     Case("GPT2LMHeadModel", GPT2, tokens),
     Case("GPT2LMHeadModel", GPT2 | {"tie_word_embeddings": True}, tokens),

@@ -22,6 +22,7 @@ from hocket.errors import LinearizeError, OptionError
 from hocket.methods import BP, FDG, METHODS
 from hocket.methods.method import Method
 from hocket.remedies import CompensateAdaptively, Predict
+from unit.stage.test_linearize import Replacing
 
 AOT = "aot_eager"
 SHORT = {"batches": 4, "last": 4, "epochs": 1}
@@ -220,15 +221,6 @@ def test_too_many_shapes_are_refused():
         trainer.step(*data(mlp, 1, 2)[0])
         with pytest.raises(OptionError, match="stage 0 met inputs of more shapes than graphs"):
             trainer.step(*data(mlp, 1, 3)[0])
-
-
-class Replacing(torch.optim.SGD):
-    """An optimizer that gives the weights new memory."""
-
-    def step(self, *args: Any) -> None:
-        for group in self.param_groups:
-            for weight in group["params"]:
-                weight.data = weight.data.clone()
 
 
 def test_live_refuses_a_weight_that_is_replaced():

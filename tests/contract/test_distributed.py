@@ -1,7 +1,7 @@
 """Serial = distributed: equal bits of weights, optimizers, metrics and events."""
 
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from math import nan
 
 import pytest
@@ -163,28 +163,20 @@ def test_every_process_has_what_the_serial_engine_has(case, stages):
         assert bits(left.optimizers[stage]) == bits(alone.optimizers[stage])
 
 
+alike = partial(Case, dropout=0.0, last=3)
 # Methods with auxiliary networks have BatchNorm in those.
 REPLICATED = [
-    *(
-        Case(name, dropout=0.0, last=3)
-        for name in ("bp", "ddg", "fdg", "adl", "fr", "dsp", "gpipe")
-    ),
-    *(Case(name, "conv", dropout=0.0, last=3) for name in ("bp", "fdg", "dsp", "dgl", "dni")),
-    Case("fdg", "conv", dropout=0.0, last=3, direct=True),
-    Case("petra", "coupled", dropout=0.0, last=3),
-    Case("adl", dropout=0.0, last=3, trainer=(("clip", "batch:0.2"),)),
-    Case("fdg", dropout=0.0, last=3, remedies=(Compensate(),)),
-    Case("fdg", dropout=0.0, last=3, remedies=(Predict(direction="last"),)),
+    *(alike(name) for name in ("bp", "ddg", "fdg", "adl", "fr", "dsp", "gpipe")),
+    *(alike(name, "conv") for name in ("bp", "fdg", "dsp", "dgl", "dni")),
+    alike("fdg", "conv", direct=True),
+    alike("petra", "coupled"),
+    alike("adl", trainer=(("clip", "batch:0.2"),)),
+    alike("fdg", remedies=(Compensate(),)),
+    alike("fdg", remedies=(Predict(direction="last"),)),
     # The first replica has ignored targets only, or most of them.
-    *(Case(name, "conv", dropout=0.0, last=3, ignored=2) for name in ("fdg", "dgl")),
+    *(alike(name, "conv", ignored=2) for name in ("fdg", "dgl")),
     # The loss leaves out a class, of which the replicas have different numbers.
-    Case(
-        "fdg",
-        "conv",
-        dropout=0.0,
-        last=3,
-        trainer=(("loss", torch.nn.CrossEntropyLoss(ignore_index=1)),),
-    ),
+    alike("fdg", "conv", trainer=(("loss", torch.nn.CrossEntropyLoss(ignore_index=1)),)),
 ]
 
 

@@ -91,6 +91,9 @@ def test_targets_that_are_not_class_indices_give_no_exits(loss):
     assert (found.error, found.exits, found.ensemble) == (None, (), None)
 
 
+TEXTS = torch.randint(7, (5, 4, 3), generator=torch.Generator().manual_seed(1))
+
+
 class LastToken(nn.Module):
     """Selects the last token."""
 
@@ -105,8 +108,7 @@ def layers():
 
 
 def test_errors_are_counted_per_token():
-    texts = torch.randint(7, (5, 4, 3), generator=torch.Generator().manual_seed(1))
-    batches = [(text, (text + 1) % 7) for text in texts]
+    batches = [(text, (text + 1) % 7) for text in TEXTS]
     modules = [*layers(), nn.Linear(6, 7)]
     trainer = train(DGL(), modules, batches, epochs=3).trainer
     result = trainer.evaluate(batches)
@@ -115,14 +117,13 @@ def test_errors_are_counted_per_token():
 
 
 def test_heads_on_tokens_predict_one_class_of_a_text_if_the_network_does():
-    texts = torch.randint(7, (5, 4, 3), generator=torch.Generator().manual_seed(1))
-    batches = [(text, text[:, -1]) for text in texts]
+    batches = [(text, text[:, -1]) for text in TEXTS]
     tokens, mixed = layers()
     modules = [tokens, nn.Sequential(mixed, LastToken()), nn.Linear(6, 7)]
     trainer = train(DGL(), modules, batches).trainer
     head = get_head(trainer.stages[0]).eval()
     with torch.no_grad():
-        assert torch.equal(head(tokens(texts[0])), head[1](tokens(texts[0]).mean(1)))
+        assert torch.equal(head(tokens(TEXTS[0])), head[1](tokens(TEXTS[0]).mean(1)))
     assert len(trainer.evaluate(batches).exits) == 3
 
 

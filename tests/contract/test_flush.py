@@ -20,14 +20,14 @@ from contract.small import (
     different,
     mlp,
     sgd,
+    table,
     train,
     values_of,
 )
 from hocket import Checkpoints, Trainer
 from hocket.checkpoint.directory import newest_first
 from hocket.errors import OptionError
-from hocket.methods import ADL, BP, DGL, METHODS, GPipe, OneFOneB, build_method
-from hocket.methods.method import Method
+from hocket.methods import BP, DGL, METHODS, GPipe, OneFOneB, build_method
 from hocket.methods.simulated.delays import with_extra_delay
 from hocket_lab.planner.simulate import StageTimes, simulate, tick_s
 from hocket_lab.planner.window import bound_s, least_extra_delay
@@ -194,10 +194,6 @@ def test_step_returns_the_loss_of_the_last_batch_that_left(name):
 # What contradicts a flush is refused.
 
 
-def table(**choices) -> Method:
-    return replace(ADL(), name="table", order="forward-first", flush="alternate", **choices)
-
-
 @pytest.mark.parametrize(
     ("choices", "told"),
     [
@@ -211,7 +207,7 @@ def table(**choices) -> Method:
 )
 def test_what_contradicts_a_flush_is_refused(choices, told):
     with pytest.raises(OptionError, match=told):
-        replace(table(), **choices)
+        table(**{"flush": "alternate"} | choices)
 
 
 def test_packets_may_take_longer_within_a_group_that_alternates():

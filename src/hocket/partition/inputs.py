@@ -1,7 +1,6 @@
 """Inputs of a network as a tree of tensors, or refused with an explanation."""
 
 from collections.abc import Mapping
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -35,7 +34,7 @@ def as_inputs(values: Tree, where: str) -> Tree:
             f"{where} has no tensors as inputs: it has {describe_value(values)}; convert "
             "other arrays with torch.as_tensor, and leave out batches without inputs"
         )
-    if any(isinstance(each, PackedSequence) for each in _unpacked_leaves(inputs)):
+    if not isinstance(inputs, Tensor) and pytree.tree_any(_is_packed, inputs, _is_packed):
         raise DataError(
             f"{where} has a PackedSequence among its inputs; give the padded tensor and the "
             "lengths, and pack them in a module of the network"
@@ -49,10 +48,8 @@ def as_inputs(values: Tree, where: str) -> Tree:
     return inputs
 
 
-def _unpacked_leaves(inputs: Tree) -> list[Any]:
-    if isinstance(inputs, Tensor):  # as nearly always, and in a fraction of the time
-        return []
-    return pytree.tree_leaves(inputs, is_leaf=lambda each: isinstance(each, PackedSequence))
+def _is_packed(value: object) -> bool:
+    return isinstance(value, PackedSequence)
 
 
 def describe_value(value: object) -> str:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import InitVar, dataclass, field
+from functools import partial
 from numbers import Integral
 from typing import Any
 
@@ -84,8 +85,8 @@ class Setup(TrainingOptions):
                     f"the stages of method {self.method.name!r} run freely, and each numbers "
                     "its batches for itself; leave skip_batches out"
                 )
-        keywords = getattr(self.loss, "keywords", {})  # of a partial
-        reduction = keywords.get("reduction", getattr(self.loss, "reduction", "mean"))
+        given = self.loss.keywords if isinstance(self.loss, partial) else {}
+        reduction = given.get("reduction", getattr(self.loss, "reduction", "mean"))
         if reduction == "sum" and self.replicas > 1:
             problems.append(
                 f"loss has reduction 'sum', but {self.replicas} replicas add up their losses "

@@ -80,10 +80,6 @@ def exit_with(code):
     sys.exit(code)
 
 
-def exit_at_once(code):
-    os._exit(code)
-
-
 def raise_error(kind):
     raise kind("the reason")
 

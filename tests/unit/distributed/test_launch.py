@@ -125,7 +125,7 @@ def test_the_cores_are_divided_evenly_and_more_threads_are_warned_of(folder, mon
         (launched.exit_with, None, 0, ""),
         (launched.exit_with, 4, 4, "hocket: process 0 of 1 exited with code 4 at "),
         (launched.exit_with, "no more", 1, "no more\n"),
-        (launched.exit_at_once, 6, 6, ""),
+        (os._exit, 6, 6, ""),
         (launched.raise_error, KeyboardInterrupt, 130, ""),
         (launched.raise_error, launched.PeerFailure, PEER_FAILED, ""),
         (launched.exit_with, -1, 255, "hocket: process 0 of 1 exited with code -1 at "),
@@ -208,9 +208,7 @@ def test_what_is_lost_after_ctrl_c_is_not_started_again(tmp_path, signals, code,
 class EndedProcess:
     """A process that has already ended when the supervisor first looks.
 
-    Args:
-        code: Its exit code.
-        meanwhile: Called while the supervisor asks for it.
+    ``meanwhile`` is called while the supervisor asks for its exit code.
     """
 
     def __init__(self, code, meanwhile=lambda: None):
@@ -273,13 +271,6 @@ def test_a_process_that_hangs_is_killed_after_the_grace_period_and_named(capfd, 
         "was killed\n"
     )
     assert pipe.closes_within(60), "a child of the process outlived it"
-
-
-def test_all_are_killed_when_the_rendezvous_is_deleted(capfd, folder):
-    assert launch(launched.delete_the_rendezvous, str(folder), processes=2) == 72
-    (message,) = capfd.readouterr().err.splitlines()
-    expected = r"hocket: '.*/rendezvous', through which the processes communicate, was deleted"
-    assert re.match(expected, message)
 
 
 # Signals that reach the launcher.
@@ -372,28 +363,22 @@ def test_a_server_that_cannot_start_or_is_not_wanted_any_more_is_stopped(signals
 # The start.
 
 
-@pytest.fixture
-def at_birth(monkeypatch):
-    """Function that lets something happen when the first process has just been forked."""
+def at_birth(monkeypatch, happen):
+    """Let something happen when the first process has just been forked."""
     original = ForkServer.fork
 
-    def install(happen):
-        def fork(server, spec):
-            process = original(server, spec)
-            if spec.rank == 0:
-                happen(process)
-            return process
+    def fork(server, spec):
+        process = original(server, spec)
+        if spec.rank == 0:
+            happen(process)
+        return process
 
-        monkeypatch.setattr(ForkServer, "fork", fork)
-
-    return install
+    monkeypatch.setattr(ForkServer, "fork", fork)
 
 
-def test_a_process_that_is_stopped_at_birth_is_named_and_all_are_killed(
-    capfd, monkeypatch, at_birth
-):
+def test_a_process_that_is_stopped_at_birth_is_named_and_all_are_killed(capfd, monkeypatch):
     monkeypatch.setattr(supervisor, "START_TIMEOUT_S", 8.0)
-    at_birth(lambda process: process.send(signal.SIGSTOP))
+    at_birth(monkeypatch, lambda process: process.send(signal.SIGSTOP))
     assert launch(launched.add, processes=2, grace_s=1000) == HangError.exit_code
     message = "hung: it was not connected to the others 8 s after its start, and was killed"
     assert capfd.readouterr().err == f"hocket: process 0 {message}\n"
@@ -408,9 +393,9 @@ def test_a_process_that_is_stopped_at_birth_is_named_and_all_are_killed(
     ids=["killed", "Ctrl-C"],
 )
 def test_a_process_that_is_killed_at_birth_is_the_only_thing_told_and_ctrl_c_is_not(
-    capfd, at_birth, happen, code, told
+    capfd, monkeypatch, happen, code, told
 ):
-    at_birth(happen)
+    at_birth(monkeypatch, happen)
     assert launch(launched.add, processes=2, grace_s=1000) == code
     lines = capfd.readouterr().err.splitlines()
     # Gloo logs that a peer is gone if that was killed after it had told its address.
@@ -436,13 +421,21 @@ def test_a_folder_that_cannot_be_written_is_refused(folder, monkeypatch):
         launch(launched.add, processes=1)
 
 
+FULL = r"hocket: nothing can be written to '.*', through .*: .*No space left on device"
+
+
 @pytest.mark.parametrize(
-    "work", [launched.fill_the_disk, launched.fill_the_disk_of_a_healthy_launch]
+    ("work", "told"),
+    [
+        (launched.fill_the_disk, FULL),
+        (launched.fill_the_disk_of_a_healthy_launch, FULL),
+        (launched.delete_the_rendezvous, "hocket: '.*/rendezvous', through .*, was deleted"),
+    ],
 )
-def test_a_disk_that_became_full_is_told_as_the_cause(capfd, folder, work):
+def test_all_are_killed_where_they_cannot_communicate(capfd, folder, work, told):
     assert launch(work, str(folder), processes=2) == 72
-    expected = r"hocket: nothing can be written to '.*', through .*: .*No space left on device"
-    assert re.match(expected, capfd.readouterr().err)
+    (message,) = capfd.readouterr().err.splitlines()
+    assert re.match(told, message)
 
 
 SCRIPT = """

@@ -151,15 +151,9 @@ def test_a_process_that_rejoins_after_the_end_of_the_phase_is_too_late_and_keeps
     assert set(threading.enumerate()) <= set(threads)
 
 
-@pytest.fixture
-def world():
+def test_until_it_reunites_its_collectives_are_its_own_and_it_begins_nothing_anew():
     store = HashStore()
-    joined = World(2, 1, LIMITS, store, ProcessIdentity(1, 2, store, incarnation=1))
-    yield joined
-    joined.close()
-
-
-def test_until_it_reunites_its_collectives_are_its_own_and_it_begins_nothing_anew(world):
+    world = World(2, 1, LIMITS, store, ProcessIdentity(1, 2, store, incarnation=1))
     assert world.rejoined
     assert world.gather("mine") == ["mine"]
     assert world.broadcast("mine") == "mine"
@@ -172,3 +166,4 @@ def test_until_it_reunites_its_collectives_are_its_own_and_it_begins_nothing_ane
         _ = world.groups
     with pytest.raises(WorldError, match=r"stage 1 was started again alone.*call resume"):
         world.membership.detach(again=False)
+    world.close()

@@ -53,11 +53,6 @@ class Process:
         return joined_worlds.report_failure(error)
 
 
-@pytest.fixture
-def store():
-    return HashStore()
-
-
 # The first one has told its own world, and not the next one yet; a failure that was caught
 # decides nothing before the next world.
 @pytest.mark.parametrize(
@@ -69,19 +64,18 @@ def store():
     ],
     ids=["the second fails", "caught", "no world"],
 )
-def test_of_two_that_fail_one_tells_the_next_world(
-    monkeypatch, store, world, caught, first, tell
-):
+def test_of_two_that_fail_one_tells_the_next_world(monkeypatch, world, caught, first, tell):
     """Also if the second comes to the store of the next world before the first one does."""
+    store = HashStore()
     processes = [Process(monkeypatch, rank, store, world, caught=caught) for rank in (1, 0)]
     assert [process.fails() for process in processes] == tell
     following = joined_worlds._next_store(SimpleNamespace(store=store))
     assert f"ValueError: of rank {first}" in following.get(FAILURE_KEY).decode()
 
 
-def test_what_follows_from_the_failure_of_another_process_is_no_first_one(monkeypatch, store):
+def test_what_follows_from_the_failure_of_another_process_is_no_first_one(monkeypatch):
     """Although it may come to the next store before the process with the cause does."""
-    world = HashStore()
+    world, store = HashStore(), HashStore()
     seen, own = (FailureDetector(world, ["a", "b"], rank, LIMITS) for rank in (1, 0))
     cause, symptom, wrapped = ValueError("cause"), PeerFailedError("a failed"), KeyError("mine")
     wrapped.__context__ = symptom
@@ -104,7 +98,8 @@ def test_a_detector_keeps_no_error():
     detector.close()
 
 
-def test_half_a_character_in_an_error_keeps_nobody_from_learning_of_it(store, tmp_path):
+def test_half_a_character_in_an_error_keeps_nobody_from_learning_of_it(tmp_path):
+    store = HashStore()
     first, other = (FailureDetector(store, ["a", "b"], rank, LIMITS) for rank in (0, 1))
     assert first.record.report(ValueError("no word \udcff"))
     assert str(other.peer_lost(0, "reset")) == r"a failed: ValueError: no word \udcff"
@@ -119,12 +114,10 @@ def test_half_a_character_in_an_error_keeps_nobody_from_learning_of_it(store, tm
     ("error", "first"),
     [(WorldError("2 stages"), True), (HangError("late"), True), (PeerFailedError("1"), False)],
 )
-def test_a_failure_to_join_is_told_in_the_world_that_others_join(
-    monkeypatch, store, error, first
-):
+def test_a_failure_to_join_is_told_in_the_world_that_others_join(monkeypatch, error, first):
     monkeypatch.setattr(joined_worlds, "World", Mock(side_effect=error))
     caught = {"first": 1}
-    process = Process(monkeypatch, 0, store, caught)
+    process = Process(monkeypatch, 0, HashStore(), caught)
     process.enter()
     entered = joined_worlds._next_store(process._identity)
     with pytest.raises(type(error)):

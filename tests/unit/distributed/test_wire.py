@@ -18,9 +18,8 @@ def round_trip(tree):
     leaves = []
     spec = wire.encode_tree(tree, leaves)
     sent = [wire.to_dense(tensor) for tensor in leaves]
-    header = wire.decode_header(
-        *wire.encode_header({"spec": spec, "forms": list(map(wire.tensor_spec, sent))})
-    )
+    described = {"spec": spec, "forms": list(map(wire.tensor_spec, sent))}
+    header = wire.decode_header(*wire.encode_header(described))
     received = [wire.empty_tensor(form) for form in header["forms"]]
     for target, tensor in zip(received, sent, strict=True):
         if target.numel():
@@ -39,18 +38,12 @@ def dense_tensors(draw):
     count = torch.Size(shape).numel() * size
     bits = torch.randint(2 if dtype is torch.bool else 256, (count,), generator=make)
     flat = bits.to(torch.uint8).view(dtype)
-    return flat.view([shape[d] for d in order]).permute(
-        [order.index(d) for d in range(len(shape))]
-    )
+    back = [order.index(d) for d in range(len(shape))]
+    return flat.view([shape[d] for d in order]).permute(back)
 
 
-leaves = (
-    st.none()
-    | st.booleans()
-    | st.integers()
-    | st.floats()
-    | st.text(max_size=5)
-    | dense_tensors()
+leaves = st.one_of(
+    st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=5), dense_tensors()
 )
 keys = st.text(max_size=3) | st.integers()
 trees = st.recursive(
@@ -82,9 +75,8 @@ DENSE = {
 }
 
 
-@pytest.mark.parametrize("name", DENSE)
-def test_strides_are_kept_and_nothing_is_copied(name):
-    tensor = DENSE[name]
+@pytest.mark.parametrize("tensor", DENSE.values(), ids=DENSE)
+def test_strides_are_kept_and_nothing_is_copied(tensor):
     assert wire.to_dense(tensor).data_ptr() == tensor.data_ptr()
     assert describe(round_trip(tensor)) == describe(tensor)
 
@@ -95,9 +87,8 @@ def test_a_header_of_any_length_is_received_unchanged(length):
     first, rest = wire.encode_header(header)
     assert len(first) == wire.HEADER_PREFIX_BYTES
     assert wire.remaining_bytes(first) == (len(rest) if rest is not None else 0)
-    assert (rest is None) == (
-        len(json.dumps(header)) <= wire.HEADER_PREFIX_BYTES - wire.FRAME_BYTES
-    )
+    room = wire.HEADER_PREFIX_BYTES - wire.FRAME_BYTES
+    assert (rest is None) == (len(json.dumps(header)) <= room)
     assert wire.decode_header(first, rest) == header
 
 

@@ -147,12 +147,8 @@ def test_a_field_without_effect_is_refused_or_warned_of_by_name(name, arguments)
     args, words = arguments(), f"{name} is 'changed'"
     setattr(args, name, "changed")
     is_warned = table.FIELDS[name][0] == table.WARNED
-    told = (
-        pytest.warns(UserWarning, match=words)
-        if is_warned
-        else pytest.raises(OptionError, match=words)
-    )
-    with told:
+    expect, kind = (pytest.warns, UserWarning) if is_warned else (pytest.raises, OptionError)
+    with expect(kind, match=words):
         StageTrainer(bert(), args)
 
 

@@ -3,6 +3,7 @@
 import copy
 import pickle
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -94,14 +95,9 @@ def test_threads_intercept_one_network_at_the_same_time():
         run(network, logs[0])
         left.wait(60)
 
-    threads = [
-        threading.Thread(target=first),
-        threading.Thread(target=run, args=(network, logs[1])),
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor() as pool:
+        pool.submit(first)
+        pool.submit(run, network, logs[1])
     assert [len(log.calls) for log in logs] == [10, 10]
     assert attributes(network) == before
 

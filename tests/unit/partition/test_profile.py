@@ -99,10 +99,9 @@ def test_stages_are_measured_and_copied_without_the_graphs_of_what_the_network_k
     network.others = [network(sample)]
     copies = copy_modules(stages)
     assert copies[0].network_cut is copies[1].network_cut is not network
-    for copied, own in (
-        (copies[0].network_cut.kept, network.kept),
-        (copies[0].network_cut.others[0], network.others[0]),
-    ):
+    copy_of_all = copies[0].network_cut
+    pairs = (copy_of_all.kept, network.kept), (copy_of_all.others[0], network.others[0])
+    for copied, own in pairs:
         assert torch.equal(copied, own)
         assert copied.grad_fn is None
         assert own.grad_fn is not None

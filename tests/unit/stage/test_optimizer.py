@@ -80,10 +80,6 @@ def parameter(*values: float) -> nn.Parameter:
     return nn.Parameter(torch.tensor(values, dtype=torch.double))
 
 
-def backward(p: nn.Parameter, *gradient: float) -> None:
-    p.grad = torch.tensor(gradient, dtype=torch.double)
-
-
 @pytest.mark.parametrize("method", ["bp", "fdg", "dgl", "dni"])
 @pytest.mark.parametrize("own_loop", [False, True])
 def test_all_stages_follow_the_validation_loss(method, own_loop):
@@ -352,7 +348,7 @@ def test_groups_keep_their_rates_between_updates():
     optimizer = torch.optim.SGD([{"params": [p], "lr": rate}, {"params": [q], "lr": 0.2}])
     updater = Updater([p, q], optimizer, lr_factor=lambda update: 0.5)
     for weight in (p, q):
-        backward(weight, 1.0)
+        weight.grad = torch.ones_like(weight)
     updater.accumulate()
     assert updater.update(epoch=0) == pytest.approx(0.2)
     assert [p.item(), q.item()] == pytest.approx([0.8, 0.9])

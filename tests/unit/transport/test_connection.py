@@ -145,9 +145,8 @@ def test_the_packet_arrives_if_nothing_is_changed():
     assert exchange(ACTIVATION).values[1]["a"].tolist() == [1, 2]
 
 
-@pytest.mark.parametrize("name", UNREADABLE)
-def test_a_header_that_is_not_that_of_a_packet_is_refused_in_words(name):
-    change, words = UNREADABLE[name]
+@pytest.mark.parametrize(("change", "words"), UNREADABLE.values(), ids=UNREADABLE)
+def test_a_header_that_is_not_that_of_a_packet_is_refused_in_words(change, words):
     with pytest.raises(TransitError) as caught:
         exchange(ACTIVATION, change)
     text = str(caught.value)

@@ -13,8 +13,6 @@ from hocket.transport.mailbox import Edge
 from hocket.transport.packet import Activation
 from hocket.transport.stats import SendStats
 
-BF16 = Cast(torch.bfloat16)
-
 
 def ports(codec, stats=None):
     """Build both ports of an edge."""
@@ -72,5 +70,5 @@ def test_a_codec_that_biases_gradients_warns():
         prepare(FDG(), VQ(groups=1, codes=2))
     # These do not warn: warnings are errors in the tests.
     prepare(DGL(), VQ(groups=1, codes=2))
-    prepare(BP(), BF16)
+    prepare(BP(), Cast(torch.bfloat16))
     prepare(BP(), Exact())

@@ -11,8 +11,6 @@ from hocket.transport.packet import Activation, Gradient
 from hocket.transport.replay_buffer import BufferToNext, BufferToPrevious, ReplayBuffer
 
 # Arrivals and draws in any order, in rings of any size, with or without a limit.
-rings = st.integers(1, 6)
-limits = st.integers(0, 3)
 histories = st.lists(st.sampled_from(["put", "draw"]), max_size=60)
 
 
@@ -25,7 +23,7 @@ def drawn(buffer):
     return None if packet is None else packet.batch
 
 
-@given(rings, limits, histories)
+@given(st.integers(1, 6), st.integers(0, 3), histories)
 def test_a_draw_gives_the_least_used_packet_and_of_several_the_freshest(room, limit, history):
     buffer = ReplayBuffer(Replay(buffer=room, reuse=limit))
     uses: list[int] = []  # of every packet that ever arrived

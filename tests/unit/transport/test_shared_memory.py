@@ -25,6 +25,8 @@ from hocket.transport.processes.shared_memory import (
 from unit.transport.lanes import Lanes
 
 LARGE = LEAST_BYTES // 4
+SIZES = st.sampled_from([1, 1000, LARGE - 1, LARGE, 3 * LARGE])
+DTYPES = st.sampled_from([torch.float32, torch.float64])
 
 
 def build():
@@ -49,18 +51,10 @@ def open_files():
     return len(list(Path("/proc/self/fd").iterdir()))
 
 
-@given(
-    st.lists(
-        st.tuples(st.sampled_from([1, 1000, LARGE - 1, LARGE, 3 * LARGE]), st.booleans()),
-        max_size=6,
-    )
-)
+@given(st.lists(st.tuples(SIZES, DTYPES), max_size=6))
 def test_tensors_arrive_unchanged(kinds):
     backend, _ = build()
-    tensors = [
-        torch.randn(2, size, dtype=torch.float64 if wide else torch.float32).t()
-        for size, wide in kinds
-    ]
+    tensors = [torch.randn(2, size, dtype=dtype).t() for size, dtype in kinds]
     for sent, received in zip(tensors, transfer(backend, *tensors), strict=True):
         assert torch.equal(sent, received)
         assert sent.stride() == received.stride()
@@ -148,9 +142,8 @@ def test_a_tensor_for_which_no_block_can_be_had_goes_through_the_host(kind):
     """Between others in blocks, and in order."""
     backend, _ = build()
     transfer(backend, torch.ones(LARGE))
-    tensors = [
-        torch.full((size,), float(n)) for n, size in enumerate([LARGE, 5 * LARGE, LARGE])
-    ]
+    sizes = LARGE, 5 * LARGE, LARGE
+    tensors = [torch.full((size,), float(n)) for n, size in enumerate(sizes)]
     arrivals = [backend.post(wire.tensor_spec(tensor), Lane.EXPECTED) for tensor in tensors]
     backend.send(tensors[0], Lane.EXPECTED)
     with limited(kind), pytest.warns(match=f"for {20 * LARGE} bytes .* through a socket"):
@@ -167,10 +160,8 @@ def test_a_receiver_that_may_map_no_more_memory_says_so():
     backend, _ = build()
     arrive = backend.post(["float32", [LARGE], [1]], Lane.EXPECTED)
     backend.send(torch.ones(LARGE), Lane.EXPECTED)
-    with (
-        limited("memory"),
-        pytest.raises(PacketError, match=rf"{LEAST_BYTES} bytes .*ulimit -v"),
-    ):
+    words = rf"{LEAST_BYTES} bytes .*ulimit -v"
+    with limited("memory"), pytest.raises(PacketError, match=words):
         arrive()
 
 
@@ -184,25 +175,20 @@ def test_a_closed_backend_has_no_files_and_no_memory():
     assert mapped_blocks() == mapped - 2
 
 
-@pytest.fixture
-def address():
-    found = offer_memory()
-    yield found
-    os.close(found[2])
-
-
 @pytest.mark.parametrize(
     ("place", "value"),
     [(0, 2**22), (1, "net:[1]"), (2, 10**6), (3, "00" * 16)],
     ids=["process", "network", "file", "nonce"],
 )
-def test_a_process_reaches_its_own_memory_and_no_other_address(address, place, value):
+def test_a_process_reaches_its_own_memory_and_no_other_address(place, value):
+    address = offer_memory()
     other = list(address)
     assert reaches(address, other)
     other[place] = value
     assert not reaches(address, other)
     assert not reaches(address, None)
     assert not reaches(None, address)
+    os.close(address[2])
 
 
 @pytest.mark.parametrize("error", [AttributeError, PermissionError])
