@@ -53,7 +53,7 @@ class RunContents:
 
 
 def run_folders(path: Path) -> list[Path]:
-    """Return the run folders at a path: a run folder, a folder of them, or that of a study."""
+    """Return the run folders at a path: a run folder, a folder of them, or a study."""
     if (path / "run.json").is_file():
         return [path]
     files = [file for depth in ("*", "runs/*") for file in path.glob(f"{depth}/run.json")]

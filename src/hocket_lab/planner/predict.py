@@ -227,7 +227,7 @@ def _profiles_by_candidate(
 def _merge_costs(
     costs: Mapping[str, LayerCost], first_layers: Collection[str]
 ) -> dict[str, LayerCost]:
-    """Merge the cost of each layer into that of the first layer before it.
+    """Add the cost of each layer to the first layer before it.
 
     >>> one = LayerCost(1.0, 2.0, output_bytes=8, kept_bytes=4, weight_bytes=2)
     >>> merged = _merge_costs({"a": one, "b": one, "c": one}, first_layers=["c"])

@@ -1,7 +1,7 @@
 """Rare meetings of the replicas of a stage, which train alone in between.
 
 In a meeting the replicas make one outer step from the common weights of the last one. Its
-gradient, the outer gradient, is the mean of the common weights minus those of each replica.
+gradient, the outer gradient, is the common weights minus the mean of the replicas' weights.
 """
 
 from collections.abc import Sequence

@@ -18,7 +18,7 @@ def plain_console(name: StreamName, width: int | None = None) -> Console:
     """Build a console on a standard stream that prints text as it is, without markup.
 
     Control characters in it, which might command the terminal, are shown as escapes. Its lines
-    are as wide as those of the terminal, or have `width` letters.
+    are as wide as the terminal, or have `width` letters.
     """
     stream = cast("IO[str]", StandardStream(name))
     return _PlainConsole(file=stream, width=width, markup=False, emoji=False)
