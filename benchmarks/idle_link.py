@@ -19,7 +19,7 @@ from typing import TypeVar
 
 from cyclopts import Parameter
 
-from benchmarks.harness.nodes import INTERFACE, Node, run_command
+from benchmarks.harness.nodes import INTERFACE, Node, run_command, run_in_thread
 from benchmarks.harness.record import Record
 from benchmarks.harness.relay import relayed_nodes
 from benchmarks.harness.settings import check_settings
@@ -149,8 +149,7 @@ def make_in(node: Node, make: Callable[[], Made]) -> Made:
         node.enter()
         return make()
 
-    with ThreadPoolExecutor(1) as pool:
-        return pool.submit(enter_and_make).result()
+    return run_in_thread(enter_and_make)
 
 
 def time_messages(

@@ -15,6 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 from hocket.errors import HocketError
 
@@ -24,6 +25,8 @@ ADDRESSES = ("10.77.0.1", "10.77.0.2")
 TOOLS = ("ip", "tc", "nsenter")
 COUNTS = Path("/proc/self/net/dev")
 _NEW_NETWORK = 0x40000000  # CLONE_NEWNET
+
+Result = TypeVar("Result")
 
 
 class NodesError(HocketError, OSError):
@@ -149,7 +152,7 @@ def create_namespace() -> int:
     return os.open("/proc/thread-self/ns/net", os.O_RDONLY)
 
 
-def run_in_thread(function: Callable[[], int]) -> int:
+def run_in_thread(function: Callable[[], Result]) -> Result:
     """Return the result of a function that is called in a new thread."""
     with ThreadPoolExecutor(1) as pool:
         return pool.submit(function).result()

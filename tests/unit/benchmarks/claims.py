@@ -286,7 +286,7 @@ SETTINGS = {
         "the same script": ("2 2", "processes and machines to use"),
         "On Linux with Python": ("3.11", "a version"),
         "if memory is scarce": ("2", "a formula"),
-        "Two machines with one core": ("100 20", "a link"),
+        "reach a loss as soon": ("100 20", "a link"),
         "Status: version": ("0.1.0", "a version"),
         "Licence": ("2.0", "a version"),
     },
