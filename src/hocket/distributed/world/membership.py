@@ -176,12 +176,17 @@ class Membership:
         # Each process tells which try it is ready for; the one that has done fewer skips some.
         theirs = int(read_key(self._store, f"{name}/{rank}") or -1)
         number = max(self._next_tries.get(name, 0), theirs)
-        self._store.set(f"{name}/{self._identity.rank}", str(number))
+        mine = f"{name}/{self._identity.rank}"
+        self._store.set(mine, str(number))
         if theirs < number:
             return None
         self._next_tries[name] = number + 1
         place = int(self._identity.rank == high)
-        return self._group(f"{name}/try {number}", place, 2, PAIR_TIMEOUT_S)
+        try:
+            return self._group(f"{name}/try {number}", place, 2, PAIR_TIMEOUT_S)
+        except Exception:
+            self._store.delete_key(mine)  # lest the other one waits in this try
+            raise
 
     def _group(self, name: str, rank: int, size: int, timeout_s: float) -> Group:
         store, timeout = PrefixStore(name, self._store), timedelta(seconds=timeout_s)
