@@ -164,6 +164,7 @@ def test_every_process_has_what_the_serial_engine_has(case, stages):
 
 
 alike = partial(Case, dropout=0.0, last=3)
+WEIGHTED = torch.nn.CrossEntropyLoss(torch.tensor([1.0, 1, 9]).double(), ignore_index=1)
 # Methods with auxiliary networks have BatchNorm in those.
 REPLICATED = [
     *(alike(name) for name in ("bp", "ddg", "fdg", "adl", "fr", "dsp", "gpipe")),
@@ -175,8 +176,8 @@ REPLICATED = [
     alike("fdg", remedies=(Predict(direction="last"),)),
     # The first replica has ignored targets only, or most of them.
     *(alike(name, "conv", ignored=2) for name in ("fdg", "dgl")),
-    # The loss leaves out a class, of which the replicas have different numbers.
-    alike("fdg", "conv", trainer=(("loss", torch.nn.CrossEntropyLoss(ignore_index=1)),)),
+    # The loss leaves out a class and weighs others, of which replicas have different numbers.
+    alike("fdg", "conv", trainer=(("loss", WEIGHTED),)),
 ]
 
 

@@ -146,12 +146,12 @@ def _of_whole_batch(reports: Sequence[ActionReport]) -> ActionReport:
     if not first.has_loss or first.lr is not None:  # as of the signal's network
         return first
 
-    def targets() -> int:
+    def targets() -> float:
         return sum(report.targets or 0 for report in reports)
 
     def loss() -> float:
         counted = [(report.loss or 0.0, report.targets or 0) for report in reports]
-        return sum(loss * count for loss, count in counted if count) / max(targets(), 1)
+        return sum(loss * count for loss, count in counted if count) / (targets() or 1)
 
     return ActionReport(
         first.epoch,

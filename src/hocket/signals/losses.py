@@ -208,54 +208,47 @@ def ignored_index(loss: Loss) -> int:
     return int(getattr(loss, "ignore_index", IGNORED))
 
 
-def count_targets(targets: Tree, ignored: int = IGNORED) -> int | Tensor | None:
-    """Return the number of class indices that are not ignored; None for other targets.
+def weigh_targets(loss: Loss, targets: Tree) -> float | Tensor | None:
+    """Return what a mean loss divides by: the number of class indices, or their class weights.
 
     For targets on a GPU it is a scalar on the GPU, so that nothing waits for it.
+
+    Args:
+        loss: The loss; PyTorch's may have weights of the classes.
+        targets: Targets of the batch. Class indices that the loss ignores do not count.
+
+    Returns:
+        The number, or the sum of weights; None for other targets.
     """
     if not isinstance(targets, Tensor) or is_inexact(targets) or targets.dtype is torch.bool:
         return None
+    ignored = ignored_index(loss)
+    weights = loss.weight if isinstance(loss, nn.CrossEntropyLoss | nn.NLLLoss) else None
+    if weights is not None:
+        targets = targets.long()
+        kept = (targets >= 0) & (targets < len(weights)) & (targets != ignored)
+        return weights.to(targets.device)[targets.where(kept, 0)].where(kept, 0).sum()
     if targets.is_cpu:  # by the shortest way, as this is done in every tick
         return int(numpy.count_nonzero(targets.numpy() != ignored))
     return (targets.long() != ignored).sum()  # as in `count_errors`
 
 
-def weigh_targets(loss: Loss, targets: Tree) -> float | Tensor | None:
-    """Return what a mean loss divides by: the number of class indices, or their class weights.
+def count_averaged(loss: Loss, output: Tree, targets: Tree, inputs: Tree) -> float | Tensor:
+    """Return what the mean loss of a batch is over; see `weigh_targets`.
 
     Args:
-        loss: The loss; PyTorch's may have weights of the classes.
-        targets: Targets of the batch.
-
-    Returns:
-        The number, or the sum of weights, a scalar; None for other targets.
-    """
-    counted = count_targets(targets, ignored := ignored_index(loss))
-    weights = loss.weight if isinstance(loss, nn.CrossEntropyLoss | nn.NLLLoss) else None
-    if counted is None or weights is None:
-        return counted
-    targets = targets.long()
-    kept = (targets >= 0) & (targets < len(weights)) & (targets != ignored)
-    return weights.to(targets.device)[targets[kept]].sum()
-
-
-def count_averaged(
-    output: Tree, targets: Tree, inputs: Tree, ignored: int = IGNORED
-) -> int | Tensor:
-    """Return the number of class indices or samples that the mean loss of a batch is over.
-
-    Args:
+        loss: The loss.
         output: Output of the network. If it has one number for each target, the targets are no
             class indices, and none is left out.
         targets: Targets of the batch.
-        inputs: Its inputs, with tensors of shape (B, ...), for targets without samples.
-        ignored: Class index that the loss leaves out.
+        inputs: Its inputs, with tensors of shape (B, ...). If the targets are no class indices,
+            samples are counted.
     """
-    counted = count_targets(targets, ignored)
-    if counted is None:
+    weight = weigh_targets(loss, targets)
+    if weight is None:
         return count_batch(targets, inputs)
     is_regression = isinstance(output, Tensor) and output.numel() == targets.numel()
-    return targets.numel() if is_regression else counted
+    return targets.numel() if is_regression else weight
 
 
 def may_draw(loss: Loss) -> bool:

@@ -29,7 +29,7 @@ class ActionReport:
         loss: Loss of a backward, if the stage computes one; or of the signal's network, for
             the action that learns from a target.
         targets: Number of class indices, or else of samples, that the loss of a backward is
-            the mean over.
+            the mean over; the sum of their weights if classes have weights.
         gradient_norm: Euclidean norm of the batch's gradient, for the same actions.
         lr: Learning rate of an update, or of learning from a target.
         skipped: True if nothing was done, because the batch is not learned from, or an update
@@ -84,10 +84,10 @@ class ActionReport:
         return self._loss
 
     @property
-    def targets(self) -> int | None:
+    def targets(self) -> float | None:
         """Number of targets that the loss of a backward is the mean over; None without one."""
         self._targets = _read(self._targets)
-        return None if self._targets is None else int(self._targets)
+        return self._targets
 
     @property
     def gradient_norm(self) -> float | None:

@@ -11,12 +11,13 @@ from torch import Tensor, nn
 from torch.optim import SGD
 
 from contract.small import conv, data, far, mlp
-from hocket import Checkpoints, Trainer
+from hocket import Checkpoints, Trainer, cross_entropy
 from hocket.errors import NonFiniteError, OptionError
 from hocket.methods import BP, FDG, DGLAsync
 
 OPTIMIZER = partial(SGD, lr=0.05, momentum=0.9)
 BATCHES = data(mlp, 8)
+WEIGHTED = nn.CrossEntropyLoss(torch.tensor([1.0, 5.0, 0.1], dtype=torch.double))
 
 
 def build(replicas: int, net: Callable[..., list[nn.Module]] = mlp, **more: object) -> Trainer:
@@ -68,8 +69,10 @@ def test_all_replicas_follow_modes_of_layers():
     assert all(modes)
 
 
-def test_events_have_the_loss_of_the_whole_batch():
-    with build(2, method=BP()) as halves, build(1, method=BP()) as whole:
+@pytest.mark.parametrize("loss", [cross_entropy, WEIGHTED])
+def test_events_have_the_loss_of_the_whole_batch(loss):
+    told = {"method": BP(), "loss": loss}
+    with build(2, **told) as halves, build(1, **told) as whole:
         for batch in BATCHES:
             assert halves.step(*batch) == pytest.approx(whole.step(*batch), rel=1e-9)
 
@@ -90,8 +93,7 @@ def test_a_replica_may_have_no_targets_of_a_batch(smoothing):
 
 def test_class_weights_of_a_loss_decide_the_shares_of_replicas():
     """Its mean over the batch is weighted, so that halves count by their classes."""
-    loss = nn.CrossEntropyLoss(torch.tensor([1.0, 5.0, 0.1], dtype=torch.double))
-    halves, whole = (trained(count, lambda trainer: None, loss=loss) for count in (2, 1))
+    halves, whole = (trained(count, lambda trainer: None, loss=WEIGHTED) for count in (2, 1))
     assert far(halves, whole) == []
 
 

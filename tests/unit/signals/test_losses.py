@@ -6,15 +6,16 @@ from types import SimpleNamespace
 import pytest
 import torch
 import torch.nn.functional as F
+from torch.nn import CrossEntropyLoss
 
 from hocket.errors import DataError, OptionError
 from hocket.signals.losses import (
     compute_loss,
     count_averaged,
     count_errors,
-    count_targets,
     cross_entropy,
     may_draw,
+    weigh_targets,
     zero_without_targets,
 )
 
@@ -130,13 +131,19 @@ def test_targets_of_few_bits_are_those_classes(dtype, classes):
 
 @pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.int8])
 def test_counted_targets_are_class_indices_that_are_not_ignored(dtype):
+    def count(targets, ignored=-100):
+        return weigh_targets(CrossEntropyLoss(ignore_index=ignored), targets)
+
     targets = torch.tensor([[3, -100], [-100, 0]], dtype=dtype)
-    assert (count_targets(targets), count_targets(targets, ignored=0)) == (2, 3)
+    assert (count(targets), count(targets, ignored=0)) == (2, 3)
     masks = torch.tensor([[3, 156], [255, 255]], dtype=torch.uint8)
-    assert (count_targets(masks), count_targets(masks, ignored=255)) == (4, 2)
-    assert count_targets(torch.tensor([0.5, -100.0])) is None
-    assert count_targets(torch.tensor([True, False])) is None
-    assert count_targets({"labels": torch.tensor([1])}) is None
+    assert (count(masks), count(masks, ignored=255)) == (4, 2)
+    assert count(torch.tensor([0.5, -100.0])) is None
+    assert count(torch.tensor([True, False])) is None
+    assert count({"labels": torch.tensor([1])}) is None
+    weights = torch.tensor([0.25, 1.0, 1.0, 0.5])
+    assert weigh_targets(CrossEntropyLoss(weights), targets) == 0.75
+    assert weigh_targets(CrossEntropyLoss(weights, ignore_index=0), targets) == 0.5
 
 
 @pytest.mark.parametrize(
@@ -211,8 +218,8 @@ def test_without_class_indices_no_errors_are_counted(output, targets):
 @pytest.mark.parametrize("shape", [(4,), (4, 1)])
 def test_a_regression_ignores_no_number(shape):
     targets = torch.tensor([-100, 3, -100, 50])
-    assert count_averaged(torch.zeros(shape), targets, None) == 4
-    assert count_averaged(torch.zeros(4, 60), targets, None) == 2
+    assert count_averaged(cross_entropy, torch.zeros(shape), targets, None) == 4
+    assert count_averaged(cross_entropy, torch.zeros(4, 60), targets, None) == 2
 
 
 def test_an_output_with_a_loss_of_its_own_has_that_one():

@@ -8,7 +8,7 @@ from itertools import chain
 from torch import Tensor, nn
 
 from hocket.errors import OptionError, warn
-from hocket.signals.losses import count_averaged, ignored_index
+from hocket.signals.losses import count_averaged
 from hocket.signals.signal import BackwardRoots
 from hocket.stage.core import StageCore
 from hocket.stage.graphs.runner import Differentiated
@@ -67,8 +67,7 @@ def backward(core: StageCore, batch: int) -> Steps[ActionReport]:
     require_graph(roots, core.parts.index, chain(core.updater.parameters, leaves))
     targets: Number = None
     if roots.loss is not None:
-        ignored = ignored_index(core.setup.loss)
-        targets = count_averaged(output, activation.targets, activation.values, ignored)
+        targets = count_averaged(core.setup.loss, output, activation.targets, activation.values)
     del output  # the backward then frees what it has used
 
     # Differentiate.

@@ -25,7 +25,7 @@ class TrainingMeter:
 
     def __init__(self) -> None:
         # By stage and epoch of the batch: its loss, and the number of targets that it is over.
-        self._read: dict[tuple[int, int], list[tuple[float, int]]] = {}
+        self._read: dict[tuple[int, int], list[tuple[float, float]]] = {}
         self._unread: list[tuple[int, ActionReport]] = []
         self._staleness: dict[int, list[int]] = {}
         self._skipped: Counter[int] = Counter()
@@ -54,7 +54,7 @@ class TrainingMeter:
         self._unread.clear()
 
     @property
-    def _losses(self) -> dict[tuple[int, int], list[tuple[float, int]]]:
+    def _losses(self) -> dict[tuple[int, int], list[tuple[float, float]]]:
         """Losses and numbers of targets by stage and epoch, of all batches so far."""
         self._read_all()
         return self._read
@@ -111,7 +111,7 @@ class TrainingMeter:
         total = sum(count for _, count in pairs)
         return sum(loss * count for loss, count in pairs) / total if total else None
 
-    def _last_losses(self, epoch: int | None) -> list[tuple[float, int]]:
+    def _last_losses(self, epoch: int | None) -> list[tuple[float, float]]:
         """Return losses and numbers of targets, at the last stage with any."""
         last = self._loss_stage(epoch)
         found = self._losses.items()
