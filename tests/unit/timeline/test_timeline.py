@@ -5,7 +5,6 @@ The seconds of a recorder are those of the timeline of its spans.
 
 import errno
 import json
-import os
 from itertools import count, pairwise
 from pathlib import Path
 from types import SimpleNamespace
@@ -304,9 +303,3 @@ def test_a_damaged_event_is_refused(field, value, message, file):
         Timeline.read(file)
     assert "timeline.json'" in str(caught.value)
     assert "record it again" in str(caught.value)
-
-
-def test_a_pipe_is_refused_at_once(tmp_path):
-    os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(DataError, match="not a regular file"):
-        Timeline.read(tmp_path / "pipe")

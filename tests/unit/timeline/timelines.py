@@ -1,13 +1,14 @@
 """Timelines for tests: arbitrary ones, and a simulated training."""
 
+from dataclasses import replace
 from itertools import chain
 
 from hypothesis import strategies as st
 
 from hocket.methods import FDG
-from hocket.program import unroll
-from hocket.timeline import Recorder, Span, Timeline
+from hocket.timeline import Recorder, Timeline
 from hocket.timeline.recorder import KIND_NAMES
+from hocket_lab.planner.simulate import StageTimes, simulate
 
 
 def build_timeline(recorders):
@@ -52,31 +53,14 @@ def record(stage, spans):
 
 
 def simulated_fdg(stages=3, batches=8, forward_s=0.001):
-    """Return a timeline of FDG with a slow stage 1.
-
-    A backward takes two forwards, and a send a tenth of one. Forwards wait for their activation
-    before they begin, backwards in their middle.
-    """
-    spans = []
-    free = [0.0] * stages
-    sent = {}
-    for index, tick in enumerate(unroll(FDG(), stages, batches)):
-        for action in tick:
-            k, batch, kind = action.stage, action.batch, action.kind
-            offset = 1 if kind == "F" else -1
-            duration_s = forward_s * {"F": 1.0, "B": 2.0, "U": 0.3}[kind] * (1 + 0.2 * (k == 1))
-            arrived_s = sent.get((kind, k - offset, batch), 0.0)
-            start_s = free[k]
-            needed_s = start_s if kind == "F" else start_s + duration_s / 4
-            waits_s = max(arrived_s - needed_s, 0.0)
-            if waits_s:
-                spans.append(Span(k, "wait", batch, index, needed_s, needed_s + waits_s))
-            if kind == "F":
-                start_s += waits_s
-            free[k] += duration_s + waits_s
-            spans.append(Span(k, kind, batch, index, start_s, free[k]))
-            if kind != "U" and 0 <= k + offset < stages:
-                sent[kind, k, batch] = free[k] + forward_s / 10
-                spans.append(Span(k, "send", batch, index, free[k], sent[kind, k, batch]))
-                free[k] = sent[kind, k, batch]
+    """Return a timeline of FDG with a slow stage 1, whose first wait is made a send."""
+    times = [
+        StageTimes(
+            slow * forward_s, 2 * slow * forward_s, 0.3 * slow * forward_s, 0.1 * forward_s
+        )
+        for slow in [1.0, 1.2, *[1.0] * (stages - 2)]
+    ]
+    spans = list(simulate(FDG(), times, batches).spans)
+    first = [span.kind for span in spans].index("wait")
+    spans[first] = replace(spans[first], kind="send")
     return Timeline(tuple(spans))
