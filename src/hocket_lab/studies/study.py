@@ -4,12 +4,12 @@ import shlex
 import tomllib
 import typing
 from collections.abc import Mapping, Sequence
-from dataclasses import MISSING, dataclass, field, fields
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from hocket.errors import OptionError, format_problems
+from hocket.errors import OptionError, Problems, format_problems
 from hocket.files import open_regular_file
 from hocket.options.hints import wrong_options
 from hocket.runs.own_code import OPTIONS, own_functions
@@ -67,8 +67,8 @@ class Study:
     file: Path | None = field(init=False, default=None, compare=False, repr=False)
 
     def __post_init__(self) -> None:
-        if problems := study_problems(self.as_dict(), _key_hints()):
-            raise OptionError(format_problems(f"study {self.name!r} is impossible", problems))
+        problems = Problems(study_problems(self.as_dict(), _key_hints()))
+        problems.raise_together(f"study {self.name!r} is impossible")
 
     @staticmethod
     def read(
@@ -98,9 +98,9 @@ class Study:
         _require_allowed(file, named, own_code)
         # Collect all problems.
         hints = _key_hints()
+        problems = Problems(wrong_options(values, hints, {}, kind="key"))
         valid = {key: value for key, value in values.items() if key in hints}
-        problems = wrong_options(values, hints, {}, kind="key")
-        problems += study_problems({**_DEFAULTS, **valid}, hints)
+        study = problems.attempt(Study, **valid)
         found = [function for _, text in named for function in own_functions(text)]
         problems += [
             f"{option} is {text!r}, but the study names no such function of a file; drop "
@@ -119,7 +119,6 @@ class Study:
         if problems:
             raise OptionError(format_problems(f"cannot use the study {str(file)!r}", problems))
         # Remember the file if the command line can make the same changes.
-        study = Study(**valid)
         base = changes.get("base", {})
         if changes.keys() <= {"jobs", "base"} and base.keys() <= {"data_dir"}:
             object.__setattr__(study, "file", file)
@@ -185,17 +184,6 @@ def _key_hints() -> dict[str, Any]:
     """Return the types of the keys of a study."""
     hints = typing.get_type_hints(Study)
     return {key.name: hints[key.name] for key in fields(Study) if key.init}
-
-
-_DEFAULTS: Mapping[str, Any] = {
-    **{
-        key.name: key.default
-        for key in fields(Study)
-        if key.init and key.default is not MISSING
-    },
-    "base": {},
-}
-"""Values of the keys that a study does not need to give."""
 
 
 def _read_toml(file: Path) -> dict[str, Any]:

@@ -1,12 +1,14 @@
 """Studies: one error lists all problems, before anything runs."""
 
 import tomllib
+from unittest.mock import Mock
 
 import pytest
 
 import hocket
 from hocket.errors import OptionError
 from hocket_lab import Study
+from hocket_lab.studies import study as study_module
 from hocket_lab.studies.record import study_command
 from hocket_lab.studies.target import Target
 
@@ -179,6 +181,13 @@ def test_a_file_that_is_no_study_is_refused(tmp_path, text, options, message):
     file = tmp_path / "study.toml" if text is None else write(tmp_path, text)
     with pytest.raises(OptionError, match=message):
         Study.read(file, **options)
+
+
+def test_the_rows_of_a_file_are_checked_once(tmp_path, monkeypatch):
+    checked = Mock(wraps=study_module.study_problems)
+    monkeypatch.setattr(study_module, "study_problems", checked)
+    Study.read(write(tmp_path, "grid = {method = ['bp', 'fdg']}"))
+    assert checked.call_count == 1
 
 
 def test_a_target_is_reached_at_its_limit():
