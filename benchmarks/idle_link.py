@@ -8,31 +8,26 @@ unless ``tcp_slow_start_after_idle`` is 0.
 import socket
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 from statistics import median
-from typing import TypeVar
 
 from cyclopts import Parameter
 
-from benchmarks.harness.nodes import INTERFACE, Node, run_command, run_in_thread
+from benchmarks.harness.nodes import ETHERNET_MTU, INTERFACE, Node, run_command
 from benchmarks.harness.record import Record
 from benchmarks.harness.relay import relayed_nodes
 from benchmarks.harness.settings import check_settings
 from hocket.partition.costs.link import Link
 
 MIB = 2**20
-MTU = 1500
-"""Bytes of a packet of Ethernet. The relay's own packets are so large that windows are too."""
 TIMEOUT_S = 60
 """Longest wait for a part of a message."""
 SWITCH = "/proc/sys/net/ipv4/tcp_slow_start_after_idle"
-
-Made = TypeVar("Made")
 
 
 @Parameter(name="*")
@@ -92,8 +87,10 @@ def measure_idle_link(settings: IdleLinkSettings = DEFAULTS) -> None:
     rows = []
     with relayed_nodes(2) as (nodes, relay):
         relay.latency_s, relay.bytes_per_s = link.latency_s, link.bytes_per_s
+        # The relay's own packets are so large that windows are too.
         for node in nodes:
-            run_command(*node.command("ip", "link", "set", INTERFACE, "mtu", str(MTU)))
+            words = f"link set {INTERFACE} mtu {ETHERNET_MTU}".split()
+            run_command(*node.command("ip", *words))
         with connected(nodes, settings.congestion) as (sender, receiver):
             for mib, pause_s in product(settings.mib, settings.pauses):
                 nbytes = round(mib * MIB)
@@ -124,8 +121,8 @@ def connected(
     """
     address = nodes[0].address, 29500
     with (
-        make_in(nodes[0], lambda: socket.create_server(address)) as server,
-        make_in(nodes[1], socket.socket) as sender,
+        nodes[0].call(lambda: socket.create_server(address)) as server,
+        nodes[1].call(socket.socket) as sender,
     ):
         sender.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, congestion.encode())
         sender.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -140,16 +137,6 @@ def set_slow_start(nodes: Sequence[Node], on: bool) -> None:
     """Let windows shrink after a pause in these nodes, as Linux does as installed, or not."""
     for node in nodes:
         run_command(*node.command("sh", "-c", f"echo {on:d} > {SWITCH}"))
-
-
-def make_in(node: Node, make: Callable[[], Made]) -> Made:
-    """Return what a thread in a node makes; a socket stays in the node of its thread."""
-
-    def enter_and_make() -> Made:
-        node.enter()
-        return make()
-
-    return run_in_thread(enter_and_make)
 
 
 def time_messages(

@@ -22,6 +22,8 @@ from hocket.errors import HocketError
 INTERFACE = "hocket0"
 """Name of both ends of the link, each in its node."""
 ADDRESSES = ("10.77.0.1", "10.77.0.2")
+ETHERNET_MTU = 1500
+"""Bytes of a packet of Ethernet."""
 TOOLS = ("ip", "tc", "nsenter")
 COUNTS = Path("/proc/self/net/dev")
 _NEW_NETWORK = 0x40000000  # CLONE_NEWNET
@@ -60,6 +62,34 @@ class Node:
     def command(self, *words: str) -> list[str]:
         """Return the command that runs these words in the node."""
         return ["nsenter", f"--net={self.namespace}", *words]
+
+    def call(self, function: Callable[[], Result]) -> Result:
+        """Return the result of a function that a new thread calls in the node.
+
+        A socket that it makes stays in the node.
+
+        Raises:
+            NodesError: The system does not allow it.
+        """
+
+        def enter_and_call() -> Result:
+            self.enter()
+            return function()
+
+        return run_in_thread(enter_and_call)
+
+    def set_up(self, *, network_bits: int, mtu: int) -> None:
+        """Give the node its address on the link, with packets of ``mtu`` bytes, and loopback.
+
+        Raises:
+            NodesError: The system does not allow it.
+        """
+        for words in (
+            f"addr add {self.address}/{network_bits} dev {INTERFACE}",
+            f"link set {INTERFACE} mtu {mtu} up",
+            "link set lo up",
+        ):
+            run_command(*self.command("ip", *words.split()))
 
 
 @dataclass(frozen=True)
@@ -100,12 +130,7 @@ def two_nodes() -> Iterator[VirtualLink]:
         run_command("ip", "link", "add", INTERFACE, "netns", one.namespace, "type", "veth",
              "peer", "name", INTERFACE, "netns", two.namespace)  # fmt: skip
         for node in (one, two):
-            for words in (
-                f"addr add {node.address}/30 dev {INTERFACE}",
-                f"link set {INTERFACE} up",
-                "link set lo up",
-            ):
-                run_command(*node.command("ip", *words.split()))
+            node.set_up(network_bits=30, mtu=ETHERNET_MTU)
         yield VirtualLink((one, two))
     finally:
         for file in files:

@@ -14,7 +14,6 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from itertools import count
 from threading import Thread
 
@@ -95,14 +94,9 @@ def relayed_nodes(number: int) -> Iterator[tuple[Sequence[Node], Relay]]:
             files.append(run_in_thread(create_namespace))
             address = bytes((10, 77, 1, index + 1))
             node = Node(f"/proc/{os.getpid()}/fd/{files[-1]}", ".".join(map(str, address)))
-            files.append(run_in_thread(partial(_open_device, node)))
+            files.append(node.call(_open_device))
             devices[address] = files[-1]
-            for words in (
-                f"addr add {node.address}/24 dev {INTERFACE}",
-                f"link set {INTERFACE} mtu {_MTU} up",
-                "link set lo up",
-            ):
-                run_command(*node.command("ip", *words.split()))
+            node.set_up(network_bits=24, mtu=_MTU)
             for name in ("tcp_rmem", "tcp_wmem"):
                 setting = f"echo {_BUFFER_BYTES} > /proc/sys/net/ipv4/{name}"
                 run_command(*node.command("sh", "-c", setting))
@@ -122,13 +116,12 @@ def relayed_nodes(number: int) -> Iterator[tuple[Sequence[Node], Relay]]:
             os.close(file)
 
 
-def _open_device(node: Node) -> int:
-    """Return the file of a new TUN device in a node; this thread enters the node.
+def _open_device() -> int:
+    """Return the file of a new TUN device in the node of this thread.
 
     Raises:
         NodesError: The system does not allow it.
     """
-    node.enter()
     try:
         file = os.open(DEVICE, os.O_RDWR | os.O_NONBLOCK)
     except OSError as error:

@@ -3,15 +3,18 @@
 import os
 import shutil
 import socket
-import time
-from threading import Thread
 
 import pytest
 
 from benchmarks.harness import nodes
 from benchmarks.harness.nodes import INTERFACE, NodesError, two_nodes
 from benchmarks.harness.record import Record
-from benchmarks.idle_link import IdleLinkSettings, measure_idle_link
+from benchmarks.idle_link import (
+    IdleLinkSettings,
+    connected,
+    measure_idle_link,
+    time_messages,
+)
 from benchmarks.link import LinkSettings, measure_link
 from benchmarks.report.tables_speed import idle_link_table
 from end_to_end.namespaces import machines
@@ -24,45 +27,11 @@ def link():
         yield link
 
 
-def on(node, work):
-    """Start a thread of this process in a node."""
-
-    def enter_and_work():
-        node.enter()
-        work()
-
-    thread = Thread(target=enter_and_work)
-    thread.start()
-    return thread
-
-
 def seconds_for(link, size):
     """Return the seconds for these bytes from one node to the other."""
-    one, two = link.nodes
-    ready: list[socket.socket] = []
-    took: list[float] = []
-
-    def listen():
-        ready.append(socket.create_server((one.address, 29500)))
-
-    def receive():
-        connection, _ = ready[0].accept()
-        with ready[0], connection:
-            left = size
-            while left:
-                left -= len(connection.recv(65536))
-            took.append(time.perf_counter() - start)
-
-    def send():
-        with socket.create_connection((one.address, 29500), timeout=5) as connection:
-            connection.sendall(bytes(size))
-
-    on(one, listen).join()
-    start = time.perf_counter()
-    threads = [on(one, receive), on(two, send)]
-    for thread in threads:
-        thread.join()
-    return took[0]
+    with connected(link.nodes, "cubic") as (sender, receiver):
+        (took,) = time_messages(sender, receiver, size, pause_s=0, count=1)
+    return took
 
 
 def test_a_link_lets_through_what_it_is_told(link):
@@ -75,11 +44,9 @@ def test_a_link_lets_through_what_it_is_told(link):
 
 
 def test_a_node_sees_its_own_end_of_the_link_and_loopback_only(link):
-    seen: list[set[str]] = []
-    node = link.nodes[0]
-    on(node, lambda: seen.append({name for _, name in socket.if_nameindex()})).join()
-    assert {"lo", INTERFACE} <= seen[0]
-    assert not {"eth0", "wlan0"} & seen[0]
+    seen = {name for _, name in link.nodes[0].call(socket.if_nameindex)}
+    assert {"lo", INTERFACE} <= seen
+    assert not {"eth0", "wlan0"} & seen
     assert INTERFACE not in {name for _, name in socket.if_nameindex()}
 
 
