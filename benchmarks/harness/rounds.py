@@ -62,7 +62,8 @@ def time_turns(
         loops: One step of each loop, by name.
         rounds: Number of blocks of each.
         steps: Timed steps in a block.
-        synchronize: Waits until the device has done all steps, before and after each block.
+        synchronize: Waits for what a device or a thread still does, before and after each
+            block.
 
     Returns:
         The seconds of each loop's blocks.
