@@ -4,8 +4,10 @@ Every module but the last trains on the loss of its own auxiliary head; nothing 
 this plain loop has the trajectory of any pipeline with the same batch order.
 """
 
+from collections.abc import Callable
+
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from reference._linearize import Batches, Loss
 
@@ -16,9 +18,14 @@ def train(
     *,
     loss: Loss,
     heads: list[nn.Module],
+    local: Callable[[int, Tensor, Tensor, Tensor], Tensor] | None = None,
     **options: float,  # of SGD
 ) -> list[float]:
-    """Train ``modules`` and ``heads`` (one less) in place; return the losses of the last."""
+    """Train ``modules`` and ``heads`` (one less) in place; return the losses of the last.
+
+    The loss of module k but the last is local(k, its output, inputs of the network, targets),
+    which uses its head, if ``local`` is given.
+    """
     heads = [*heads, nn.Identity()]  # the last module's output goes to the loss directly
     sgd = [
         torch.optim.SGD([*module.parameters(), *head.parameters()], **options)
@@ -27,9 +34,10 @@ def train(
     losses = []
     for x, y in batches:
         h = x
-        for module, head, opt in zip(modules, heads, sgd, strict=True):
+        for k, (module, head, opt) in enumerate(zip(modules, heads, sgd, strict=True)):
             h = module(h.detach())  # computed before the update, and sent on
-            value = loss(head(h), y)
+            own = local is not None and k < len(modules) - 1
+            value = local(k, h, x, y) if own else loss(head(h), y)
             opt.zero_grad()
             value.backward()
             opt.step()

@@ -4,10 +4,10 @@ Modules train as in greedy learning. R is the squared error of a decoder's pictu
 x; the two weights change linearly from the first module with such a loss to the last one.
 """
 
-import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from reference import dgl
 from reference._linearize import Batches, Loss
 
 
@@ -30,21 +30,12 @@ def train(
     **sgd: float,
 ) -> list[float]:
     """Train modules, heads and decoders (one less) in place; return the losses of the last."""
-    groups = [*zip(modules[:-1], heads, decoders, strict=True), modules[-1:]]
-    opts = [torch.optim.SGD(nn.ModuleList(group).parameters(), **sgd) for group in groups]
-    losses = []
-    for x, y in batches:
-        h = x
-        for k, (module, opt) in enumerate(zip(modules, opts, strict=True)):
-            h = module(h.detach())
-            value = loss(heads[k](h) if k < len(heads) else h, y)
-            if k < len(heads):
-                ratio = k / (len(heads) - 1) if len(heads) > 1 else 0.0
-                l1 = weights[0] + ratio * (weights[2] - weights[0])
-                l2 = weights[1] + ratio * (weights[3] - weights[1])
-                value = l1 * reconstruction(decoders[k], h, x) + l2 * value
-            opt.zero_grad()
-            value.backward()
-            opt.step()
-        losses.append(value.item())
-    return losses
+
+    def local(k: int, h: Tensor, x: Tensor, y: Tensor) -> Tensor:
+        ratio = k / (len(heads) - 1) if len(heads) > 1 else 0.0
+        l1 = weights[0] + ratio * (weights[2] - weights[0])
+        l2 = weights[1] + ratio * (weights[3] - weights[1])
+        return l1 * reconstruction(decoders[k], h, x) + l2 * loss(heads[k](h), y)
+
+    both = list(map(nn.ModuleList, zip(heads, decoders, strict=True)))
+    return dgl.train(modules, batches, loss=loss, heads=both, local=local, **sgd)

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from reference._linearize import Batches, LiveSGD, Loss, backward, forward, leaf
 from reference.spike import SpikeSGD
 
+Order = Callable[[int, int], str]
 Move = Callable[[torch.optim.Optimizer, int], list[Tensor]]
 
 
@@ -39,6 +40,7 @@ def train(
     spikes: bool = False,
     flushed: int = 0,
     limit: float = float("inf"),
+    order: Order | None = None,
 ) -> list[float]:
     """Train ``modules`` in place until drained; return the loss of each batch.
 
@@ -47,7 +49,8 @@ def train(
     the backward behind(optimizer, s). The gradients of a batch are corrected by correct(module,
     weights of its forward, optimizer). With spikes, SGD is that of 2003.11666.
     Before each of the first ``flushed`` updates the pipeline is empty (PipeMare's T3).
-    Gradients that are later than ``limit`` updates are dropped.
+    Gradients that are later than ``limit`` updates are dropped. A worker does its actions in
+    the order order(workers behind it, batches), that of `one_f_one_b` if not given.
     """
     K, N = len(modules), len(batches)
     kind = LiveSGD if linearize == "live" else torch.optim.SGD
@@ -77,7 +80,7 @@ def train(
 
     sizes = [accumulate] * flushed + [N - accumulate * flushed]
     for size in sizes:  # each enters when the pipeline is empty
-        todo = [deque(one_f_one_b(K - 1 - k, size)) for k in range(K)]
+        todo = [deque((order or one_f_one_b)(K - 1 - k, size)) for k in range(K)]
         while any(todo):
             for k in range(K):
                 while todo[k] and (x[k] if todo[k][0] == "F" else g[k] or k == K - 1):

@@ -7,6 +7,7 @@ pair of samples, here in two plain loops.
 import torch
 from torch import Tensor, nn
 
+from reference import dgl
 from reference._linearize import Batches, Loss
 
 
@@ -43,18 +44,9 @@ def train(
     **sgd: float,
 ) -> list[float]:
     """Train modules, heads and layers (one less of these) in place; return the last losses."""
-    groups = [*zip(modules[:-1], heads, layers, strict=True), modules[-1:]]
-    opts = [torch.optim.SGD(nn.ModuleList(group).parameters(), **sgd) for group in groups]
-    losses = []
-    for x, y in batches:
-        h = x
-        for k, (module, opt) in enumerate(zip(modules, opts, strict=True)):
-            h = module(h.detach())
-            value = loss(heads[k](h) if k < len(heads) else h, y)
-            if k < len(heads):
-                value = (1 - beta) * value + beta * sim(layers[k](h), y, classes)
-            opt.zero_grad()
-            value.backward()
-            opt.step()
-        losses.append(value.item())
-    return losses
+
+    def local(k: int, h: Tensor, x: Tensor, y: Tensor) -> Tensor:
+        return (1 - beta) * loss(heads[k](h), y) + beta * sim(layers[k](h), y, classes)
+
+    both = list(map(nn.ModuleList, zip(heads, layers, strict=True)))
+    return dgl.train(modules, batches, loss=loss, heads=both, local=local, **sgd)
