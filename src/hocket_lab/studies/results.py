@@ -1,7 +1,7 @@
 """Results of the runs of a study, as far as they are known, and the runs that it needs."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -117,36 +117,54 @@ def read_source(folder: Path, device: str) -> RunSource:
 
 
 class RowResults:
-    """Results of one row.
+    """Results of one row, as far as they are known.
 
     Args:
         study: The study.
         row: The row.
-        outcome: Returns the outcome of a run.
+        outcomes: Outcomes of runs by their names, which change as the runs end.
     """
 
-    def __init__(self, study: Study, row: Row, outcome: Callable[[Run], RunOutcome]) -> None:
+    def __init__(self, study: Study, row: Row, outcomes: Mapping[str, RunOutcome]) -> None:
         self.row = row
-        self._study = study
-        self.sweep = {
-            rate: [outcome(run) for run in study.sweep_runs(row, rate)] for rate in row.rates
-        }
-        self.best = self._choose()
-        self.later = (
-            [outcome(run) for run in study.later_runs(row, self.best[0])]
-            if self.best is not None
-            else []
-        )
+        self._seeds = study.seeds
+        self._outcomes = outcomes
+        self._sweep = {rate: study.sweep_runs(row, rate) for rate in row.rates}
+        self._later = {rate: study.later_runs(row, rate) for rate in row.rates}
 
-    def _choose(self) -> tuple[float | None] | None:
-        """Return the best learning rate, in a tuple; None if there is none, or none yet."""
+    @property
+    def runs(self) -> list[Run]:
+        """All runs that the row may need: each rate with each seed."""
+        return [
+            run for part in (self._sweep, self._later) for runs in part.values() for run in runs
+        ]
+
+    @property
+    def sweep(self) -> dict[float | None, list[RunOutcome]]:
+        """Outcomes of the runs that compare learning rates, by rate."""
+        return {
+            rate: [self._outcomes[run.name] for run in runs]
+            for rate, runs in self._sweep.items()
+        }
+
+    @property
+    def best(self) -> tuple[float | None] | None:
+        """Best learning rate, in a tuple; None if there is none, or none yet."""
         known = self.sweep_values
         if None in known:  # there is nothing to choose from
             return (None,)
-        if any(len(known[rate]) < len(outcomes) for rate, outcomes in self.sweep.items()):
+        if any(len(known[rate]) < len(runs) for rate, runs in self._sweep.items()):
             return None
         rate = best_rate({rate: each for rate, each in known.items() if rate is not None})
         return None if rate is None else (rate,)
+
+    @property
+    def later(self) -> list[RunOutcome]:
+        """Outcomes of the runs that the best learning rate alone has, once it is known."""
+        best = self.best
+        return (
+            [] if best is None else [self._outcomes[run.name] for run in self._later[best[0]]]
+        )
 
     @property
     def sweep_values(self) -> dict[float | None, list[float]]:
@@ -169,8 +187,8 @@ class RowResults:
     @property
     def chosen(self) -> list[RunOutcome]:
         """Outcomes at the best learning rate, by seed; nothing if there is none."""
-        if self.best is None:
+        if (best := self.best) is None:
             return []
         # Where examples are held out in the sweep, the later runs replace its runs.
-        by_seed = {each.run.seed: each for each in (*self.sweep[self.best[0]], *self.later)}
-        return [by_seed[seed] for seed in self._study.seeds]
+        by_seed = {each.run.seed: each for each in (*self.sweep[best[0]], *self.later)}
+        return [by_seed[seed] for seed in self._seeds]

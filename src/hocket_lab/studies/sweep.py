@@ -1,7 +1,7 @@
 """Running of a study: what is missing, several runs at a time, and the record at the end."""
 
 import time
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -54,9 +54,8 @@ def sweep(
     with lock_run_dir(folder, "folder of a study"):
         runs = _Runs(study, folder)
         stopped_by = runs.run(shown=progress)
-        rows = runs.rows()
         others = orphans(study, folder)
-        record = build_record(study, folder, rows, runs.kept(), others, stopped_by)
+        record = build_record(study, folder, runs.rows, runs.kept(), others, stopped_by)
         _draw(record)
         record.write()
     return record
@@ -96,22 +95,16 @@ class _Runs:
     def __init__(self, study: Study, folder: Path) -> None:
         self._study = study
         self._runs = folder / RUNS
-        self._outcomes: dict[Hashable, RunOutcome] = {}
+        self._outcomes: dict[str, RunOutcome] = {}
+        self.rows = [RowResults(study, row, self._outcomes) for row in study.rows]
         self._tried: set[str] = set()
         self._kept = KeptRuns(folder / FILE, study.metric)
-        for run in study.runs():
+        for run in (run for row in self.rows for run in row.runs):
             check_is_run(self._runs / run.name, run)
             outcome = read_outcome(self._runs, run, study.metric)
             if outcome.last is None:
                 outcome = self._kept.find(run) or outcome
-            self._outcomes[_place(run)] = outcome
-
-    def rows(self) -> list[RowResults]:
-        """Return the results of all rows, as far as they are known."""
-        return [
-            RowResults(self._study, row, lambda run: self._outcomes[_place(run)])
-            for row in self._study.rows
-        ]
+            self._outcomes[run.name] = outcome
 
     def kept(self) -> list[Mapping[str, Any]]:
         """Return the runs of the last record that no row needs now, as they are there."""
@@ -147,14 +140,14 @@ class _Runs:
         some = False
         for run, result in pool.ended():
             outcome = read_outcome(self._runs, run, self._study.metric)
-            self._outcomes[_place(run)] = outcome
+            self._outcomes[run.name] = outcome
             bar.end(outcome if result is not None else None, run, self._total())
             some = True
         return some
 
     def _needed(self) -> Sequence[RunOutcome]:
         """Return the outcomes of all runs that the study needs as far as is known."""
-        return [each for row in self.rows() for each in row.outcomes]
+        return [each for row in self.rows for each in row.outcomes]
 
     def _missing(self) -> list[Run]:
         """Return the runs to start: those without an end, and once those that failed."""
@@ -170,10 +163,5 @@ class _Runs:
         later = len(self._study.later_seeds)
         return sum(
             len(row.outcomes) + (later if row.best is None and not row.is_over else 0)
-            for row in self.rows()
+            for row in self.rows
         )
-
-
-def _place(run: Run) -> Hashable:
-    """Return the place of a run in its study; its name changes with a network's file."""
-    return run.label, run.rate, run.seed, run.config.hold_out

@@ -20,6 +20,7 @@ from hocket.runs.train import train
 from hocket_lab import Study
 from hocket_lab.report.find_runs import find_runs
 from hocket_lab.report.groups import group_runs
+from hocket_lab.studies import rows as rows_module
 from hocket_lab.studies import sweep as sweep_module
 from hocket_lab.studies.pictures import chosen_curves, draw_curves
 from hocket_lab.studies.record import PICTURE, SweepRecord
@@ -423,6 +424,16 @@ def test_staleness_is_shown_where_there_is_some_and_a_label_may_look_like_a_form
     record.rows[0]["row"] = "a $b_{$ c"
     draw_curves(record.values, tmp_path / "curves.svg")
     assert (tmp_path / "curves.svg").stat().st_size
+
+
+def test_the_runs_of_a_study_are_not_built_anew_as_each_of_them_ends(tmp_path, monkeypatch):
+    pretend_runs(monkeypatch, lambda config: 1.0)
+    built = Mock(wraps=rows_module.parse_config)
+    monkeypatch.setattr(rows_module, "parse_config", built)
+    chosen = study(seeds=list(range(20)))
+    built.reset_mock()
+    sweep(chosen, tmp_path)
+    assert built.call_count <= 3 * 20
 
 
 def test_as_many_runs_go_on_at_a_time_as_there_are_cores(monkeypatch):
