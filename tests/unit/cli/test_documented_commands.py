@@ -44,7 +44,6 @@ STUDIES = {
 # Commands that are no whole ones or need processes, and the tests that run them.
 ELSEWHERE = {
     "hocket launch": "tests/unit/distributed/test_launch.py",
-    "hocket launch --processes": "tests/unit/distributed/test_launch.py",
     "hocket launch --processes 2 script.py": "tests/unit/distributed/test_launch.py",
     "hocket launch --processes 2 script.py ...": "tests/unit/distributed/test_launch.py",
     "hocket train --processes": "tests/end_to_end/test_failures.py",
