@@ -98,7 +98,7 @@ class PrintedReport:
                 )
                 print_note(f"stopped early, after {count} epochs: {result.early_stop}")
         if result.state != "interrupted":
-            return 1 if result.message else 0  # a warning has told of unsaved weights
+            return 1 if result.message else 0  # a warning has told of unsaved results
         # Tell how to go on after an interrupt.
         if joined_worlds.is_main():
             print_note(f"interrupted: {result.message}")

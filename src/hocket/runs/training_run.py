@@ -286,8 +286,11 @@ class TrainingRun:
         if trainer.is_main_process:
             try:
                 write_json(self._run_dir / SUMMARY, dataclasses.asdict(summary))
-            except OSError as error:
-                warn(cannot_write(self._run_dir / SUMMARY, error))
+            except OSError as error:  # without it the folder is that of an unfinished run
+                unsaved = cannot_write(self._run_dir / SUMMARY, error)
+                warn(unsaved)
+                message = "; ".join(filter(None, [message, unsaved]))
+                return dataclasses.replace(summary, message=message)
         return summary
 
 

@@ -15,6 +15,7 @@ import torch
 from hocket.runs import metrics_log, training_run
 from hocket.runs.metrics_log import MetricsLog
 from hocket.runs.run_dir import lock_run_dir
+from hocket.timeline import trace_file
 
 QUICK = ("--network", "mlp:hidden=[16,16]", "--epochs", "1", "--run-dir", "mine")
 NO_SPACE = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -40,15 +41,22 @@ def full(monkeypatch):
 
 
 @pytest.mark.filterwarnings("default")
-def test_on_a_full_disk_a_training_ends_well_if_its_weights_still_fit(call, full):
-    full((metrics_log, "_append_whole"), (training_run, "write_json"), (Path, "write_text"))
+@pytest.mark.parametrize("summary", [True, False], ids=["with summary", "without"])
+def test_on_a_full_disk_a_training_ends_well_if_weights_and_summary_still_fit(
+    call, full, summary
+):
+    """Without its summary the folder is that of an unfinished run."""
+    lost = [] if summary else [(training_run, "write_json")]
+    full((metrics_log, "_append_whole"), (trace_file, "write_text_atomically"), *lost)
     code, _, told = call("train", *QUICK, "--record-timeline")
-    assert code == 0
-    assert told.count("warning: ") == 3
-    for words in ("cannot write metrics", "cannot write 'mine/summary.json'", "the timeline"):
-        assert f"{words}" in told
+    assert code == (0 if summary else 1)
+    assert told.count("warning: ") == 2 + len(lost)
+    for words in ("cannot write metrics", "the timeline"):
+        assert words in told
+    assert ("cannot write 'mine/summary.json'" in told) == bool(lost)
     assert {file.name for file in Path("mine").iterdir()} == {
-        *(".lock", "environment.json", "metrics.jsonl", "network.pt", "plan.json", "run.json")
+        *(".lock", "environment.json", "metrics.jsonl", "network.pt", "plan.json", "run.json"),
+        *([] if lost else ["summary.json"]),
     }
 
 
