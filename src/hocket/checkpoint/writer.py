@@ -188,6 +188,8 @@ class CheckpointWriter:
         failure, self._failure = self._failure, None
         if failure is None:
             return
+        if self._world.size == 1:  # several do not know yet whether all are to try again
+            self.last_name = ""
         if self._checkpoints.on_error == "stop":
             raise CheckpointError(failure)
         if self._world.is_main:  # which knows the failures of all

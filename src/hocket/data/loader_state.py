@@ -93,8 +93,8 @@ def remaining_batches(
 
     Args:
         loader: The loader.
-        first: Number of the first batch; those before it are read and dropped, unless the
-            loader is `Batches`.
+        first: Number of the first batch; those before it are read and dropped, unless they
+            are `Batches` of one size.
         count: Returns the number of samples of a batch.
         samples: Samples of the batches before.
 
@@ -102,7 +102,7 @@ def remaining_batches(
         DataError: The epoch has fewer than `first` batches, or they have other numbers of
             samples.
     """
-    if first and isinstance(loader, Batches):
+    if isinstance(loader, Batches) and samples == first * loader.batch_size:
         loader.epoch += 1
         return cast(Iterator[T], loader.serve(loader.epoch - 1, first))
     return _skip(iter(loader), first, count, samples)

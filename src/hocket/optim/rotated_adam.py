@@ -100,7 +100,7 @@ class RotatedAdam(Optimizer):
         root = state["exp_avg_sq"].sqrt().div_((1 - beta2**done) ** 0.5)
         change = _rotate(state["exp_avg"], state) / root.add_(group["eps"])
         weight.mul_(1 - group["lr"] * group["weight_decay"])
-        weight.add_(_rotate_back(change, state), alpha=-group["lr"] / (1 - beta1**done))
+        weight.add_(_rotate(change, state, back=True), alpha=-group["lr"] / (1 - beta1**done))
 
 
 def _turn_bases(state: dict[str, Any]) -> None:
@@ -127,19 +127,12 @@ def _at_least_float32(matrix: Tensor) -> Tensor:
     return matrix.to(torch.promote_types(matrix.dtype, torch.float32))
 
 
-def _rotate(tensor: Tensor, state: dict[str, Any]) -> Tensor:
-    """Return a matrix (M, N) in the bases of its weight; the tensor itself if it has none."""
+def _rotate(tensor: Tensor, state: dict[str, Any], *, back: bool = False) -> Tensor:
+    """Return a matrix (M, N) in the bases of its weight, or back; itself if it has none."""
     if "left_basis" not in state:
         return tensor
-    turned: Tensor = state["left_basis"].T @ tensor @ state["right_basis"]
-    return turned
-
-
-def _rotate_back(tensor: Tensor, state: dict[str, Any]) -> Tensor:
-    """Return a matrix (M, N) of the bases of its weight as one of the weight's own."""
-    if "left_basis" not in state:
-        return tensor
-    turned: Tensor = state["left_basis"] @ tensor @ state["right_basis"].T
+    left, right = state["left_basis"], state["right_basis"]
+    turned: Tensor = left @ tensor @ right.T if back else left.T @ tensor @ right
     return turned
 
 

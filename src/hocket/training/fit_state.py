@@ -36,7 +36,6 @@ class FitState:
             meter, samples and seconds of each.
         callbacks: Callbacks, whose states checkpoints keep.
         stop_requested: True if this process has asked to stop after the current epoch.
-        ungathered: Batches since the last of these updates.
         trained_s: Time that this process has trained in this ``fit``, until the last pause.
     """
 
@@ -181,10 +180,9 @@ class FitState:
             stage: Number of the stage.
             metered: False for a replica that shares the meter of another one.
         """
-        state = self._loader_state or loader_state(self.train)
         return {
             "meter": self.meter.values(stage) if metered else TrainingMeter().values(),
-            "loader_state": state,
+            "loader_state": self._loader_state or loader_state(self.train),
             "length": self.length,
             "rows": list(self.rows),
         }

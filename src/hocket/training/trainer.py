@@ -20,7 +20,7 @@ from hocket.distributed.network.device import assign_device, parse_device
 from hocket.engine.engine import Engine
 from hocket.engine.event import Event, Watcher
 from hocket.engine.gradient_error import GradientErrorListener, build_error_meter
-from hocket.errors import HocketError, OptionError, Problems, unknown_name, warn
+from hocket.errors import DataError, HocketError, OptionError, Problems, unknown_name, warn
 from hocket.methods import FDG, as_method
 from hocket.methods.method import Method
 from hocket.methods.simulated.stage_speeds import require_stage_speeds
@@ -285,6 +285,7 @@ class Trainer:
 
         Raises:
             DataError: There is no tensor among the inputs.
+            HocketError: A ``fit`` is under way.
             NonFiniteError: An output, loss or gradient is NaN or infinite.
 
         >>> trainer = Trainer([nn.Linear(8, 8), nn.Linear(8, 2)], optimizer=torch.optim.SGD)
@@ -295,6 +296,7 @@ class Trainer:
         """
         # Warn of modes that the caller may not have meant.
         session = self._session
+        self._require_no_fit("step")
         self._warn_of_autocast()
         if not session.cut.network.training:
             self._warn_once(
@@ -322,7 +324,11 @@ class Trainer:
         Args:
             loss: Validation loss of the epoch, for ``ReduceLROnPlateau``; the same in all
                 processes, as ``evaluate`` returns it.
+
+        Raises:
+            HocketError: A ``fit`` is under way.
         """
+        self._require_no_fit("end_epoch")
         if loss is not None:
             self._session.ticks.note_loss(self._fit_state.epoch, loss)
         self._fit_state.epoch += 1
@@ -397,6 +403,7 @@ class Trainer:
                 is not resumable.
             CheckpointError: One cannot be written, and the training is to stop for that.
             DataError: The training data have no batches, or not of these forms.
+            HocketError: Another ``fit`` is under way.
             NonFiniteError: An output, loss or gradient is NaN or infinite.
 
         >>> trainer = Trainer(nn.Linear(8, 2), stages=1, optimizer=torch.optim.SGD)
@@ -405,6 +412,7 @@ class Trainer:
         [4, 8]
         """
         # Check the arguments, the length also against what a resumed training has done.
+        self._require_no_fit("fit")
         request = FitRequest(
             train=train,
             validation=validation,
@@ -425,9 +433,14 @@ class Trainer:
         # Run the fit; a further one begins anew.
         session, state = self._session, self._fit_state
         self._warn_of_autocast()
+        ticks = session.engine.tick_count
         with open_fit(request, self, session, state) as fit:
             self._resumed = False
-            fit.run()
+            try:
+                fit.run()
+            except DataError:  # with other data it still goes on, if it has done nothing
+                self._resumed = request.resumed and session.engine.tick_count == ticks
+                raise
         return state.history
 
     def request_stop(self) -> None:
@@ -521,7 +534,7 @@ class Trainer:
         """
         session = self._session
         with session.reporting_failures(), session.world.in_phase(Phase.RESUMING):
-            self._fit_state, point = resume_from(self._session, Path(folder))
+            self._fit_state, point = resume_from(session, Path(folder))
         self._resumed = True
         return point
 
@@ -618,6 +631,18 @@ class Trainer:
         self.collect()
         state: dict[str, Any] = self.network.state_dict()
         return state
+
+    def _require_no_fit(self, call: str) -> None:
+        """Refuse a call that counts batches or epochs while a ``fit`` counts them.
+
+        Raises:
+            HocketError: A ``fit`` is under way.
+        """
+        if self._fit_state.train is not None:
+            raise HocketError(
+                f"{call} was called while a fit is under way, which counts batches and epochs "
+                "by itself; call it after the fit, or write the whole loop with step"
+            )
 
     def _warn_of_autocast(self) -> None:
         setup = self._session.setup

@@ -4,7 +4,7 @@ import errno
 import os
 import signal
 import time
-from unittest.mock import Mock
+from unittest.mock import DEFAULT, Mock
 
 import numpy as np
 import pytest
@@ -184,9 +184,17 @@ def test_the_checkpoint_of_a_stopped_training_is_told_and_one_that_cannot_be_wri
         fit(trainer_of(), diary, Stop(), checkpoints=Checkpoints(tmp_path / "a"))
     assert told(diary) == [1]
 
+    # It is tried again if it could not be written as one that was due.
     full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    once = Mock(wraps=writer.finish_checkpoint, side_effect=[full, DEFAULT])
+    monkeypatch.setattr(writer, "finish_checkpoint", once)
+    diary, checkpoints = Diary(), Checkpoints(tmp_path / "b", every=1)
+    with pytest.warns(UserWarning, match="No space left"), pytest.raises(KeyboardInterrupt):
+        fit(trainer_of(), diary, Stop(), checkpoints=checkpoints)
+    assert told(diary) == [1]
+
     monkeypatch.setattr(writer, "finish_checkpoint", Mock(side_effect=full))
-    diary, checkpoints = Diary(), Checkpoints(tmp_path / "b")
+    diary, checkpoints = Diary(), Checkpoints(tmp_path / "c")
     with pytest.warns(UserWarning, match="No space left"):
         fit(trainer_of(), diary, epochs=1, checkpoints=checkpoints)
     assert told(diary) == []

@@ -13,6 +13,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from contract.small import different
 from hocket import Checkpoints, Trainer
 from hocket.checkpoint.directory import checkpoint_name
+from hocket.data import Batches, InMemory
 from hocket.errors import CheckpointError, DataError, OptionError
 
 INPUTS, TARGETS = torch.randn(24, 4), torch.randint(0, 3, (24,))
@@ -72,6 +73,10 @@ def resumed(saved, built=None, **options):
 CHANGED = {
     "nothing": ({}, ""),
     "a rate": ({"optimizer": partial(adam, lr=0.1)}, "lr was 0.01, and is 0.1"),
+    "a rate in a tensor": (
+        {"optimizer": partial(adam, lr=torch.tensor(0.1, dtype=torch.double))},
+        "lr was 0.01, and is 0.1",
+    ),
     "momenta": ({"optimizer": partial(adam, betas=(0.5, 0.9))}, "and is [0.5, 0.9]"),
     "a schedule in another": (
         {"scheduler": partial(schedule, steps=10)},
@@ -108,14 +113,19 @@ def test_an_optimizer_with_its_weights_in_another_order_is_refused(saved):
     [
         (loader(count=20), "an epoch had 6 batches before the checkpoint, and has 5"),
         (loader(3, 18), "the first 2 batches .* have 6 samples, and had 8"),
+        (Batches(InMemory(INPUTS[:18], TARGETS[:18]), 3), "batches .* 6 samples, and had 8"),
         ((pair for pair in loader(2)), "the first 2 batches .* have 4 samples, and had 8"),
     ],
-    ids=["another length", "another size", "of no length"],
+    ids=["another length", "another size", "another size of Batches", "of no length"],
 )
-def test_other_data_within_an_epoch_are_refused(saved, data, told):
+def test_other_data_within_an_epoch_are_refused_and_with_the_right_ones_it_goes_on(
+    saved, data, told
+):
     after, _ = resumed(saved)
     with pytest.raises(DataError, match=told):
         after.fit(data, epochs=2, progress=False)
+    history = after.fit(loader(), epochs=2, progress=False)
+    assert [(epoch.number, epoch.samples) for epoch in history] == [(0, 24), (1, 24)]
 
 
 def test_an_epoch_that_has_begun_counts_and_other_data_between_two_epochs_are_told(saved):

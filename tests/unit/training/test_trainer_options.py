@@ -213,6 +213,19 @@ def test_other_processes_hear_of_an_error_in_the_last_ticks(end, monkeypatch):
     assert told == [raised.value]
 
 
+@pytest.mark.parametrize("call", ["step", "end_epoch", "fit"])
+def test_what_counts_batches_is_refused_within_a_fit_and_not_after_it(call):
+    trainer, batches = Trainer(mlp(2), optimizer=sgd), data(mlp, 2)
+    calls = {
+        "step": lambda: trainer.step(*batches[0]),
+        "end_epoch": trainer.end_epoch,
+        "fit": lambda: trainer.fit(batches, epochs=1, progress=False),
+    }
+    with pytest.raises(HocketError, match=f"{call} was called while a fit is under way"):
+        trainer.fit(batches, epochs=1, progress=False, on_epoch=lambda _: calls[call]())
+    calls[call]()
+
+
 def test_a_second_fit_counts_all_epochs(capsys):
     trainer = Trainer(mlp(2), optimizer=sgd)
     for epochs in (2, 3):

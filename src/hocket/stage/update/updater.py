@@ -303,7 +303,8 @@ def _plain_values(optimizer: Optimizer | None) -> list[dict[str, Any]]:
     return [
         {
             name: list(value) if isinstance(value, tuple) else value
-            for name, value in group.items()
+            for name, given in group.items()
+            for value in [given.tolist() if isinstance(given, Tensor) else given]
             if name != "params" and isinstance(value, int | float | str | list | tuple)
         }
         for group in groups

@@ -1,8 +1,9 @@
 """Checkpoints of a training, restored into its session and its fit state."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import cycle, starmap
 from pathlib import Path
+from typing import Any
 
 from hocket.checkpoint import Manifest
 from hocket.checkpoint.directory import newest_first
@@ -36,8 +37,7 @@ def _load_exactly(session: Session, states: Sequence[Tree]) -> None:
     pairs = list(zip(cycle(session.engine.stages), states, strict=False))
     require_matching_stages(pairs, network)
     for stage, state in pairs:
-        now = settings_of(stage, network, session.setup.loss)
-        warn_of_changed_choices(stage, state, now)
+        warn_of_changed_choices(stage, state, settings_of(stage, network, session.setup.loss))
     session.engine.load_state_dict(states)
 
 
@@ -59,17 +59,16 @@ def resume_from(session: Session, folder: Path) -> tuple[FitState, ResumePoint]:
         alike = (len(manifest.stages), manifest.replicas) == (count, world.replicas)
         return local_parts if alike else sorted(manifest.parts)
 
+    gather: Callable[[Any], list[Any]] = world.gather
     if session.detached:
-        folder = folder / str(world.process_name)
+        folder, gather = folder / str(world.process_name), lambda value: [value]
         # The other stages have trained on from the first turns, so it cannot begin again alone.
         if world.rejoined and not newest_first(folder):
             raise PeerLostError(
                 f"stage {world.stage} was started again alone, but was killed before its first "
                 "checkpoint; start the whole job again"
             )
-        snapshot, newer = newest_common_checkpoint(folder, wanted, lambda value: [value])
-    else:
-        snapshot, newer = newest_common_checkpoint(folder, wanted, world.gather)
+    snapshot, newer = newest_common_checkpoint(folder, wanted, gather)
     session.checkpoint_folders.add(snapshot.folder.parent.resolve())
     # Refuse another training, and build the stages for the inputs of the checkpoint.
     manifest, first = snapshot.manifest, next(iter(snapshot.parts.values()))

@@ -69,9 +69,9 @@ def saving(
     if session.world.is_main:
         _warn_of_unsaved(session.setup.loss, session.cut.network)
     # Choose folder and processes; a detached stage saves alone, after its own ticks.
-    world = session.world
+    world, folder = session.world, Path(checkpoints.folder)
     if session.detached:
-        folder = Path(checkpoints.folder) / str(world.process_name)
+        folder /= str(world.process_name)
         checkpoints, world = replace(checkpoints, folder=folder), SoloWorld()
         # A job that begins anew, as a stage had no checkpoint, finds checkpoints of others.
         session.checkpoint_folders.add(folder.resolve())
@@ -81,7 +81,6 @@ def saving(
             problem = ""
             if world.is_main:
                 try:
-                    folder = Path(checkpoints.folder)
                     claim.enter_context(claim_folder(folder, session.checkpoint_folders))
                 except CheckpointError as error:
                     problem = str(error)

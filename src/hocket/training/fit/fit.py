@@ -5,7 +5,6 @@ processes are detached: each counts its epochs for itself, and they meet at the 
 """
 
 import math
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
@@ -98,10 +97,10 @@ class FitRequest:
 
 
 @dataclass(eq=False)
-class Fit(ABC):
+class Fit:
     """Trains, evaluates and leaves checkpoints until every stage has done all its epochs.
 
-    Subclasses say how epochs end: for all stages together, or for each stage by itself.
+    All stages begin and end an epoch together, with an evaluation after it.
     """
 
     request: FitRequest
@@ -205,16 +204,52 @@ class Fit(ABC):
         # In processes that read no data as well: all count the batches that have entered.
         return missing == 0 and not budget.is_spent(len(state.history), state.updates)
 
-    @abstractmethod
     def is_over(self) -> bool:
-        """Return True once every stage has trained for all epochs."""
+        """Return True once every stage has trained for all epochs.
 
-    @abstractmethod
+        An epoch that has begun is completed, even if stages have finished in it. If a process
+        has asked to stop, this is the end as well; then batches stay in flight.
+        """
+        session, state = self.session, self.state
+        if any(session.world.gather(state.stop_requested)):
+            return True
+        enough = self.request.budget.is_spent(len(state.history), state.updates)
+        return enough and not state.batches and session.engine.reached_goal
+
     def end_epoch(self) -> bool:
-        """End an epoch, at the end of the data; return False to stop at once."""
+        """End an epoch, at the end of the data; return False to stop at once.
 
-    def finish(self) -> None:  # noqa: B027 (nothing to do where epochs end for all at once)
-        """Bring the results of all processes together, after the last epoch."""
+        Evaluate, and add the result of the epoch to the history of all processes.
+        """
+        session, state, method = self.session, self.state, self.session.setup.method
+        self.stop_if_asked()
+        # Complete batches in flight where the method or the end of the training needs it.
+        state.meter.add(session.ticks.end_epoch())
+        if method.epoch_end == "drain":
+            state.drain()
+        is_last = self.request.budget.is_spent(len(state.history) + 1, state.updates)
+        if is_last and session.engine.reached_goal:
+            state.drain()
+            state.meter.add(session.ticks.finish())
+        # Merge the counts of all processes, and evaluate.
+        state.pause()
+        rows = session.world.gather([state.meter.values(), state.samples, state.seconds])
+        evaluation = self.evaluate()
+        epoch = self.merge_rows(rows, state.epoch, evaluation)
+        if session.ticks.follows_losses:
+            followed = read_metric(epoch, session.setup.plateau_metric, "ReduceLROnPlateau")
+            session.ticks.note_loss(state.epoch, followed)
+        if not method.free_running:
+            epoch = replace(epoch, updates=state.updates)
+        # Add the epoch to the history, show it, and tell the callbacks.
+        state.end_epoch(epoch)
+        self.progress.epoch(epoch.number, epoch.loss, evaluation, skipped=max(epoch.skipped))
+        self.tell_of_epoch(epoch)
+        self.save(None)
+        return True
+
+    def finish(self) -> None:
+        """Bring the results of all processes together, if the ends of epochs have not."""
 
     def _evaluate_within_epoch(self) -> None:
         """Evaluate if that is due after so many updates, and tell the callbacks."""
@@ -335,51 +370,6 @@ class Fit(ABC):
             )
 
 
-class CommonEpochs(Fit):
-    """Epochs that all stages begin and end together, with an evaluation after each."""
-
-    def is_over(self) -> bool:
-        """Return True once every stage has trained for all epochs.
-
-        An epoch that has begun is completed, even if stages have finished in it. If a process
-        has asked to stop, this is the end as well; then batches stay in flight.
-        """
-        session, state = self.session, self.state
-        if any(session.world.gather(state.stop_requested)):
-            return True
-        enough = self.request.budget.is_spent(len(state.history), state.updates)
-        return enough and not state.batches and session.engine.reached_goal
-
-    def end_epoch(self) -> bool:
-        """Evaluate, and add the result of the epoch to the history of all processes."""
-        session, state, method = self.session, self.state, self.session.setup.method
-        self.stop_if_asked()
-        # Complete batches in flight where the method or the end of the training needs it.
-        state.meter.add(session.ticks.end_epoch())
-        if method.epoch_end == "drain":
-            state.drain()
-        is_last = self.request.budget.is_spent(len(state.history) + 1, state.updates)
-        if is_last and session.engine.reached_goal:
-            state.drain()
-            state.meter.add(session.ticks.finish())
-        # Merge the counts of all processes, and evaluate.
-        state.pause()
-        rows = session.world.gather([state.meter.values(), state.samples, state.seconds])
-        evaluation = self.evaluate()
-        epoch = self.merge_rows(rows, state.epoch, evaluation)
-        if session.ticks.follows_losses:
-            followed = read_metric(epoch, session.setup.plateau_metric, "ReduceLROnPlateau")
-            session.ticks.note_loss(state.epoch, followed)
-        if not method.free_running:
-            epoch = replace(epoch, updates=state.updates)
-        # Add the epoch to the history, show it, and tell the callbacks.
-        state.end_epoch(epoch)
-        self.progress.epoch(epoch.number, epoch.loss, evaluation, skipped=max(epoch.skipped))
-        self.tell_of_epoch(epoch)
-        self.save(None)
-        return True
-
-
 class OwnEpochs(Fit):
     """Epochs that the stage of this process counts for itself, without waiting for others.
 
@@ -494,7 +484,7 @@ def open_fit(
         saving(request.checkpoints, session, state, tell_of_checkpoint) as save,
     ):
         # Refuse data of another length within an epoch, and warn of them between two.
-        before, state.length, state.train = state.length, length, request.train
+        before = state.length
         change = f"an epoch had {before} batches before the checkpoint, and has {length}"
         differs = None not in (before, length) and before != length
         if differs and state.batches:
@@ -503,12 +493,12 @@ def open_fit(
             warn(f"{change} from now on")
 
         # Start the callbacks, and give the fit to run.
-        state.callbacks = state.callbacks.started(trainer, request.callbacks)
-        kind = OwnEpochs if session.detached else CommonEpochs
-        fit = kind(request, trainer, session, state, bar, interrupt, save)
+        state.length, state.train = length, request.train
         session.update_listeners.append(tell_of_update)
         try:
-            yield fit
+            state.callbacks = state.callbacks.started(trainer, request.callbacks)
+            kind = OwnEpochs if session.detached else Fit
+            yield kind(request, trainer, session, state, bar, interrupt, save)
         finally:
             session.update_listeners.clear()
             state.pause()

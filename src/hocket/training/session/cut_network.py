@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from hocket.distributed.world.solo_world import SoloWorld
 from hocket.distributed.world.world import World
@@ -151,15 +151,10 @@ def parameter_names(network: nn.Module, module: nn.Module, stage: int) -> dict[s
         module: Layers of the stage.
         stage: Number of the stage, for what the network has no name for.
     """
-    known = {id(value): name for name, value in _named_values(network)}
-    return {
-        name: known.get(id(value), f"stage {stage}: {name}")
-        for name, value in _named_values(module)
-    }
-
-
-def _named_values(module: nn.Module) -> list[tuple[str, Tensor]]:
-    return [*module.named_parameters(), *module.named_buffers()]
+    of_all = [*network.named_parameters(), *network.named_buffers()]
+    own = [*module.named_parameters(), *module.named_buffers()]
+    known = {id(value): name for name, value in of_all}
+    return {name: known.get(id(value), f"stage {stage}: {name}") for name, value in own}
 
 
 def find_device(network: nn.Module) -> torch.device:

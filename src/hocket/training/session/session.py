@@ -52,12 +52,10 @@ class Session:
 
     Attributes:
         cut: The network and its stages.
-        setup: Options that all stages share.
         world: This process among the others, or alone.
         ticks: Feeds the engine, which has no stages before the first batch.
         splitter: Splits batches of loaders into inputs and targets.
         upload: Brings batches to the device.
-        metrics: Metrics of the user's own.
         update_listeners: Called with the stage after each update of a stage's weights.
         training_mode: Training mode of the network.
         sample: Inputs that the network was cut with: a small part of the first batch, or all.
@@ -114,7 +112,7 @@ class Session:
                 f"{world.size}; train in one process, or leave it at 0"
             )
         # The engine comes with the first batch.
-        self.ticks = self._ticks_of(UnbuiltEngine())
+        self.ticks = Ticks(UnbuiltEngine(), setup, world, self.cut, self.upload)
 
     @property
     def prepared(self) -> bool:
@@ -153,7 +151,7 @@ class Session:
             building = self.world.in_phase(Phase.BUILDING)
             with self.reporting_failures(), building, preserve_rng([self.setup.device]):
                 engine, self.sample = self._open(inputs, whole, resumes)
-            self.ticks = self._ticks_of(engine)
+            self.ticks.engine = engine
 
     def _open(self, inputs: Tree, whole: bool, resumes: bool) -> tuple[Engine, Tree]:
         """Cut the network; return the engine, and the inputs that it was cut with.
@@ -231,14 +229,11 @@ class Session:
             self.world.close_in_background()
         # Forget the stages, and undo what was done to the network.
         self.sample = None
-        self.ticks = self._ticks_of(UnbuiltEngine())
+        self.ticks.engine = UnbuiltEngine()
         self._watchers.clear()
         self._meter = None
         unshare_statistics(nn.ModuleList([self.cut.network, *self.cut.modules]), self.world)
         self.closed = True
-
-    def _ticks_of(self, engine: Engine) -> Ticks:
-        return Ticks(engine, self.setup, self.world, self.cut, self.upload)
 
 
 def _tell_of_update(
