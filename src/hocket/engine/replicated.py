@@ -18,6 +18,7 @@ from hocket.program.program import Program
 from hocket.stage.report import ActionReport
 from hocket.stage.stage import Stage
 from hocket.stage.steps import Steps, advance, in_turn
+from hocket.stage.update.updater import copy_numbers
 from hocket.transport.mailbox import Source
 from hocket.tree import Tree, map_tensors
 
@@ -129,7 +130,7 @@ def _follow_rates(optimizer: Optimizer | None, follower: Optimizer | None) -> No
     if optimizer is not None and follower is not None:
         groups = zip(optimizer.param_groups, follower.param_groups, strict=True)
         for group, its_copy in groups:
-            its_copy |= {name: value for name, value in group.items() if name != "params"}
+            its_copy.update(copy_numbers(group))
 
 
 def _steps(stage: Stage, action: Action, tick: int) -> Steps[ActionReport]:

@@ -141,16 +141,15 @@ def _displace_nadam(ahead: StepsAhead) -> Tensor:
 
 def _displace_muon(ahead: StepsAhead) -> Tensor:
     """Displace by steps of Muon, which stay as large as they are when its momentum decays."""
-    weight, group, lr = ahead.weight, ahead.group, ahead.lr
     options = ("ns_coefficients", "eps", "ns_steps", "adjust_lr_fn")
-    moved = nn.Parameter(torch.zeros_like(weight))
+    moved = nn.Parameter(torch.zeros_like(ahead.weight))
     moved.grad = ahead.state["momentum_buffer"].clone()
-    rule = {name: group[name] for name in options}
-    Muon([moved], lr=lr, weight_decay=0.0, momentum=0.0, nesterov=False, **rule).step()
+    rule = {name: ahead.group[name] for name in options}
+    Muon([moved], lr=ahead.lr, weight_decay=0.0, momentum=0.0, nesterov=False, **rule).step()
     change = moved.detach()
     if ahead.moments == "steady":
         return change * ahead.steps
-    return _add_up(weight, lr * group["weight_decay"], ahead.steps, lambda later: -change)
+    return _add_decaying(ahead, lambda later: -change)
 
 
 def _displace_lion(ahead: StepsAhead) -> Tensor:
@@ -158,40 +157,27 @@ def _displace_lion(ahead: StepsAhead) -> Tensor:
 
     Chen et al., arXiv 2302.06675, algorithm 2, with gradients that have the momentum's signs.
     """
-    weight = _as_real(ahead.weight)
     change = _as_real(ahead.state["exp_avg"]).sign() * -ahead.lr
     if ahead.moments == "steady":
         return _as_type_of(ahead.weight, change * ahead.steps)
-    decay = ahead.lr * ahead.group["weight_decay"]
-    return _as_type_of(ahead.weight, _add_up(weight, decay, ahead.steps, lambda later: -change))
+    return _add_decaying(ahead, lambda later: -change)
 
 
 def _add_decaying(ahead: StepsAhead, step: Callable[[int], Tensor]) -> Tensor:
-    """Add up steps of the family of Adam between which the weight decays, if it is decoupled.
+    """Add up steps between which the weight decays, if its decay is decoupled.
 
     Args:
         ahead: The steps.
-        step: Returns one of them, of real numbers; see `_add_up`.
+        step: Returns the step that is done as the first, the second and so on, of real numbers,
+            and is called in this order.
     """
-    weight, group = ahead.weight, ahead.group
-    decay = ahead.lr * group["weight_decay"] if group["decoupled_weight_decay"] else 0.0
-    return _as_type_of(weight, _add_up(_as_real(weight), decay, ahead.steps, step))
-
-
-def _add_up(weight: Tensor, decay: float, steps: int, step: Callable[[int], Tensor]) -> Tensor:
-    """Return the displacement by steps between which the weight decays, of its shape.
-
-    Args:
-        weight: The weight.
-        decay: Part of the weight that each step takes away before it is done.
-        steps: Number of steps.
-        step: Returns the step that is done as the first, the second and so on, of the same
-            shape, and is called in this order.
-    """
+    weight, group = _as_real(ahead.weight), ahead.group
+    decoupled = group.get("decoupled_weight_decay", True)  # always, of Muon and Lion
+    kept = 1 - (ahead.lr * group["weight_decay"] if decoupled else 0.0)
     moved = torch.zeros_like(weight)
-    for later in range(1, steps + 1):
-        moved = moved * (1 - decay) - step(later)
-    return moved + weight * ((1 - decay) ** steps - 1)
+    for later in range(1, ahead.steps + 1):
+        moved = moved * kept - step(later)
+    return _as_type_of(ahead.weight, moved + weight * (kept**ahead.steps - 1))
 
 
 def _as_real(tensor: Tensor) -> Tensor:

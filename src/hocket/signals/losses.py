@@ -5,7 +5,8 @@ more dimensions have them in dimension 1, (B, C, H, W), as in PyTorch. Where the
 only the other of these two dimensions, it is that one.
 """
 
-from typing import Protocol
+from functools import partial
+from typing import Any, Protocol
 
 import numpy
 import torch
@@ -199,13 +200,23 @@ def count_errors(output: Tree, targets: Tree, ignored: int = IGNORED) -> tuple[i
     return errors, predictions
 
 
+def option_of(loss: Loss, name: str, default: Any) -> Any:
+    """Return an option of a loss: a keyword of a partial function, or an attribute.
+
+    >>> option_of(partial(F.cross_entropy, reduction="sum"), "reduction", "mean")
+    'sum'
+    """
+    given = loss.keywords if isinstance(loss, partial) else {}
+    return given.get(name, getattr(loss, name, default))
+
+
 def ignored_index(loss: Loss) -> int:
     """Return the class index that a loss leaves out: its ``ignore_index``, or -100.
 
     >>> ignored_index(torch.nn.CrossEntropyLoss(ignore_index=255)), ignored_index(cross_entropy)
     (255, -100)
     """
-    return int(getattr(loss, "ignore_index", IGNORED))
+    return int(option_of(loss, "ignore_index", IGNORED))
 
 
 def weigh_targets(loss: Loss, targets: Tree) -> float | Tensor | None:
@@ -223,11 +234,15 @@ def weigh_targets(loss: Loss, targets: Tree) -> float | Tensor | None:
     if not isinstance(targets, Tensor) or is_inexact(targets) or targets.dtype is torch.bool:
         return None
     ignored = ignored_index(loss)
-    weights = loss.weight if isinstance(loss, nn.CrossEntropyLoss | nn.NLLLoss) else None
+    weighs = isinstance(loss, nn.CrossEntropyLoss | nn.NLLLoss)
+    weighs |= getattr(loss, "func", None) in (F.cross_entropy, F.nll_loss)
+    weights = option_of(loss, "weight", None) if weighs else None
     if weights is not None:
         targets = targets.long()
         kept = (targets >= 0) & (targets < len(weights)) & (targets != ignored)
-        return weights.to(targets.device)[targets.where(kept, 0)].where(kept, 0).sum()
+        weights = weights.to(targets.device)
+        weight: Tensor = weights[targets.where(kept, 0)].where(kept, 0).sum()
+        return weight
     if targets.is_cpu:  # by the shortest way, as this is done in every tick
         return int(numpy.count_nonzero(targets.numpy() != ignored))
     return (targets.long() != ignored).sum()  # as in `count_errors`

@@ -34,7 +34,7 @@ from hocket.stage.update.bare_step import do_step
 from hocket.stage.update.clipping import as_clipping
 from hocket.stage.update.loss_scale import LossScale
 from hocket.stage.update.untrained import UntrainedWeights
-from hocket.stage.update.updater import Updater
+from hocket.stage.update.updater import Updater, copy_numbers
 from hocket.stage.weights.forward_check import ForwardCheck
 from hocket.stage.weights.stage_weights import NewestWeights, build_weights
 
@@ -121,7 +121,6 @@ def build_core(setup: Setup, parts: StageParts) -> StageCore:
     updater, signal_updater, untrained = build_updaters(setup, parts, recorder)
 
     # Graphs, and the weights that forwards and backwards meet.
-    inverted = inverts(method, parts.module, parts.index, parts.count)
     linearizer = build_linearizer(
         method,
         setup.graph_delay(parts.index, parts.count),
@@ -133,7 +132,7 @@ def build_core(setup: Setup, parts: StageParts) -> StageCore:
             # Without delay no batch is in flight between two ticks.
             keep_states=setup.resumable and method.delay(parts.index, parts.count) > 0,
         ),
-        parts.module if inverted else None,
+        inverts=inverts(method, parts.module, parts.index, parts.count),
     )
     in_flight: InFlight = {}
     weights = build_weights(method, parts, updater, linearizer, in_flight)
@@ -141,7 +140,7 @@ def build_core(setup: Setup, parts: StageParts) -> StageCore:
     # Checks of layers and signal.
     modules, updaters = (parts.module, parts.signal_network), (updater, signal_updater)
     own = {weight for module in modules for weight in module.parameters()}
-    late = LateCheck(setup.ticks_per_check, modules, updaters, parts.names)
+    late = LateCheck(setup.ticks_per_check, modules, updaters)
     of_layers, of_signal = (
         NonFiniteCheck(module, its_updater, setup.on_nan, late, parts.names)
         for module, its_updater in zip(modules, updaters, strict=True)
@@ -216,7 +215,6 @@ def build_updaters(
         lr_factor: float = 1.0,
         remedies: Sequence[Remedy] = (),
     ) -> Updater:
-        trained = [parameter for _, parameter in parameters]
         # Without weights the user's functions are not called.
         optimizer = scheduler = attached = None
         if parameters:
@@ -224,10 +222,12 @@ def build_updaters(
             staleness = method.staleness(parts.index, parts.count) + setup.replica_delay
             stage = StageInfo(parts.index, parts.count, staleness)
             if staleness:  # remedies act where gradients are late
-                weights = Weights(trained, optimizer)
+                weights = Weights([weight for _, weight in parameters], optimizer)
                 each = [remedy.attach(stage, weights) for remedy in remedies]
                 attached = StageRemedies(each, count_flushed_updates(remedies))
             if setup.scheduler is not None:
+                for group in optimizer.param_groups:  # one rate may be given to all stages
+                    group.update(copy_numbers(group))
                 by_epochs = setup.scheduler_unit == "epoch" and not method.free_running
                 scheduler = build_scheduler(
                     setup.scheduler,
@@ -237,7 +237,7 @@ def build_updaters(
                     metric=setup.plateau_metric,
                 )
         return Updater(
-            trained,
+            parameters,
             optimizer,
             scheduler,
             scheduler_unit=setup.scheduler_unit,

@@ -29,21 +29,6 @@ class ForwardedBatch(NamedTuple):
     version: int
     forward_state: ForwardState | None
 
-    @staticmethod
-    def skipped(
-        activation: Activation, differentiable: tuple[bool, ...], version: int
-    ) -> "ForwardedBatch":
-        """Build the entry of a batch that is not learned from, and was not forwarded.
-
-        Args:
-            activation: Packet that was received.
-            differentiable: For each tensor of the output, True if a packet comes back for it.
-            version: Number of updates that the weights have seen.
-        """
-        return ForwardedBatch(
-            activation.without_values(), None, NOT_KEPT, differentiable, version, None
-        )
-
     def without_tensors(self, output: Tree) -> "ForwardedBatch":
         """Return the entry of a batch whose input will be computed from its output."""
         structure = map_tensors(lambda tensor: tensor.new_empty(0), output)

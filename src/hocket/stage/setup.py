@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import InitVar, dataclass, field
-from functools import partial
 from numbers import Integral
 from typing import Any
 
@@ -17,7 +16,7 @@ from hocket.methods.method import Method
 from hocket.optim.factory import OptimizerFactory, wrong_factories
 from hocket.options.common_options import Compiler
 from hocket.options.require import require_list, wrong_functions
-from hocket.signals.losses import Loss, cross_entropy
+from hocket.signals.losses import Loss, cross_entropy, option_of
 from hocket.stage.training_options import TrainingOptions
 from hocket.stage.update.clipping import as_clipping
 from hocket.stage.update.loss_scale import DynamicScale, LossScale
@@ -85,9 +84,7 @@ class Setup(TrainingOptions):
                     f"the stages of method {self.method.name!r} run freely, and each numbers "
                     "its batches for itself; leave skip_batches out"
                 )
-        given = self.loss.keywords if isinstance(self.loss, partial) else {}
-        reduction = given.get("reduction", getattr(self.loss, "reduction", "mean"))
-        if reduction == "sum" and self.replicas > 1:
+        if option_of(self.loss, "reduction", "mean") == "sum" and self.replicas > 1:
             problems.append(
                 f"loss has reduction 'sum', but {self.replicas} replicas add up their losses "
                 "as means over their parts of each batch; use 'mean', or one replica"

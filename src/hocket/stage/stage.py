@@ -209,25 +209,17 @@ def _forwarded_state(core: StageCore, forwarded: ForwardedBatch) -> Tree:
 
 def _repeat_forward(core: StageCore, state: Tree) -> None:
     """Forward a batch in flight again, as it was forwarded before the checkpoint."""
-    activation = Activation(**state["activation"])
-    differentiable, version = state["differentiable"], state["version"]
-    if activation.skipped:
-        skipped = ForwardedBatch.skipped(activation, differentiable, version)
-        core.in_flight[activation.batch] = skipped
-        return
-    if core.checks.forward.edits_weights:
-        core.linearizer.after_update()
-    forward_state = ForwardState(**state["past"])
-    if core.linearizer.inverts:  # nothing was kept
-        core.in_flight[activation.batch] = ForwardedBatch(
-            activation, None, NOT_KEPT, differentiable, version, forward_state
-        )
-        return
-    leaves = graph_leaves(activation)
-    with core.contexts.computing(activation.batch, "forward"):
-        output = core.linearizer.rebuild_output(core.parts.module, leaves, forward_state)
+    activation, past = Activation(**state["activation"]), state["past"]
+    forward_state = None if past is None else ForwardState(**past)
+    leaves, output = None, NOT_KEPT  # of a batch that is skipped, or will be inverted
+    if forward_state is not None and not core.linearizer.inverts:
+        if core.checks.forward.edits_weights:
+            core.linearizer.after_update()
+        leaves = graph_leaves(activation)
+        with core.contexts.computing(activation.batch, "forward"):
+            output = core.linearizer.rebuild_output(leaves, forward_state)
     core.in_flight[activation.batch] = ForwardedBatch(
-        activation, leaves, output, differentiable, version, forward_state
+        activation, leaves, output, state["differentiable"], state["version"], forward_state
     )
 
 

@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.optim import SGD
+from torch.optim.lr_scheduler import ExponentialLR
 
 from contract.small import conv, data, far, mlp
 from hocket import Checkpoints, Trainer, cross_entropy
@@ -94,6 +95,16 @@ def test_a_replica_may_have_no_targets_of_a_batch(smoothing):
 def test_class_weights_of_a_loss_decide_the_shares_of_replicas():
     """Its mean over the batch is weighted, so that halves count by their classes."""
     halves, whole = (trained(count, lambda trainer: None, loss=WEIGHTED) for count in (2, 1))
+    assert far(halves, whole) == []
+
+
+def test_a_rate_that_is_a_tensor_is_scheduled_once():
+    scheduled = {
+        "optimizer": partial(SGD, lr=torch.tensor(0.05)),
+        "scheduler": partial(ExponentialLR, gamma=0.5),
+        "scheduler_unit": "update",
+    }
+    halves, whole = (trained(count, lambda trainer: None, **scheduled) for count in (2, 1))
     assert far(halves, whole) == []
 
 

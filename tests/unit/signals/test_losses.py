@@ -142,8 +142,9 @@ def test_counted_targets_are_class_indices_that_are_not_ignored(dtype):
     assert count(torch.tensor([True, False])) is None
     assert count({"labels": torch.tensor([1])}) is None
     weights = torch.tensor([0.25, 1.0, 1.0, 0.5])
-    assert weigh_targets(CrossEntropyLoss(weights), targets) == 0.75
-    assert weigh_targets(CrossEntropyLoss(weights, ignore_index=0), targets) == 0.5
+    for build in (CrossEntropyLoss, partial(partial, F.cross_entropy)):
+        assert weigh_targets(build(weight=weights), targets) == 0.75
+        assert weigh_targets(build(weight=weights, ignore_index=0), targets) == 0.5
 
 
 @pytest.mark.parametrize(

@@ -75,9 +75,9 @@ def late_gradients(
     """Gradients of two batches, the weights having changed after their forwards."""
     module, inputs = build(name)
     linearizer = linearizer_of(module)
-    linearizer.forward(module, inputs)
+    linearizer.forward(inputs)
     linearizer.after_update()
-    kept = [linearizer.forward(module, inputs + n)[1] for n in (0, 0)]
+    kept = [linearizer.forward(inputs + n)[1] for n in (0, 0)]
     with torch.no_grad():
         for weight in module.parameters():
             weight.add_(1)
@@ -111,9 +111,9 @@ ADD_HOOK = {
 def test_hooks_that_come_later_see_the_weight_itself(add_hook):
     module, inputs = build()
     linearizer, seen = copied(module), []
-    linearizer.forward(module, inputs)
+    linearizer.forward(inputs)
     add_hook(module[0], seen.append)
-    _, kept = linearizer.forward(module, inputs)
+    _, kept = linearizer.forward(inputs)
     back_propagate(kept)
     weight = module[0].weight
     assert len(seen) == 1
@@ -123,9 +123,9 @@ def test_hooks_that_come_later_see_the_weight_itself(add_hook):
 def test_weights_are_in_place_after_a_forward_that_fails():
     module, inputs = build()
     weights, linearizer = list(module.parameters()), copied(module)
-    linearizer.forward(module, inputs)
+    linearizer.forward(inputs)
     with pytest.raises(RuntimeError, match="mat1 and mat2"):
-        linearizer.forward(module, inputs[:, :2])
+        linearizer.forward(inputs[:, :2])
     assert all(a is b for a, b in zip(weights, module.parameters(), strict=True))
 
 
@@ -141,7 +141,7 @@ def test_a_graph_without_a_backward_is_freed(stash):
     for warmup in (True, False):
         before = resident_mib()
         for _ in range(3 if warmup else 8):
-            linearizer.forward(module, inputs)  # 32 MiB before and after the activation
+            linearizer.forward(inputs)  # 32 MiB before and after the activation
     assert resident_mib() - before < 100
 
 
@@ -170,15 +170,15 @@ def storages(state):
 def test_stash_shares_what_is_kept_with_what_it_copies():
     module = build_module()
     linearizer = hooks(module, stash=True, keep_states=True)
-    assert hooks(module, stash=True).forward_state(module) is None
-    state = linearizer.forward_state(module)
+    assert hooks(module, stash=True).forward_state() is None
+    state = linearizer.forward_state()
     stashed = storages(state)
-    linearizer.forward(module, X)
+    linearizer.forward(X)
     assert {copy.data_ptr() for copy in linearizer.copies._copies.values()} == stashed
-    assert storages(linearizer.forward_state(module)) == stashed
+    assert storages(linearizer.forward_state()) == stashed
     change(module)
     linearizer.after_update()
-    assert not storages(linearizer.forward_state(module)) & stashed
+    assert not storages(linearizer.forward_state()) & stashed
 
 
 def test_equal_values_are_not_written_again():

@@ -3,10 +3,9 @@
 import pytest
 import torch
 
-from contract.small import LINEARIZE, data, mlp, put_into_one_memory, train
+from contract.small import LINEARIZE, data, mlp, train
 from hocket.methods import ADL, FDG, PipeDream, PipeDream2BW
 from hocket.remedies import Compensate, Predict
-from hocket.stage.weight_copies.copies import VersionCopies
 
 HOLDING = {
     "vertical": PipeDream(hold="vertical"),
@@ -28,15 +27,6 @@ def test_a_stage_holds_as_many_versions_as_the_table_says(method, stages):
 
     train(method, mlp(stages), data(mlp, 26), watch=watch, lr=1e-3)
     assert most == [method.memory(k, stages).versions for k in range(stages)]
-
-
-@pytest.mark.parametrize("method", HOLDING.values(), ids=HOLDING.keys())
-def test_parameters_stay_the_same_objects_in_the_same_memory(method):
-    modules = mlp(3)
-    before = [(p, p.data_ptr()) for module in modules for p in module.parameters()]
-    train(method, modules, data(mlp, 13))
-    after = [(p, p.data_ptr()) for module in modules for p in module.parameters()]
-    assert all(p is q and a == b for (p, a), (q, b) in zip(before, after, strict=True))
 
 
 @pytest.mark.parametrize(
@@ -64,13 +54,6 @@ def test_an_error_of_a_forward_with_other_weights_leaves_the_newest_in_place(met
         train(method, modules, data(mlp, 9), watch=watch)
     assert torch.equal(weight, newest[-1])
     assert not torch.equal(seen[-1], newest[-1])
-
-
-def test_weights_in_one_memory_have_copies_of_their_own():
-    modules, copies = mlp(2), VersionCopies()
-    put_into_one_memory([p for module in modules for p in module.parameters()])
-    for weight in modules[0].parameters():
-        assert torch.equal(copies.whole(weight), weight)
 
 
 def test_a_weight_may_be_replaced_by_one_with_other_strides():

@@ -49,11 +49,11 @@ def test_a_fault_behind_a_cut_of_a_sequence_names_the_weight_of_the_network(chec
         trainer.fit(batches, epochs=1, progress=False)
 
 
-def test_weights_of_a_head_are_counted_for_themselves():
+def test_weights_of_a_head_are_named_for_themselves():
     network = nn.Sequential(nn.Linear(2, 2), nn.Tanh(), nn.Linear(2, 2))
     trainer = Trainer(network, stages=2, method="dgl", optimizer=sgd)
     trainer.prepare(torch.randn(4, 2))
     with torch.no_grad():
         next(trainer.stages[0].signal_network.parameters()).fill_(math.nan)
     fault = trainer.stages[0].persistent_fault()
-    assert fault == "weight of the auxiliary network, number 0 became nan"
+    assert fault == "weight 'signal of stage 0: trunk.0.weight' became nan"

@@ -36,7 +36,7 @@ OPTIMIZERS = {
 def test_an_optimizer_goes_on_with_the_bits_of_one_that_never_stopped(name, shape, dtype, way):
     def build(weight):
         optimizer = OPTIMIZERS[name]([weight], lr=0.1)
-        return weight, Updater([weight], optimizer)
+        return weight, Updater([("a", weight)], optimizer)
 
     def train(weight, updater, steps):
         for n in steps:
@@ -63,7 +63,7 @@ def test_a_state_of_no_weight_is_loaded_as_the_optimizer_does():
         weights = [nn.Parameter(torch.ones(())), nn.Parameter(torch.ones(3))]
         optimizer = torch.optim.SGD(weights, lr=0.1, momentum=0.9)
         optimizer.state["calls"] = 7
-        return weights, Updater(weights, optimizer)
+        return weights, Updater(list(zip("ab", weights, strict=True)), optimizer)
 
     weights, updater = build()
     for each in weights:
@@ -346,7 +346,7 @@ def test_groups_keep_their_rates_between_updates():
     p, q = parameter(1.0), parameter(1.0)
     rate = torch.tensor(0.4)
     optimizer = torch.optim.SGD([{"params": [p], "lr": rate}, {"params": [q], "lr": 0.2}])
-    updater = Updater([p, q], optimizer, lr_factor=lambda update: 0.5)
+    updater = Updater([("p", p), ("q", q)], optimizer, lr_factor=lambda update: 0.5)
     for weight in (p, q):
         weight.grad = torch.ones_like(weight)
     updater.accumulate()
@@ -356,11 +356,26 @@ def test_groups_keep_their_rates_between_updates():
     assert optimizer.param_groups[0]["lr"] is rate
 
 
+def test_a_rate_that_is_a_tensor_is_scheduled_at_each_stage_alone():
+    """Also if all stages were given the same one, into which schedulers write."""
+    trained = train(
+        BP(),
+        mlp(3),
+        data(mlp, 4),
+        lr=torch.tensor(0.1),
+        scheduler=partial(ExponentialLR, gamma=0.5),
+        scheduler_unit="update",
+    )
+    for k in range(3):
+        rates = [event.report.lr for event in trained.of("U", k)]
+        assert rates == pytest.approx([0.1, 0.05, 0.025, 0.0125])
+
+
 def test_a_first_update_in_a_later_epoch_does_not_warn():
     """Warnings are errors here; torch warns of schedulers that step before any update."""
     weight = nn.Parameter(torch.ones(1))
     optimizer = sgd([weight])
-    updater = Updater([weight], optimizer, ExponentialLR(optimizer, gamma=0.5))
+    updater = Updater([("a", weight)], optimizer, ExponentialLR(optimizer, gamma=0.5))
     weight.grad = torch.ones(1)
     updater.accumulate()
     assert updater.update(epoch=2) == pytest.approx(0.1 / 4)
@@ -387,7 +402,7 @@ def test_the_staleness_of_a_late_sum_counts_the_updates_that_were_done():
     seen = []
     weight = nn.Parameter(torch.ones(2))
     updater = Updater(
-        [weight],
+        [("a", weight)],
         sgd([weight]),
         build_reduction=Alone,
         replica_delay=1,

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from itertools import count
+from itertools import compress, count
 from typing import TypeAlias
 
 import torch
@@ -78,7 +78,6 @@ class LateCheck:
             nothing to do here.
         modules: Layers of the stage and the network of its signal.
         updaters: Their updaters.
-        names: Names of weights in the network.
 
     Attributes:
         postpones: True if norms are to be added here, and read later.
@@ -88,17 +87,12 @@ class LateCheck:
     """
 
     def __init__(
-        self,
-        every: int,
-        modules: Sequence[nn.Module],
-        updaters: Sequence[Updater],
-        names: NetworkNames,
+        self, every: int, modules: Sequence[nn.Module], updaters: Sequence[Updater]
     ) -> None:
         self.every = every
         self.postpones = every > 1
         self._modules = modules
         self._updaters = updaters
-        self._names = names
         self.unread: list[_Unread] = []
         self._kept: Tree = None
         self.kept_when = ""
@@ -175,10 +169,7 @@ class LateCheck:
         self.unread, self._kept = [], None
 
     def _weight_names(self) -> list[str]:
-        named = {id(p): name for m in self._modules for name, p in self._names.of_parameters(m)}
-        return [
-            f"weight {named[id(p)]!r}" for updater in self._updaters for p in updater.parameters
-        ]
+        return [f"weight {name!r}" for updater in self._updaters for name in updater.names]
 
     @torch.no_grad()
     def keep(self, when: str) -> None:
@@ -300,7 +291,7 @@ class NonFiniteCheck:
         on_nan: Reaction to a batch with a fault.
         late: Check that finds the faults later, if it postpones them. Then nothing that is
             computed is read here, and no fault is returned.
-        names: Names of weights and buffers in the network.
+        names: Names of buffers in the network.
     """
 
     def __init__(
@@ -322,7 +313,6 @@ class NonFiniteCheck:
             if is_inexact(buffer) and first_nonfinite({key: buffer}) is None
         ]
         self._saved_buffers: list[tuple[LayerBuffers, str, Tensor]] = []
-        self._parameter_names = {id(p): repr(name) for name, p in names.of_parameters(module)}
 
     def save_buffers(self) -> None:
         """Save the buffers, such as BatchNorm's statistics, before a forward."""
@@ -444,9 +434,8 @@ class NonFiniteCheck:
             inputs_count = len(of_inputs)
 
             def names() -> list[str]:
-                pairs = zip(self._weight_names(), trained, strict=True)
-                of_trained = [name for name, has_one in pairs if has_one]
-                return of_trained + [f"gradient of input {n}" for n in range(inputs_count)]
+                of_trained = compress(self._gradient_names(), trained)
+                return [*of_trained, *(f"gradient of input {n}" for n in range(inputs_count))]
 
             self._late.add(names, norms)
             return None, norm
@@ -456,28 +445,18 @@ class NonFiniteCheck:
         # Find the first gradient that is not finite.
         weights = {
             name: p.grad
-            for name, p in zip(self._weight_names(), self._updater.parameters, strict=True)
+            for name, p in zip(self._gradient_names(), self._updater.parameters, strict=True)
         }
         inputs = {f"gradient of input {n}": grad for n, grad in enumerate(input_gradients)}
         return first_nonfinite(weights | inputs, "gradient norm"), norm
 
-    def _weight_names(self) -> list[str]:
-        return [f"gradient of {name}" for name in self._described_weights("auxiliary weight")]
-
-    def _described_weights(self, auxiliary: str) -> list[str]:
-        """Return the name of each weight, and a number for each that is not of the layers."""
-        numbers = count()
-        return [
-            self._parameter_names.get(id(p)) or f"{auxiliary} {next(numbers)}"
-            for p in self._updater.parameters
-        ]
+    def _gradient_names(self) -> list[str]:
+        return [f"gradient of {name!r}" for name in self._updater.names]
 
     def persistent_fault(self) -> str | None:
         """Return the fault in weights, buffers and optimizer state, which outlive a batch."""
-        names = self._described_weights("of the auxiliary network, number")
-        weights = {
-            f"weight {name}": p for name, p in zip(names, self._updater.parameters, strict=True)
-        }
+        named = zip(self._updater.names, self._updater.parameters, strict=True)
+        weights = {f"weight {name!r}": p for name, p in named}
         return (
             first_nonfinite(weights)
             or first_nonfinite(self._described_buffers())

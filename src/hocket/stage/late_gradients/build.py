@@ -1,7 +1,5 @@
 """From the options of a stage to its linearizer, of compiled layers or of plain ones."""
 
-from torch import nn
-
 from hocket.methods.method import FORWARDS_AGAIN, Method
 from hocket.stage.late_gradients.compiled_graph import CompiledGraph
 from hocket.stage.late_gradients.linearizer import (
@@ -15,7 +13,7 @@ from hocket.stage.late_gradients.saved_weights import CopiedWeights, SavedTensor
 
 
 def build_linearizer(
-    method: Method, delay: int, layers: StageLayers, inverted: nn.Module | None = None
+    method: Method, delay: int, layers: StageLayers, *, inverts: bool = False
 ) -> Linearizer:
     """Build the linearizer of a stage; without delay it is always `PlainGraph`.
 
@@ -23,15 +21,15 @@ def build_linearizer(
         method: The method.
         delay: Ticks between a forward and its backward.
         layers: What is known of the layers.
-        inverted: Layers of the stage, if it inverts them; None if it keeps its inputs.
+        inverts: True if the stage computes its input from its output.
     """
     # Where no update comes between forward and backward, nothing has to be held.
     if delay == 0:
         return PlainGraph(layers)
 
     # The forward is repeated, or its graph is kept with old or live weights.
-    if inverted is not None:
-        return Invert(layers, inverted)
+    if inverts:
+        return Invert(layers)
     if method.linearize in FORWARDS_AGAIN:
         return Recompute(layers, method.statistics, keep_buffers=method.flushes)
     stash = method.linearize == "stash"

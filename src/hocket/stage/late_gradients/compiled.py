@@ -6,7 +6,7 @@ function of the weights needs none: it is called with the weights of the version
 
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from types import FunctionType
 from typing import Any
 
@@ -20,8 +20,6 @@ from hocket.stage.layers.known_layers import hooks_of
 from hocket.stage.parts import StageParts
 from hocket.stage.setup import Setup
 from hocket.tree import Tree, tensors
-
-_NOTHING = nullcontext()
 
 
 class CompiledLayers:
@@ -68,13 +66,10 @@ class CompiledLayers:
             options=options,
         )
 
-    def __call__(
-        self, module: nn.Module, inputs: Tree, weights: Mapping[str, Tensor] | None = None
-    ) -> Tree:
+    def __call__(self, inputs: Tree, weights: Mapping[str, Tensor] | None = None) -> Tree:
         """Return the output of the layers.
 
         Args:
-            module: The layers; the same as before.
             inputs: Their input, with tensors of shape (B, ...).
             weights: Tensors to compute with instead of weights, by the weights' names.
 
@@ -87,7 +82,7 @@ class CompiledLayers:
         # Compile at the first forward for a shape, and compute.
         try:
             with self._quiet_when_new(inputs):
-                output: Tree = self._compiled(module, weights or {}, inputs)
+                output: Tree = self._compiled(self._module, weights or {}, inputs)
         except torch._dynamo.exc.FailOnRecompileLimitHit as error:
             raise OptionError(
                 f"stage {self._stage} met inputs of more shapes than graphs are kept for "
@@ -103,15 +98,19 @@ class CompiledLayers:
             ) from error
         return output
 
-    def _quiet_when_new(self, inputs: Tree) -> AbstractContextManager[object]:
-        """Return a context in which the compiler may look at gradients of what is no leaf."""
+    @contextmanager
+    def _quiet_when_new(self, inputs: Tree) -> Iterator[None]:
+        """Context manager in which the compiler may look at gradients of what is no leaf."""
         shapes = tuple([tensor.shape for tensor in tensors(inputs)])
         frozen = tuple([not weight.requires_grad for weight in self._weights])
         key = shapes, frozen, torch.is_grad_enabled(), self._module.training
         if key in self._seen:
-            return _NOTHING
+            yield
+            return
         self._seen.add(key)
-        return _quiet()
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "The .grad attribute of a Tensor that is not")
+            yield
 
     def _require_compilable(self) -> None:
         problems = []
@@ -127,14 +126,6 @@ class CompiledLayers:
         if problems:
             message = f"stage {self._stage} cannot be compiled; leave compile out, or"
             raise OptionError(format_problems(message, problems))
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Context manager without a warning that the compiler causes by a look at every input."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "The .grad attribute of a Tensor that is not a leaf")
-        yield
 
 
 def _call_layers(module: nn.Module, weights: dict[str, Tensor], inputs: Tree) -> Tree:

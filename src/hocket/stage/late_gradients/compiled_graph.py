@@ -5,8 +5,6 @@ or views of the present memory, whose changes autograd does not count. The gradi
 tensors are passed on to the weights.
 """
 
-from torch import nn
-
 from hocket.errors import LinearizeError, OptionError
 from hocket.stage.late_gradients.linearizer import (
     KeptOutput,
@@ -36,7 +34,7 @@ class CompiledGraph(Linearizer):
         self._stash = stash
         self._graph_checked = False
 
-    def forward(self, module: nn.Module, leaves: Tree) -> tuple[Tree, KeptOutput]:
+    def forward(self, leaves: Tree) -> tuple[Tree, KeptOutput]:
         """Forward with a graph that depends on other tensors than the weights.
 
         Raises:
@@ -45,16 +43,17 @@ class CompiledGraph(Linearizer):
             LinearizeError: The optimizer has replaced the memory of a weight.
         """
         # Forward with copies of the weights, or with their present memory.
-        weights = self._weights_of(module)
+        weights = self._weights()
         given = {}
         for name, weight in weights.items():
             copy = self.copies.whole(weight) if self._stash else weight.data
             given[name] = copy.requires_grad_(weight.requires_grad)
-        output = self._layers(module, self._editable(leaves), given)
+        output = self._layers(self._editable(leaves), given)
 
         # Refuse layers that reach their weights by another way than as parameters.
         if not self._graph_checked:
-            names = {id(weight): name for name, weight in self._names.of_parameters(module)}
+            named = self._names.of_parameters(self._module)
+            names = {id(weight): name for name, weight in named}
             for node in graph_nodes(output):
                 reached = names.get(id(getattr(node, "variable", None)))
                 if reached is not None:

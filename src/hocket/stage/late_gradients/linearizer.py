@@ -4,7 +4,6 @@ Here are their base, and those that need no weights but the present ones: the pl
 no update comes between, and the forward that is repeated.
 """
 
-import operator
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -20,7 +19,6 @@ from hocket.stage.layers.reversible import layers_of, require_inverse
 from hocket.stage.weight_copies.copies import VersionCopies
 from hocket.stage.weight_copies.forward_state import (
     ForwardState,
-    RunLayers,
     forward_without_buffer_updates,
     present_state,
     replaced_buffers,
@@ -124,64 +122,55 @@ class Linearizer(ABC):
         self.copies = copies
         self._names = layers.names
         self._keep_states = layers.keep_states
-        self._run: RunLayers = layers.compiled or operator.call
+        self._module = layers.known.module
+        self._run = layers.compiled or self._module
         # Returns an input that the layers may edit, while the original stays as it is.
         self._editable = layers.known.editable
         self._trained = frozenset(layers.trained)
-        self._module: nn.Module | None = None  # of the last forward
-        self._named: list[tuple[str, nn.Parameter]] = []
+        self._named: list[tuple[str, nn.Parameter]] = []  # known from the first forward on
 
-    def _weights_of(self, module: nn.Module) -> dict[str, nn.Parameter]:
-        """Return the weights of a module that updates change, by name.
+    def _weights(self) -> dict[str, nn.Parameter]:
+        """Return the weights of the layers that updates change, by name.
 
         A frozen one is among them: it may be unfrozen before the backward, and an older
         forward may see other numbers.
         """
-        if module is not self._module:
-            self._module, self._named = module, list(module.named_parameters())
+        if not self._named:
+            self._named = list(self._module.named_parameters())
         return {n: p for n, p in self._named if p.requires_grad or p in self._trained}
 
     @abstractmethod
-    def forward(self, module: nn.Module, leaves: Tree) -> tuple[Tree, KeptOutput]:
+    def forward(self, leaves: Tree) -> tuple[Tree, KeptOutput]:
         """Return the output to send on, and the output to differentiate.
 
-        The leaves stay as they are, even if the module edits its input in place.
+        The leaves stay as they are, even if the layers edit their input in place.
         """
 
-    def needs_gradient(self, module: nn.Module, leaves: Tree, output: Tree) -> list[bool]:
-        """Return for each tensor of an output whether it has a graph in the backward.
-
-        Args:
-            module: Layers of the stage.
-            leaves: Input of the forward.
-            output: Output of ``forward``.
-        """
+    def needs_gradient(self, leaves: Tree, output: Tree) -> list[bool]:
+        """Return for each tensor of an output of ``forward`` whether it will have a graph."""
         return [tensor.requires_grad for tensor in tensors(output)]
 
-    def forward_state(self, module: nn.Module) -> ForwardState | None:
+    def forward_state(self) -> ForwardState | None:
         """Return the state to repeat the next forward from; None if it is not kept."""
         if not self._keep_states:
             return None
         weights: dict[str, Tensor] = {}  # need not be kept if no update comes first
         if self.copies is not None:  # which graphs share
-            weights = {n: self.copies.whole(p) for n, p in self._weights_of(module).items()}
-        return present_state(module, weights)
+            weights = {n: self.copies.whole(p) for n, p in self._weights().items()}
+        return present_state(self._module, weights)
 
-    def rebuild_output(
-        self, module: nn.Module, leaves: Tree, state: ForwardState
-    ) -> KeptOutput:
+    def rebuild_output(self, leaves: Tree, state: ForwardState) -> KeptOutput:
         """Repeat a forward of another process, and return the output to differentiate.
 
-        The module may be left with the weights of that forward; the caller restores its own.
+        The layers may be left with the weights of that forward; the caller restores its own.
 
         Args:
-            module: Layers of the stage.
             leaves: Input of the forward.
             state: Weights and buffers of the forward.
         """
-        set_tensors(module, state.weights)
-        with replaced_buffers(module, copy_tensors(state.buffers)):
-            return self.forward(module, leaves)[1]
+        set_tensors(self._module, state.weights)
+        with replaced_buffers(self._module, copy_tensors(state.buffers)):
+            return self.forward(leaves)[1]
 
     def after_update(self) -> None:
         """Make new copies for later forwards; graphs in flight hold on to the old ones."""
@@ -192,9 +181,9 @@ class Linearizer(ABC):
 class PlainGraph(Linearizer):
     """Plain graph of autograd, for stages without updates between forward and backward."""
 
-    def forward(self, module: nn.Module, leaves: Tree) -> tuple[Tree, KeptOutput]:
+    def forward(self, leaves: Tree) -> tuple[Tree, KeptOutput]:
         """Forward with a graph."""
-        output = self._run(module, self._editable(leaves))
+        output = self._run(self._editable(leaves))
         return output, KeptOutput(lambda: output)
 
 
@@ -216,25 +205,23 @@ class Recompute(Linearizer):
         self._statistics = statistics
         self._keep_buffers = keep_buffers
 
-    def forward(self, module: nn.Module, leaves: Tree) -> tuple[Tree, KeptOutput]:
+    def forward(self, leaves: Tree) -> tuple[Tree, KeptOutput]:
         """Forward without a graph; the graph is built when the gradient has come."""
-        again = self.rebuild_output(module, leaves, self.forward_state(module))
+        again = self.rebuild_output(leaves, self.forward_state())
         with torch.no_grad():
-            output = self._run(module, self._editable(leaves))
+            output = self._run(self._editable(leaves))
         return output, again
 
-    def needs_gradient(self, module: nn.Module, leaves: Tree, output: Tree) -> list[bool]:
+    def needs_gradient(self, leaves: Tree, output: Tree) -> list[bool]:
         """Forward once more, with a graph, to see which tensors have one; see the base."""
-        again = forward_without_buffer_updates(module, self._editable(leaves))
+        again = forward_without_buffer_updates(self._module, self._editable(leaves))
         return [tensor.requires_grad for tensor in tensors(again)]
 
-    def forward_state(self, module: nn.Module) -> ForwardState:
+    def forward_state(self) -> ForwardState:
         """Return the buffers if they are kept; the backward uses its present weights."""
-        return present_state(module, {}) if self._keep_buffers else ForwardState({}, {})
+        return present_state(self._module, {}) if self._keep_buffers else ForwardState({}, {})
 
-    def rebuild_output(
-        self, module: nn.Module, leaves: Tree, state: ForwardState
-    ) -> KeptOutput:
+    def rebuild_output(self, leaves: Tree, state: ForwardState) -> KeptOutput:
         """Return the output, for which the input will be forwarded again; see the base.
 
         Without buffers in the state, the forward begins with the present ones.
@@ -243,8 +230,10 @@ class Recompute(Linearizer):
         def recompute() -> Tree:
             inputs = self._editable(leaves)
             if self._statistics == "both":
-                return self._run(module, inputs)
-            return forward_without_buffer_updates(module, inputs, self._run, state.buffers)
+                return self._run(inputs)
+            return forward_without_buffer_updates(
+                self._module, inputs, self._run, state.buffers
+            )
 
         return KeptOutput(recompute)
 
@@ -257,35 +246,34 @@ class Invert(Recompute):
     backward alone, as in the paper: a batch counts once either way.
 
     Args:
-        layers: What is known of the layers.
-        module: Layers of the stage, each with a reverse.
+        layers: What is known of the layers, each of which has a reverse.
     """
 
     inverts = True
 
-    def __init__(self, layers: StageLayers, module: nn.Module) -> None:
+    def __init__(self, layers: StageLayers) -> None:
         super().__init__(layers, "forward")
-        names = {layer: name for name, layer in layers.names.of_layers(module)}
+        names = {layer: name for name, layer in layers.names.of_layers(self._module)}
         self._reversed: list[tuple[str, Any]] = [
-            (names[layer], layer) for layer in reversed(layers_of(module))
+            (names[layer], layer) for layer in reversed(layers_of(self._module))
         ]
         self._checked = False
 
-    def forward(self, module: nn.Module, leaves: Tree) -> tuple[Tree, KeptOutput]:
+    def forward(self, leaves: Tree) -> tuple[Tree, KeptOutput]:
         """Forward without a graph; the stage keeps nothing."""
         with torch.no_grad():
-            output = self._run(module, self._editable(leaves))
+            output = self._run(self._editable(leaves))
         return output, KeptOutput(lambda: None)
 
     @torch.no_grad()
-    def invert(self, module: nn.Module, output: Tree) -> Tree:
+    def invert(self, output: Tree) -> Tree:
         """Return the input for an output (B, ...) at the present weights; buffers stay.
 
         Raises:
             LinearizeError: The reverse of a layer is not its inverse, as its first use shows.
         """
-        copies = {name: buffer.clone() for name, buffer in module.named_buffers()}
-        with replaced_buffers(module, copies):
+        copies = {name: buffer.clone() for name, buffer in self._module.named_buffers()}
+        with replaced_buffers(self._module, copies):
             for name, layer in self._reversed:
                 inputs = layer.reverse(self._editable(output))
                 if not self._checked:

@@ -56,7 +56,7 @@ class SavedTensorHooks(Linearizer):
         self._graph_checked = False
         self._packed: set[int] = set()  # weights that autograd has saved
 
-    def forward(self, module: nn.Module, leaves: Tree) -> tuple[Tree, KeptOutput]:
+    def forward(self, leaves: Tree) -> tuple[Tree, KeptOutput]:
         """Forward with a graph whose saved tensors went through the hooks.
 
         Raises:
@@ -64,20 +64,20 @@ class SavedTensorHooks(Linearizer):
             RuntimeError: The layers raised it.
         """
         try:
-            with self._hooks(module):
-                output = module(self._editable(leaves))
+            with self._hooks():
+                output = self._module(self._editable(leaves))
         except RuntimeError as error:
             if "saved tensor hooks" in str(error):  # said by torch.func
                 error.add_note("(linearize='recompute' uses no such hooks)")
             raise
         if self._stash and not self._graph_checked:
-            check_graph(output, dict(self._names.of_parameters(module)))
+            check_graph(output, dict(self._names.of_parameters(self._module)))
             self._graph_checked = True
         return output, KeptOutput(lambda: output)
 
-    def _hooks(self, module: nn.Module) -> saved_tensors_hooks:
+    def _hooks(self) -> saved_tensors_hooks:
         """Return a context manager in which the tensors that autograd saves pass the hooks."""
-        trained = self._weights_of(module).values()
+        trained = self._weights().values()
         weights = {p.untyped_storage().data_ptr(): p for p in trained}
         owned = {id(p): p for p in trained}
         copies, stash = self.copies, self._stash
@@ -142,7 +142,7 @@ class CopiedWeights(SavedTensorHooks):
         self._layers = layers.known
         self._saved: dict[Hashable, list[int]] = {}  # numbers of places by kind of forward
 
-    def forward(self, module: nn.Module, leaves: Tree) -> tuple[Tree, KeptOutput]:
+    def forward(self, leaves: Tree) -> tuple[Tree, KeptOutput]:
         """Forward with a graph that ends in copies of the weights.
 
         Raises:
@@ -154,9 +154,9 @@ class CopiedWeights(SavedTensorHooks):
         ]
         trusted = self._layers.plain and self._layers.checked
         if not trusted or not all(map(is_ordinary, held)):
-            return super().forward(module, leaves)
+            return super().forward(leaves)
         if len({weight.untyped_storage().data_ptr() for weight in held}) < len(held):
-            return super().forward(module, leaves)
+            return super().forward(leaves)
 
         # Learn from the first forward of a kind which weights autograd saves.
         inputs = tensors(leaves)
@@ -167,7 +167,7 @@ class CopiedWeights(SavedTensorHooks):
         )
         if kind not in self._saved:
             self._packed = set()
-            output, kept = super().forward(module, leaves)
+            output, kept = super().forward(leaves)
             # A forward that the user wrote may call other layers with the next batch.
             every = bool(self._layers.declared)
             self._saved[kind] = [
@@ -184,7 +184,7 @@ class CopiedWeights(SavedTensorHooks):
         try:
             for (parameters, name), copy in zip(places, copies, strict=True):
                 parameters[name] = copy
-            output = module(self._editable(leaves))
+            output = self._module(self._editable(leaves))
         finally:
             for (parameters, name), weight in zip(places, weights, strict=True):
                 parameters[name] = weight
@@ -194,7 +194,8 @@ class CopiedWeights(SavedTensorHooks):
         if before != after:
             triples = zip(weights, before, after, strict=True)
             edited = {weight for weight, was, now in triples if was != now}
-            names = [n for n, weight in self._names.of_parameters(module) if weight in edited]
+            named = self._names.of_parameters(self._module)
+            names = [name for name, weight in named if weight in edited]
             raise LinearizeError(
                 f"a forward changes {describe_names(names)} itself, and its first one did not, "
                 "so that the change would be lost; take plain_forward from the class of that "

@@ -62,6 +62,7 @@ class KnownLayers:
     Hooks may come at any time, and nothing is known of a forward with hooks.
 
     Attributes:
+        module: The module.
         declared: Names of the classes that declare a plain forward.
         checked: True once a forward has shown that a declaration is right; True without one.
         weight_places: Places of all weights, if it is known of all layers that they take their
@@ -72,6 +73,7 @@ class KnownLayers:
         layers = forwarded_modules(module)
         sends_weights = isinstance(module, PartialModule) and module.shares_weights
         kinds = {type(layer) for layer in layers}
+        self.module = module
         self.declared = sorted(kind.__name__ for kind in kinds if declares_plain(kind))
         self.checked = not self.declared
         self._known = all(map(_is_known, layers)) and not sends_weights

@@ -162,14 +162,14 @@ def _back_propagate(
     # Drop gradients that were left on weights between two batches.
     checks = core.checks
     if any([weight.grad is not None for weight in core.trained]):
-        left = [weight for weight in core.trained if weight.grad is not None]
-        for weight in left:
+        names = (*core.updater.names, *core.signal_updater.names)
+        left = {n: w for n, w in zip(names, core.trained, strict=True) if w.grad is not None}
+        for weight in left.values():
             weight.grad = None
-        names = core.parts.names.parameters
-        shown = describe_names([names.get(weight, "of the signal") for weight in left])
         warn(
-            f"{shown} had gradients that no batch of this training made, as after a backward "
-            "of your own; they are dropped, as by zero_grad before a backward"
+            f"{describe_names(list(left))} had gradients that no batch of this training made, "
+            "as after a backward of your own; they are dropped, as by zero_grad before a "
+            "backward"
         )
 
     # The guard against inner forwards takes time, and plain layers need none.

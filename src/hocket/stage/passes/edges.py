@@ -60,12 +60,12 @@ def with_computed_input(
     output = map_tensors(lambda _: next(outputs), forwarded.activation.values)
 
     # Its input at the present weights, and the graph from there.
-    module, linearizer = core.parts.module, core.linearizer
+    linearizer = core.linearizer
     assert isinstance(linearizer, Invert)
     with core.contexts.computing(batch, "forward", core.layers.draws):
-        inputs = linearizer.invert(module, output)
+        inputs = linearizer.invert(output)
     leaves = graph_leaves(replace(forwarded.activation, values=inputs))
-    kept = linearizer.rebuild_output(module, leaves, ForwardState({}, {}))
+    kept = linearizer.rebuild_output(leaves, ForwardState({}, {}))
     return forwarded._replace(leaves=leaves, output=kept), gradients
 
 

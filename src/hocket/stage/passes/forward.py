@@ -75,13 +75,13 @@ class _Computed(NamedTuple):
 def _compute(core: StageCore, batch: int, leaves: Tree) -> _Computed:
     """Compute the output of a batch, and look for NaN and infinity in it."""
     # Forward the layers.
-    linearizer, module, check = core.linearizer, core.parts.module, core.checks.layers
-    state = linearizer.forward_state(module)
+    linearizer, check = core.linearizer, core.checks.layers
+    state = linearizer.forward_state()
     if core.checks.forward.edits_weights:
         linearizer.after_update()
     check.save_buffers()
     with core.checks.forward.checking(leaves):
-        output, kept = linearizer.forward(module, leaves)
+        output, kept = linearizer.forward(leaves)
 
     # Look for NaN and infinity, but for masks, through which no gradient flows.
     outputs = tensors(output)
@@ -89,7 +89,7 @@ def _compute(core: StageCore, batch: int, leaves: Tree) -> _Computed:
     def find() -> list[bool]:
         """Return for each tensor of the output whether it depends on weights or gradients."""
         with core.contexts.computing(batch, "forward"):
-            return linearizer.needs_gradient(module, leaves, output)
+            return linearizer.needs_gradient(leaves, output)
 
     find_flow = partial(core.tensors.flow_through, outputs, tensors(leaves), find)
     fault, masks = check.fault_in_output(outputs, find_flow)

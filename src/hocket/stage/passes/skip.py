@@ -7,7 +7,7 @@ neighbour waits for comes.
 from dataclasses import replace
 
 from hocket.stage.core import StageCore
-from hocket.stage.in_flight import DeferredTarget, ForwardedBatch
+from hocket.stage.in_flight import NOT_KEPT, DeferredTarget, ForwardedBatch
 from hocket.stage.report import ActionReport
 from hocket.transport.packet import Activation, Gradient
 
@@ -27,9 +27,10 @@ def skip_forward(
         NonFiniteError: The fault is to stop the training, or outlives the batch.
     """
     report = send_skipped(core, activation, fault)
-    answered = core.parts.signal.expects_answer
-    skipped = ForwardedBatch.skipped(activation, (answered,), report.version)
-    core.in_flight[activation.batch] = skipped
+    empty, answered = activation.without_values(), core.parts.signal.expects_answer
+    core.in_flight[activation.batch] = ForwardedBatch(
+        empty, None, NOT_KEPT, (answered,), report.version, None
+    )
     return report
 
 

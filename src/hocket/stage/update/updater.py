@@ -3,13 +3,13 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from torch import Tensor, nn
+from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from hocket.distributed.replicas.gradient_sync import BucketSum
 from hocket.errors import OptionError
-from hocket.optim.factory import NEEDS_CLOSURE
+from hocket.optim.factory import NEEDS_CLOSURE, NamedParameters
 from hocket.options.common_options import Reduce, SchedulerUnit
 from hocket.remedies.remedy import StageRemedies
 from hocket.stage.parts import BuildReduction
@@ -28,7 +28,7 @@ class Updater:
     next epoch has begun.
 
     Args:
-        parameters: Weights of the stage; there may be none.
+        parameters: Weights of the stage by name; there may be none.
         optimizer: Their optimizer; None if there are no weights.
         scheduler: Scheduler of the learning rate; None for a constant one.
         scheduler_unit: ``epoch`` or ``update``: when the scheduler makes a step.
@@ -41,11 +41,14 @@ class Updater:
         clip: Limit of the norm of the gradient.
         remedies: Remedies for late gradients; None for none.
         step: Does a step of an optimizer whose weights have their gradients.
+
+    Attributes:
+        names: Names of the weights.
     """
 
     def __init__(
         self,
-        parameters: Sequence[nn.Parameter],
+        parameters: NamedParameters,
         optimizer: Optimizer | None,
         scheduler: LRScheduler | None = None,
         *,
@@ -59,7 +62,8 @@ class Updater:
         remedies: StageRemedies | None = None,
         step: Callable[[Optimizer], None] = do_step,
     ) -> None:
-        self.parameters = parameters
+        self.names = [name for name, _ in parameters]
+        self.parameters = [weight for _, weight in parameters]
         self.optimizer = optimizer
         self.scheduler = scheduler
         self.given_groups = _plain_values(optimizer)  # before training changes them
@@ -69,9 +73,9 @@ class Updater:
             # Otherwise torch warns of a scheduler that steps before the first update. Here that
             # is right: the update may come in a later epoch, or came in another process.
             optimizer._opt_called = True  # type: ignore[attr-defined]
-        self.accumulator = GradientAccumulator(parameters, reduce)
+        self.accumulator = GradientAccumulator(self.parameters, reduce)
         self._reduction = (
-            build_reduction(parameters) if build_reduction and parameters else None
+            build_reduction(self.parameters) if build_reduction and parameters else None
         )
         self._late: LateSums | None = None
         if self._reduction is not None and replica_delay:
@@ -92,8 +96,8 @@ class Updater:
         """Return the tensors of the optimizer's state, such as momenta, by descriptions."""
         states = self.optimizer.state if self.optimizer is not None else {}
         return {
-            f"{key} of the optimizer for weight {n}": value
-            for n, parameter in enumerate(self.parameters)
+            f"{key} of the optimizer for weight {name!r}": value
+            for name, parameter in zip(self.names, self.parameters, strict=True)
             for key, value in states.get(parameter, {}).items()
             if isinstance(value, Tensor)
         }
@@ -309,6 +313,18 @@ def _plain_values(optimizer: Optimizer | None) -> list[dict[str, Any]]:
         }
         for group in groups
     ]
+
+
+def copy_numbers(group: dict[str, Any]) -> dict[str, Any]:
+    """Return all of a group of an optimizer but its weights, with copies of its tensors.
+
+    Schedulers write into a rate that is a tensor, so that no two optimizers may share one.
+    """
+    return {
+        name: value.clone() if isinstance(value, Tensor) else value
+        for name, value in group.items()
+        if name != "params"
+    }
 
 
 def _load(optimizer: Optimizer, state: dict[str, Any]) -> None:

@@ -4,19 +4,14 @@ A graph cannot be written to disk. To resume from a checkpoint, each batch in fl
 forwarded again, from the same input, random numbers, weights and statistics as before.
 """
 
-import operator
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TypeAlias
 
 import torch
 from torch import Tensor, nn
 
 from hocket.tree import Tree
-
-RunLayers: TypeAlias = Callable[[nn.Module, Tree], Tree]
-"""Returns the output of a module for an input, with tensors of shape (B, ...)."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +64,7 @@ def replaced_buffers(module: nn.Module, values: Mapping[str, Tensor]) -> Iterato
 def forward_without_buffer_updates(
     module: nn.Module,
     inputs: Tree,
-    run: RunLayers = operator.call,
+    run: Callable[[Tree], Tree] | None = None,
     buffers: Mapping[str, Tensor] | None = None,
 ) -> Tree:
     """Return a module's output, and leave its buffers (BatchNorm's statistics) unchanged.
@@ -77,14 +72,14 @@ def forward_without_buffer_updates(
     Args:
         module: The module.
         inputs: Its input, with tensors of shape (B, ...).
-        run: Calls the module, or its compiled layers.
+        run: Calls its compiled layers; None to call the module.
         buffers: Buffers to begin with, by name; the present ones if there are none.
     """
     # Clones receive the in-place updates; parameters are the module's own and get gradients.
     given = buffers or dict(module.named_buffers())
     copies = {name: buffer.clone() for name, buffer in given.items()}
     with replaced_buffers(module, copies):
-        return run(module, inputs)
+        return (run or module)(inputs)
 
 
 def named_tensors(module: nn.Module) -> dict[str, Tensor]:
