@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
 
 from contract.resumed import all_of, differences, resumable
 from contract.small import CLASSES, LINEARIZE, LOCKSTEP, data, different, far, mlp, sgd
@@ -22,7 +21,7 @@ from hocket.errors import LinearizeError, OptionError
 from hocket.methods import BP, FDG, METHODS
 from hocket.methods.method import Method
 from hocket.remedies import CompensateAdaptively, Predict
-from unit.stage.test_linearize import Replacing
+from unit.stage.test_linearize import Checkpointed, Hidden, Replacing
 
 AOT = "aot_eager"
 SHORT = {"batches": 4, "last": 4, "epochs": 1}
@@ -124,17 +123,6 @@ class Breaking(nn.Module):
         return x
 
 
-class Checkpointed(nn.Module):
-    """Layers that are forwarded again in the backward."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.layers = nn.Sequential(nn.Linear(5, 5), nn.Tanh(), nn.Linear(5, 5))
-
-    def forward(self, x: Tensor) -> Tensor:
-        return checkpoint(self.layers, x, use_reentrant=False)
-
-
 def learned(first: nn.Module, *, linearize: str = "stash", **options: Any) -> list[Tensor]:
     """Weights after a training of some layers, with a last stage behind them."""
     torch.manual_seed(0)
@@ -158,9 +146,9 @@ def test_tied_frozen_and_unused_weights_are_treated_alike(kind):
 def test_stash_may_recompute_inside_its_backward():
     """Not so without compilation: what is forwarded again there has other weights."""
     torch.manual_seed(1)
-    first = Checkpointed()
-    plain = learned(copy.deepcopy(first.layers))
-    assert far(learned(first, compile=AOT), plain) == []
+    first = Hidden()
+    plain = learned(copy.deepcopy(first))
+    assert far(learned(Checkpointed(first, reentrant=False), compile=AOT), plain) == []
 
 
 def test_evaluation_is_not_compiled():
@@ -181,7 +169,11 @@ def hooked(method: str) -> nn.Module:
     [
         (Breaking, {}, "stage 0 cannot be compiled as one graph: .*print.*leave compile out"),
         (Listed, {}, "use the weight '0.0.weight' not as a parameter of theirs but from"),
-        (Checkpointed, {"linearize": "live"}, "forwarded again inside the backward"),
+        (
+            lambda: Checkpointed(Hidden(), reentrant=False),
+            {"linearize": "live"},
+            "forwarded again inside the backward",
+        ),
         (partial(hooked, "register_forward_hook"), {}, "stage 0 cannot be compiled; leave"),
         (partial(hooked, "register_full_backward_hook"), {}, "it has layers with hooks"),
         (partial(nn.Linear, 5, 5), {"compile": "turbo"}, "compile is 'turbo'; wanted"),
