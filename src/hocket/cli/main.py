@@ -252,9 +252,9 @@ def _choices_of(file: str, words: Sequence[str]) -> dict[str, Any]:
         return _value_of(f"--{key.replace('_', '-')}", words) is not None
 
     # Refuse code that a file must not choose alone, and tell of connections.
-    from hocket.runs.own_code import require_named_code
+    from hocket.runs.own_code import named_code, refuse_code
 
-    require_named_code(chosen, list(filter(given, chosen)), file)
+    refuse_code([(key, chosen[key]) for key in named_code(chosen) if not given(key)], file)
     services = chosen.get("log_to", "none")
     if services != "none" and not given("log_to"):
         print_note(f"{file!r} makes connections: log_to sends metrics to {services!r}")

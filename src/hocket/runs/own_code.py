@@ -1,7 +1,7 @@
 """Code of the user that the options of a run name, which no file chooses alone."""
 
 import shlex
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hocket.errors import OptionError, format_problems
@@ -33,22 +33,20 @@ def named_code(choices: Mapping[str, Any]) -> dict[str, list[OwnFunction]]:
     return {option: functions for option, functions in named.items() if functions}
 
 
-def require_named_code(choices: Mapping[str, Any], given: Collection[str], file: str) -> None:
+def refuse_code(choices: Sequence[tuple[str, str]], file: str) -> None:
     """Refuse code that a file names, and the user does not.
 
     Args:
-        choices: Choices of the file.
-        given: Options that the user has given.
+        choices: Options whose code the user has not named, with their values in the file.
         file: The file, for the message.
 
     Raises:
-        OptionError: With every option whose code would be run.
+        OptionError: There are any: with every option whose code would be run.
     """
     problems = [
-        f"it runs {', '.join(map(str, functions))} for {option} = {choices[option]!r}; if you "
-        f"want that, give --{option} {shlex.quote(choices[option])} as well"
-        for option, functions in named_code(choices).items()
-        if option not in given
+        f"it runs {', '.join(map(str, own_functions(text)))} for {option} = {text!r}; if you "
+        f"want that, give --{option} {shlex.quote(text)} as well"
+        for option, text in choices
     ]
     if problems:
         raise OptionError(format_problems(f"{file!r} does not choose that alone", problems))

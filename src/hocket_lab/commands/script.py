@@ -33,7 +33,7 @@ def script_command(
     """
     if out is not None:
         require_writable("out", out)
-    from hocket.runs.own_code import require_named_code
+    from hocket.runs.own_code import named_code, refuse_code
     from hocket.runs.read_folder import read_run_folder
     from hocket.runs.resolve import ResolvedRun
     from hocket_lab.report.run_script import write_script
@@ -47,7 +47,8 @@ def script_command(
                 f"{name} is {value!r}, and the run has {chosen!r}; drop --{name}, or begin "
                 "another run with it"
             )
-    require_named_code(vars(config), [n for n in given if given[n]], str(run / "run.json"))
+    unnamed = [name for name in named_code(vars(config)) if not given[name]]
+    refuse_code([(name, getattr(config, name)) for name in unnamed], str(run / "run.json"))
     # Write the script.
     text = write_script(ResolvedRun.from_config(config, run), run.name)
     if out is None:

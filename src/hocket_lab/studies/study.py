@@ -12,7 +12,7 @@ from typing import Any
 from hocket.errors import OptionError, Problems, format_problems
 from hocket.files import open_regular_file
 from hocket.options.hints import wrong_options
-from hocket.runs.own_code import OPTIONS, own_functions
+from hocket.runs.own_code import OPTIONS, own_functions, refuse_code
 from hocket_lab.studies.checks import grid_tables, study_problems
 from hocket_lab.studies.rows import Row, Run, as_list, expand
 from hocket_lab.studies.target import Target
@@ -95,7 +95,12 @@ class Study:
             values[key] = {**values.get(key, {}), **value} if merged else value
         # Refuse code before a check imports it.
         named = own_choices(values)
-        _require_allowed(file, named, own_code)
+        allowed = {
+            f for texts in own_code.values() for text in texts for f in own_functions(text)
+        }
+        refuse_code(
+            [each for each in named if not set(own_functions(each[1])) <= allowed], str(file)
+        )
         # Collect all problems.
         hints = _key_hints()
         problems = Problems(wrong_options(values, hints, {}, kind="key"))
@@ -219,23 +224,3 @@ def own_choices(values: Mapping[str, Any]) -> list[tuple[str, str]]:
         if own_functions(text)
     ]
     return list(dict.fromkeys(choices))
-
-
-def _require_allowed(
-    file: Path, named: Sequence[tuple[str, str]], allowed: Mapping[str, Sequence[str]]
-) -> None:
-    """Refuse code that only the file names, before anything is imported for a check.
-
-    Raises:
-        OptionError: With every value whose code would be run.
-    """
-    known = {f for texts in allowed.values() for text in texts for f in own_functions(text)}
-    if problems := [
-        f"it runs the code of the {option} {text!r}; if you want that, give --{option} "
-        f"{shlex.quote(text)}"
-        for option, text in named
-        if not set(own_functions(text)) <= known
-    ]:
-        raise OptionError(
-            format_problems(f"{str(file)!r} does not choose that alone", problems)
-        )
