@@ -7,7 +7,7 @@ from itertools import pairwise
 from typing import Any
 
 import torch
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from hocket import data, zoo
@@ -44,9 +44,8 @@ RECEIVE_COLUMNS = "stage, not sent, arrived, drawn, reused, dropped, lost, refus
 
 def _table(title: str, columns: str, rows: Iterable[Sequence[str]]) -> Table:
     """Build a table of numbers from the names of its columns and its rows."""
-    table = Table(title=title or None, title_justify="left")
-    for name in columns.split(", "):
-        table.add_column(name, justify="right")
+    heads = [Column(name, justify="right") for name in columns.split(", ")]
+    table = Table(*heads, title=title or None, title_justify="left")
     for row in rows:
         table.add_row(*row)
     return table
@@ -200,13 +199,13 @@ def method_table(stages: int) -> Table:
     """Build the table of all methods on K stages; reasons of those refused are below it."""
     reasons = Text("\n".join(refused_methods(stages).values()))
     table = Table(
+        *METHOD_COLUMNS[:-1],
+        _prose("paper"),
         title=f"methods on {stages} stages",
         title_justify="left",
         caption=reasons,
         caption_justify="left",
     )
-    for name in METHOD_COLUMNS:
-        table.add_column(name, overflow="fold" if name == "paper" else "ellipsis")
     for row in method_rows(stages):
         table.add_row(*row)
     return table
@@ -231,9 +230,8 @@ def _link_paper(paper: str) -> str:
 
 def option_table() -> Table:
     """Build the table of the options of each method with their defaults."""
-    table = Table(title="options (method:option=value,...)", title_justify="left")
-    table.add_column("method")
-    table.add_column("options", overflow="fold")
+    title = "options (method:option=value,...)"
+    table = Table("method", _prose("options"), title=title, title_justify="left")
     for name in METHODS:
         table.add_row(name, _listed(method_options(name)))
     return table
@@ -241,12 +239,9 @@ def option_table() -> Table:
 
 def remedy_table() -> Table:
     """Build the table of the remedies: copies of weights, options, defaults and papers."""
-    table = Table(title="remedies (method+remedy(option=value,...)+...)", title_justify="left")
-    table.add_column("remedy")
-    table.add_column("effect", overflow="fold")
-    table.add_column("copies")
-    table.add_column("options", overflow="fold")
-    table.add_column("paper")
+    columns = ("remedy", _prose("effect"), "copies", _prose("options"), "paper")
+    title = "remedies (method+remedy(option=value,...)+...)"
+    table = Table(*columns, title=title, title_justify="left")
     for name, remedy in REMEDIES.items():
         effect = (remedy.__doc__ or "").partition("\n")[0]
         given = _listed(remedy_options(name))
@@ -287,13 +282,13 @@ def data_table() -> Table:
 
 
 def _described_table(title: str, *columns: str) -> Table:
-    table = Table(title=title, title_justify="left")
-    table.add_column("name", no_wrap=True)
-    for column in columns:
-        table.add_column(column, justify="right", no_wrap=True)
-    table.add_column("summary", overflow="fold")
-    table.add_column("options", overflow="fold")
-    return table
+    sizes = [Column(column, justify="right", no_wrap=True) for column in columns]
+    heads = (Column("name", no_wrap=True), *sizes, _prose("summary"), _prose("options"))
+    return Table(*heads, title=title, title_justify="left")
+
+
+def _prose(head: str) -> Column:
+    return Column(head, overflow="fold")
 
 
 def _summary(function: Callable[..., Any]) -> str:
