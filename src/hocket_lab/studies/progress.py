@@ -33,11 +33,12 @@ class SweepProgress:
 
     Args:
         total: Number of runs of the study, as far as is known.
+        done: Number of runs that have ended before.
         metric: Metric that the study compares.
         shown: False to show nothing.
     """
 
-    def __init__(self, total: int, metric: str, *, shown: bool) -> None:
+    def __init__(self, total: int, done: int, metric: str, *, shown: bool) -> None:
         self._total = total
         self._metric = metric
         self._shown = shown
@@ -58,22 +59,18 @@ class SweepProgress:
         )
         self._tasks: dict[str, TaskID] = {}
         self._whole = self._bars.add_task("all runs", total=float(total), note="")
-        self._done = 0  # runs that have ended
+        self._done = done
         self._lengths: dict[Hashable, int] = {}  # batches of an epoch
         self._next_s = 0.0
 
     def __enter__(self) -> Self:
         self._bars.start()
+        if self._done:
+            self._print(f"{self._done} of {self._total} runs have ended before")
         return self
 
     def __exit__(self, *_: object) -> None:
         self._bars.stop()
-
-    def begin(self, done: int) -> None:
-        """Show how many runs had ended before."""
-        self._done = done
-        if self._shown and done:
-            self._print(f"{done} of {self._total} runs have ended before")
 
     def end(self, outcome: RunOutcome | None, run: Run, total: int) -> None:
         """Show a run that has ended.

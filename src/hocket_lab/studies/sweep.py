@@ -114,12 +114,12 @@ class _Runs:
     def run(self, *, shown: bool) -> int:
         """Run what is missing; return the number of the signal that stopped it, or 0."""
         at_once = runs_at_a_time(self._study)
+        done = sum(each.last is not None for each in self._needed())
         with (
-            SweepProgress(self._total(), self._study.metric, shown=shown) as bar,
+            SweepProgress(self._total(), done, self._study.metric, shown=shown) as bar,
             Interrupt(stop_signals()) as interrupt,
             Pool(self._runs, shares=at_once > 1) as pool,
         ):
-            bar.begin(sum(each.last is not None for each in self._needed()))
             waiting = self._missing()
             while (waiting or pool.running) and not interrupt.asked:
                 while waiting and len(pool.running) < at_once:

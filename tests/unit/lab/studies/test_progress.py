@@ -24,8 +24,7 @@ def ended(seed):
 
 def test_a_log_gets_a_line_for_each_run_unless_silence_was_asked_for(capsys):
     for shown in (False, True):
-        with SweepProgress(4, "test_loss", shown=shown) as bar:
-            bar.begin(1)
+        with SweepProgress(4, 1, "test_loss", shown=shown) as bar:
             bar.end(ended(1), run(1), 4)
             diverged = RunResult("diverged", "nan\nhelp")
             lost = RunOutcome(run(2), diverged, (), (), RunSource(), float("inf"))
@@ -62,7 +61,7 @@ def test_a_terminal_shows_how_far_the_others_are(
     text = "".join(json.dumps(row) + "\n" for row in [{"kind": "other"}, *rows])
     (tmp_path / "metrics.jsonl").write_text(text + '{"kind": "backw')  # being written
     running = SimpleNamespace(run=run(7, **options), folder=tmp_path)
-    with SweepProgress(2, "test_loss", shown=True) as bar:
+    with SweepProgress(2, 0, "test_loss", shown=True) as bar:
         bar.update([running])
         bar.update([running])
         shown = capsys.readouterr().err
@@ -77,7 +76,7 @@ def test_a_terminal_shows_how_far_the_others_are(
 def test_runs_on_a_part_of_the_data_do_not_tell_how_long_others_are(tmp_path):
     rows = [{"kind": "epoch", "samples": 640}, {"kind": "backward", "batch": 4, "loss": 1.0}]
     shares = []
-    with SweepProgress(2, "test_loss", shown=False) as bar:
+    with SweepProgress(2, 0, "test_loss", shown=False) as bar:
         for number, hold_out in enumerate((0.5, 0.0)):
             folder = tmp_path / str(number)
             folder.mkdir()
