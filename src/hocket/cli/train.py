@@ -1,13 +1,12 @@
 """``hocket train``: one training from its options."""
 
 import shlex
-import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
-from hocket.cli.output import end_with_error, print_note, print_tables, print_warning
+from hocket.cli.output import end_with_error, print_note, print_tables
 from hocket.errors import HocketError, OptionError
 from hocket.runs.config import RunConfig
 
@@ -61,54 +60,45 @@ def train_command(
         print_note(f"note: {note}")
     return start_training(
         config,
-        PrintedReport(),
+        print_report,
         resume_from=resume,
         processes=processes,
         max_restarts=max_restarts,
     )
 
 
-class PrintedReport:
-    """Report of a training on the terminal, the same from each of its processes."""
+def print_report(config: RunConfig, result: "Summary | HocketError") -> int:
+    """Print the end of a training in this process, and return the exit code."""
+    if isinstance(result, HocketError):
+        return end_with_error(result)
+    from hocket.distributed.folder.restart import environment_number
+    from hocket.distributed.world import joined_worlds
+    from hocket.runs.own_code import named_code
+    from hocket.runs.tables import summary_tables
 
-    def begin(self) -> None:
-        """Let a launched process show warnings as this one does."""
-        warnings.showwarning = print_warning
-
-    def __call__(self, config: RunConfig, result: "Summary | HocketError", /) -> int:
-        """Print the end of a training in this process, and return the exit code."""
-        if isinstance(result, HocketError):
-            return end_with_error(result)
-        from hocket.distributed.folder.restart import environment_number
-        from hocket.distributed.world import joined_worlds
-        from hocket.runs.own_code import named_code
-        from hocket.runs.tables import summary_tables
-
-        # Print the result in the main process.
-        if joined_worlds.is_main():
-            print_tables(*summary_tables(result))
-            if config.hold_out:
-                print_note(
-                    f"note: test loss and test error are of {config.hold_out:.3g} of the "
-                    "training examples, which were held out"
-                )
-            if result.early_stop:
-                count = str(len(result.epochs)) + (
-                    "" if config.updates else f" of {config.epochs}"
-                )
-                print_note(f"stopped early, after {count} epochs: {result.early_stop}")
-        if result.state != "interrupted":
-            return 1 if result.message else 0  # a warning has told of unsaved results
-        # Tell how to go on after an interrupt.
-        if joined_worlds.is_main():
-            print_note(f"interrupted: {result.message}")
-            if config.checkpoint_every:
-                folder = shlex.quote(str(result.folder))
-                world = environment_number("WORLD_SIZE", 1)
-                processes = f" --processes {world}" if world > 1 else ""
-                own = "".join(
-                    f" --{option} {shlex.quote(getattr(config, option))}"
-                    for option in named_code(vars(config))
-                )
-                print_note(f"resume with: hocket train --resume {folder}{own}{processes}")
-        return 128 + result.signal
+    # Print the result in the main process.
+    if joined_worlds.is_main():
+        print_tables(*summary_tables(result))
+        if config.hold_out:
+            print_note(
+                f"note: test loss and test error are of {config.hold_out:.3g} of the "
+                "training examples, which were held out"
+            )
+        if result.early_stop:
+            count = str(len(result.epochs)) + ("" if config.updates else f" of {config.epochs}")
+            print_note(f"stopped early, after {count} epochs: {result.early_stop}")
+    if result.state != "interrupted":
+        return 1 if result.message else 0  # a warning has told of unsaved results
+    # Tell how to go on after an interrupt.
+    if joined_worlds.is_main():
+        print_note(f"interrupted: {result.message}")
+        if config.checkpoint_every:
+            folder = shlex.quote(str(result.folder))
+            world = environment_number("WORLD_SIZE", 1)
+            processes = f" --processes {world}" if world > 1 else ""
+            own = "".join(
+                f" --{option} {shlex.quote(getattr(config, option))}"
+                for option in named_code(vars(config))
+            )
+            print_note(f"resume with: hocket train --resume {folder}{own}{processes}")
+    return 128 + result.signal

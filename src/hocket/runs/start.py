@@ -1,10 +1,10 @@
 """Start of a training: new, resumed or restarted, in this process or in several."""
 
 import dataclasses
+import warnings
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Protocol
 
 from hocket.distributed.folder import identity
 from hocket.distributed.folder.restart import (
@@ -22,22 +22,13 @@ from hocket.runs.summary import Summary
 from hocket.runs.train import train
 
 Report = Callable[[RunConfig, Summary | HocketError], int]
-"""Reports the end of a training, and returns the exit code of its process."""
-
-
-class ReportOfAll(Protocol):
-    """Report of a training from each of its processes, to which it is pickled."""
-
-    def begin(self) -> None:
-        """Prepare a process that was launched for the training."""
-
-    def __call__(self, config: RunConfig, result: Summary | HocketError, /) -> int:
-        """Report the end of the training, and return the exit code of the process."""
+"""Reports the end of a training in each of its processes, to which it is pickled, and returns
+the exit code of the process."""
 
 
 def start_training(
     config: RunConfig,
-    report: ReportOfAll,
+    report: Report,
     *,
     resume_from: Path | None,
     processes: int,
@@ -99,6 +90,7 @@ def start_training(
             config,
             resume or restarted,
             report,
+            warnings.showwarning,
             processes=processes,
             threads=config.threads,
             grace_s=CHECKPOINT_GRACE_S,
@@ -128,8 +120,10 @@ def train_in_process(config: RunConfig, resume: bool, report: Report) -> int:
     return report(config, summary)
 
 
-def _train_launched(config: RunConfig, resume: bool, report: ReportOfAll) -> int:
-    report.begin()
+def _train_launched(
+    config: RunConfig, resume: bool, report: Report, show_warning: Callable[..., None]
+) -> int:
+    warnings.showwarning = show_warning  # as in the process that launched this one
     return train_in_process(config, resume, report)
 
 

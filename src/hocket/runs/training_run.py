@@ -286,7 +286,7 @@ class TrainingRun:
         if trainer.is_main_process:
             try:
                 write_json(self._run_dir / SUMMARY, dataclasses.asdict(summary))
-            except OSError as error:  # without it the folder is that of an unfinished run
+            except OSError as error:  # without it the run counts as unfinished
                 unsaved = cannot_write(self._run_dir / SUMMARY, error)
                 warn(unsaved)
                 message = "; ".join(filter(None, [message, unsaved]))

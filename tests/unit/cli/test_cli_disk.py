@@ -45,7 +45,7 @@ def full(monkeypatch):
 def test_on_a_full_disk_a_training_ends_well_if_weights_and_summary_still_fit(
     call, full, summary
 ):
-    """Without its summary the folder is that of an unfinished run."""
+    """Without its summary the run counts as unfinished."""
     lost = [] if summary else [(training_run, "write_json")]
     full((metrics_log, "_append_whole"), (trace_file, "write_text_atomically"), *lost)
     code, _, told = call("train", *QUICK, "--record-timeline")

@@ -95,20 +95,6 @@ def test_a_run_that_died_goes_on_from_its_last_checkpoint(call, whole, monkeypat
     assert [len(read_summary(folder)["epochs"]) for folder in (whole, died)] == [2, 2]
 
 
-def test_a_signal_after_the_last_epoch_says_so(call, monkeypatch):
-    log_epoch = MetricsLog.log_epoch
-
-    def press(log, epoch):
-        log_epoch(log, epoch)
-        if epoch.number == 1:
-            signal.raise_signal(signal.SIGINT)
-
-    monkeypatch.setattr(MetricsLog, "log_epoch", press)
-    ended, _, told = call("train", *QUICK, "--run-dir", "last")
-    assert ended == 130
-    assert "interrupted: stopped after the last epoch; the weights reached are saved" in told
-
-
 @pytest.mark.parametrize(
     ("number", "code"),
     [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)],
@@ -229,7 +215,12 @@ def test_weights_in_another_format_replace_those_before(call):
     assert names == {"network.safetensors", "network-best.safetensors"}
 
 
-def test_ctrl_c_in_the_last_evaluation_leaves_a_summary(call, monkeypatch):
+@pytest.mark.parametrize(
+    ("evaluates", "said"),
+    [(False, "; the weights reached are saved"), (True, ", in its last evaluation")],
+    ids=["before the evaluation", "in it"],
+)
+def test_ctrl_c_after_the_last_epoch_leaves_a_summary(call, monkeypatch, evaluates, said):
     log_epoch, evaluate = MetricsLog.log_epoch, Trainer.evaluate
 
     def stop(trainer, batches):
@@ -240,11 +231,13 @@ def test_ctrl_c_in_the_last_evaluation_leaves_a_summary(call, monkeypatch):
         log_epoch(log, epoch)
         if epoch.number == 1:
             monkeypatch.setattr(Trainer, "evaluate", stop)
+            if not evaluates:
+                signal.raise_signal(signal.SIGINT)
 
     monkeypatch.setattr(MetricsLog, "log_epoch", log_and_stop)
     code, _, told = call("train", *QUICK, "--average-weights", 0.5, "--run-dir", "run")
     assert code == 130
-    assert "interrupted: stopped after the last epoch, in its last evaluation" in told
+    assert f"interrupted: stopped after the last epoch{said}" in told
     summary = read_summary(Path("run"))
     assert (summary["averaged"], len(summary["epochs"])) == (None, 2)
     assert Path("run/network-averaged.pt").exists()
@@ -256,7 +249,7 @@ class Launched:
     def __init__(self, *codes, rejoins=False):
         self.codes, self.rejoins, self.calls = list(codes), rejoins, []
 
-    def __call__(self, work, config, resume, report, **options):
+    def __call__(self, work, config, resume, report, show_warning, **options):
         self.calls.append((config.run_dir, resume, options["grace_s"]))
         if self.rejoins:
             options["rejoin_restarts"].take()

@@ -89,7 +89,6 @@ def test_all_wrong_keys_and_values_are_told_at_once():
         ({"timeout_s": 0.0}, "timeout_s is 0.0; use a number in (0, 1000000]"),
         ({"seed": 10**30}, f"seed is {10**30}; use a number in [0, {2**63 - 1}]"),
         ({"precision": "fp8"}, "precision is 'fp8'; wanted 'fp32' or 'bf16' or 'fp16'"),
-        ({"batchnorm": "shared"}, "batchnorm is 'shared', which has no effect without"),
         ({"threads": 99999}, "threads is 99999; use a number in [0, 1025)"),
     ],
 )
