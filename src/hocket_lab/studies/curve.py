@@ -175,7 +175,8 @@ def _point_under_way(before: Point, row: Mapping[str, Any], config: RunConfig) -
 
 def first_reaching(curve: Sequence[Point], target: Target) -> Point | None:
     """Return the first point of a curve that reaches a target; None if none does."""
-    return next((p for p in curve if target.is_reached(p.value(target.metric))), None)
+    values = ((point, point.value(target.metric)) for point in curve)
+    return next((p for p, value in values if value is not None and value <= target.limit), None)
 
 
 def read_gradient_error(folder: Path) -> list[StageError]:

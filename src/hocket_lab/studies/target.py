@@ -54,10 +54,6 @@ class Target:
             )
         return Target(metric, limit)
 
-    def is_reached(self, value: float | None) -> bool:
-        """Return True if a value of the metric is good enough; None is not."""
-        return value is not None and value <= self.limit
-
 
 def check_metric(key: str, name: str) -> None:
     """Check that the metric exists that a key of a study names.

@@ -4,7 +4,13 @@ import json
 import math
 
 from hocket.runs.config import RunConfig
-from hocket_lab.studies.curve import StageError, first_reaching, read_curve, read_gradient_error
+from hocket_lab.studies.curve import (
+    Point,
+    StageError,
+    first_reaching,
+    read_curve,
+    read_gradient_error,
+)
 from hocket_lab.studies.target import Target
 
 CONFIG = RunConfig(method="adl:accumulate=2", batch_size=10)
@@ -54,8 +60,8 @@ def test_evaluations_within_an_epoch_have_their_share_of_it(tmp_path):
 
 def test_the_first_evaluation_that_reaches_the_target_counts(tmp_path):
     write(tmp_path, *(epoch(n, loss) for n, loss in enumerate([1.5, 1.2, 1.4, 1.1])))
-    curve = read_curve(tmp_path, CONFIG)
-    assert first_reaching(curve, Target("test_loss", 1.3)) == curve[1]
+    curve = [Point(0, 0, 0, 0.0, None, None, None), *read_curve(tmp_path, CONFIG)]
+    assert first_reaching(curve, Target.parse("test_loss <= 1.2")) == curve[2]
     assert first_reaching(curve, Target("test_loss", 1.0)) is None
 
 
