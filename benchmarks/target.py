@@ -226,7 +226,8 @@ class TargetMeasurement:
         """
         settings = self._settings
         first, *others = settings.seeds
-        trainings = self.trainings(NODES)
+        # Cut for all numbers of machines first: it fails if there are fewer layers.
+        trainings, *further = map(self.trainings, (NODES, *settings.machines))
         rows = list(dict.fromkeys([BASE, *map(trained_row, settings.rows)]))
         found = trainings.search(rows, settings.rates, settings.most_rates, first)
         best = {row: best_rate(curves, settings.updates) for row, curves in found.items()}
@@ -238,9 +239,9 @@ class TargetMeasurement:
             for row, curves in again.items():
                 runs[row] += curves.values()
         trained = {NODES: {row: self._result(found[row], runs[row]) for row in rows}}
-        scaled = {row: [best[row]] for row in self._scaled if is_method(row)}
-        for machines in settings.machines:
-            alone = self.trainings(machines).run(scaled, first)
+        scaled = {row: [best[row]] for row in map(trained_row, self._scaled) if row != BASE}
+        for machines, of_machines in zip(settings.machines, further, strict=True):
+            alone = of_machines.run(scaled, first)
             trained[machines] = {BASE: trained[NODES][BASE]} | {
                 row: self._result(curves, [*curves.values()]) for row, curves in alone.items()
             }

@@ -1,14 +1,12 @@
 """Seconds of an update on more machines than there are, as the planner forecasts them."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any
 
 from benchmarks.harness.link_times import parse_link
 from benchmarks.harness.workload import Workload, torch_threads
 from benchmarks.peers.row import Row
-from benchmarks.peers.rows import BASE, accumulated, as_method
-from hocket.options import Named
+from benchmarks.peers.rows import BASE, accumulated, as_method, parse_method_row
 from hocket.partition.costs.device import Device
 from hocket_lab.planner.predict import predict_all
 from hocket_lab.planner.rehearsals import Candidate
@@ -56,15 +54,11 @@ def forecast_updates(
 
 def _as_candidate(row: str, link: str, cuts: tuple[str, ...]) -> Candidate:
     """Return the method of a row over a link, as the planner forecasts it."""
-    own = as_method(Row.parse(row)) or Row.parse(row)
-    options = dict(own.options)
-    delay = options.pop("extra_delay", 0)
-    options.pop("checksum", None)  # whose time the planner leaves out
-    method = str(replace(own, named=Named(own.name, options)))
-    known = parse_link(link)
+    parsed = Row.parse(row)
+    own, known = parse_method_row(as_method(parsed) or parsed), parse_link(link)
     return Candidate(
-        method,
+        own.text,
         cuts,
-        extra_delay=(delay,) * len(cuts) if delay else (),
+        extra_delay=(own.extra_delay,) * len(cuts) if own.extra_delay else (),
         devices=(Device(link=known),) * (len(cuts) + 1) if known else (),
     )

@@ -10,7 +10,6 @@ from benchmarks.peers.row import Row
 from benchmarks.peers.rows import BASE, REPLICATED, parse_method_row, replica_options
 from hocket.distributed.replicas.meet import as_meet
 from hocket.errors import HocketError, format_problems
-from hocket.options import Named
 from hocket_lab.studies.study import Study
 from hocket_lab.studies.sweep import sweep
 
@@ -80,6 +79,8 @@ class Trainings:
             StoppedError: A signal stopped it.
             HocketError: A training failed.
         """
+        if not rates:
+            return {}
         study = Study(
             name=self.folder.name,
             base={**self.base, **CHECKPOINTS},
@@ -115,18 +116,15 @@ class Trainings:
                 "evaluate_every": math.ceil(every / together) * together,
                 **told,
             }
-        method = parse_method_row(parsed).method
-        own = dict(parsed.options)
-        delay, codec = own.pop("extra_delay", 0), own.pop("codec", "none")
-        own.pop("checksum", None)  # which changes no result
+        own = parse_method_row(parsed)
         alone = row == BASE
         return {
-            "method": str(Row(Named(parsed.name, own), parsed.remedies)),
+            "method": own.text,
             "stages": 1 if alone else len(self.cuts) + 1,
             "plan": "balanced" if alone else ",".join(self.cuts),
-            "extra_delay": delay,
-            "codec": str(codec),
-            "batch_size": self.base["batch_size"] // method.accumulate,
+            "extra_delay": own.extra_delay,
+            "codec": own.codec,
+            "batch_size": self.base["batch_size"] // own.method.accumulate,
         }
 
 

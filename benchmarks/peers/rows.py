@@ -14,7 +14,7 @@ from benchmarks.peers.fdg_by_hand import FDGByHand
 from benchmarks.peers.pipeline import SCHEDULES, Pipeline
 from benchmarks.peers.plain import PlainLoop
 from benchmarks.peers.row import Row
-from hocket.codecs import Codec, parse_codec
+from hocket.codecs import parse_codec
 from hocket.distributed.replicas.meet import MEETINGS, as_meet
 from hocket.errors import OptionError, format_problems, unknown_name
 from hocket.methods import METHODS, build_method
@@ -52,14 +52,18 @@ class MethodRow(NamedTuple):
 
     Attributes:
         method: The method, with its extra delay and its remedies.
-        codec: Encoding of what stages send.
+        text: The method as `hocket train` takes it, without extra delay.
+        extra_delay: Additional ticks of the packets.
+        codec: Encoding of what stages send, as `hocket train` takes it.
         checksum: True if tensors are sent with checksums.
         cuts: First module of each stage but the first one; none for balanced cuts.
         speeds: Speeds of the processes for which `hocket plan` shall cut, or an empty text.
     """
 
     method: Method
-    codec: Codec
+    text: str
+    extra_delay: int
+    codec: str
     checksum: bool
     cuts: tuple[str, ...]
     speeds: str
@@ -77,11 +81,11 @@ def parse_method_row(row: Row) -> MethodRow:
     >>> row = Row.parse("fdg:extra_delay=1,codec=int8,checksum=false+predict")
     >>> method, *rest = parse_method_row(row)
     >>> method.delay(0, stages=2), len(method.remedies), rest
-    (4, 1, [Integers(), False, (), ''])
+    (4, 1, ['fdg+predict', 1, 'int8', False, (), ''])
     """
     options = dict(row.options)
     delay, checksum = options.pop("extra_delay", 0), options.pop("checksum", True)
-    codec = parse_codec(str(options.pop("codec", "none")))
+    parse_codec(codec := str(options.pop("codec", "none")))
     cut = options.pop("cut", [])
     cuts = tuple(cut) if isinstance(cut, list) else (str(cut),)
     speeds = str(options.pop("speeds", ""))
@@ -94,7 +98,8 @@ def parse_method_row(row: Row) -> MethodRow:
     method = with_extra_delay(build_method(row.name, **options), delay)
     if row.remedies:
         method = method.with_remedies(*parse_remedies(list(row.remedies)))
-    return MethodRow(method, codec, checksum, cuts, speeds)
+    text = str(Row(Named(row.name, options), row.remedies))
+    return MethodRow(method, text, delay, codec, checksum, cuts, speeds)
 
 
 BASE = "bp"
@@ -139,8 +144,18 @@ def replica_options(row: Row) -> dict[str, Any]:
 
 
 def trained_row(row: str) -> str:
-    """Return the row whose training tells the updates of a row."""
-    return row if is_method(row) or Row.parse(row).name in REPLICATED else BASE
+    """Return the row whose training tells the updates of a row.
+
+    >>> [trained_row(row) for row in ("ddp", "diloco", "dgl", "fdg:shrink=0.5,checksum=false")]
+    ['bp', 'diloco', 'dgl', 'fdg:shrink=0.5']
+    """
+    parsed = Row.parse(row)
+    if parsed.name in REPLICATED:
+        return row
+    if not is_method(row):
+        return BASE
+    learned = {name: value for name, value in parsed.options.items() if name != "checksum"}
+    return str(Row(Named(parsed.name, learned), parsed.remedies))
 
 
 def accumulated(row: str) -> int:

@@ -1,6 +1,7 @@
 """Pictures of records, as SVG that is the same for the same record."""
 
 import math
+from operator import itemgetter
 from pathlib import Path
 
 import matplotlib
@@ -118,6 +119,7 @@ def draw_target(record: Record) -> Figure:
             axes.plot([], [], "o-", color=colour, label=label)
             for kind, style, face in ((True, "o--", "none"), (False, "o", colour)):
                 of_row = [r for r in rows if r["row"] == label and ("forecast" in r) == kind]
+                of_row.sort(key=itemgetter("machines"))
                 machines = [r["machines"] for r in of_row]
                 seconds = [math.nan if r["seconds"] is None else r["seconds"] for r in of_row]
                 axes.plot(machines, seconds, style, color=colour, markerfacecolor=face)

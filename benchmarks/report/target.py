@@ -3,7 +3,7 @@
 import re
 from collections.abc import Sequence
 
-from benchmarks.harness.link_times import NO_LIMIT
+from benchmarks.harness.link_times import NO_LIMIT, NODES
 from benchmarks.harness.record import Record
 from benchmarks.report.goals import target_goals
 from benchmarks.report.markdown import NONE, Cell, Row, table
@@ -64,8 +64,9 @@ def _forecast_table(record: Record, timed: Sequence[Row]) -> str:
         found = measured.get((row["row"], row["link"], row["machines"]))
         return NONE if found is None else f"{row['update_s'] / found:.2f}"
 
+    rows = [row for row in record.rows if "forecast" in row]
     shown = table(
-        [row for row in record.rows if "forecast" in row],
+        sorted(rows, key=lambda row: max(NODES, row["machines"])),
         ("row", "{row}"),
         ("link", lambda row: name_link(row["link"])),
         ("machines", "{machines}"),
@@ -93,7 +94,7 @@ def short_target_table(record: Record) -> str:
     def compare(link: str) -> Cell:
         return lambda row: _format_ratio(over[link][row["row"]], over[link].get("bp"))
 
-    first, *_, last = over
+    first, last = settings["links"][0], settings["links"][-1]
     fastest: dict[str, Row] = {}
     for found in sorted(over[last].values(), key=_seconds):
         fastest.setdefault(re.split("[ +]", found["row"])[0], found)
@@ -103,7 +104,7 @@ def short_target_table(record: Record) -> str:
         ("updates", _format_updates),
         ("final loss", "{final_loss:.3f}"),
         ("MiB of each machine", _format_peaks),
-        *((name_link(link), compare(link)) for link in (first, last)),
+        *((name_link(link), compare(link)) for link in dict.fromkeys((first, last))),
     )
     legend = (
         "{network} on {data}, batches of {batch}: seconds until the test loss stays at "

@@ -11,9 +11,11 @@ from benchmarks.harness.record import Record
 from benchmarks.harness.updates_to_target import best_rate, stays_below
 from benchmarks.peers.rows import build_baseline
 from benchmarks.report.goals import target_goals
+from benchmarks.report.pictures import draw_target
 from benchmarks.report.render import render
+from benchmarks.report.target import short_target_table
 from benchmarks.target import TargetMeasurement, TargetSettings, measure_target
-from hocket.errors import OptionError
+from hocket.errors import CutError, OptionError
 from unit.benchmarks.small_workloads import exact
 from unit.lab.studies.in_process import HereProcess
 
@@ -115,6 +117,12 @@ def test_a_stopped_measurement_goes_on_and_multiplies_updates_by_seconds(
     assert shown.index("**Link: no limit**") < shown.index("| diloco every=4 |")
     assert "| at most 0.58 |" in shown
     assert (tmp_path / "target.svg").is_file()
+    assert short_target_table(record).splitlines()[0].endswith(" | no limit |")
+    # Lines do not depend on the order in which numbers of machines were given.
+    (axes,) = draw_target(record.with_rows(record.rows[::-1])).axes
+    numbers = [list(line.get_xdata()) for line in axes.lines]
+    assert [2, 3] in numbers
+    assert [3, 2] not in numbers
     # What is there is measured no more, and other settings do not mix with it.
     monkeypatch.setattr("benchmarks.target.time_over_link", None)
     monkeypatch.setattr("benchmarks.target.forecast_updates", None)
@@ -141,8 +149,7 @@ def test_processes_are_timed_with_their_memory_and_forecasts_are_made(tmp_path):
 
 def test_the_best_rate_lies_between_others_and_other_seeds_take_it(tmp_path):
     measurement = TargetMeasurement(
-        SETTINGS(out=tmp_path, rows=("bp",), machines=(), rates=(0.01, 0.02),
-                 most_rates=9, seeds=(0, 3))
+        SETTINGS(out=tmp_path, rows=("bp",), rates=(0.01, 0.02), most_rates=9, seeds=(0, 3))
     )  # fmt: skip
     (row,) = measurement.train()[2].values()
     assert not row["at_edge"]
@@ -153,6 +160,12 @@ def test_the_best_rate_lies_between_others_and_other_seeds_take_it(tmp_path):
     assert min(tried) < row["learning_rate"] < max(tried)
     cut_short = {0.1: tried[0.01][:2], 0.2: tried[0.01]}
     assert best_rate(cut_short, 20) == 0.2
+
+
+def test_more_machines_than_layers_are_refused_before_anything_is_trained(tmp_path):
+    with pytest.raises(CutError, match="into 4 stages: it has 3 layers"):
+        TargetMeasurement(SETTINGS(out=tmp_path, machines=(3, 4))).train()
+    assert not (tmp_path / "trainings").exists()
 
 
 def test_goals_are_judged_over_the_best_row_of_each_kind():
