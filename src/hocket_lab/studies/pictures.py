@@ -58,7 +58,7 @@ def draw_curves(values: Mapping[str, Any], file: Path) -> None:
         panel.grid(alpha=0.3)
     panels[0].set_ylabel(metric)
     if panels[0].get_legend_handles_labels()[0]:
-        panels[-1].legend(fontsize="small")
+        panels[-1].legend(loc="upper right", fontsize="small")
     # Without a date and with fixed names of elements, equal records give equal files.
     with matplotlib.rc_context({"svg.hashsalt": "hocket"}):
         figure.savefig(file, format="svg", metadata={"Date": None})
