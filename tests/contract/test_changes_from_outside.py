@@ -16,18 +16,11 @@ from torch.nn import functional as F
 from torch.nn.utils import prune
 
 import hocket
-from contract.small import put_into_one_memory
+from contract.small import coupled, data, put_into_one_memory
 from hocket.errors import NonFiniteError, OptionError
 from unit.stage.test_held_weights import HOLDING
 
-GENERATOR = torch.Generator().manual_seed(1)
-BATCHES = [
-    (
-        torch.randn(4, 6, generator=GENERATOR, dtype=torch.float64),
-        torch.randint(3, (4,), generator=GENERATOR),
-    )
-    for _ in range(12)
-]
+BATCHES = data(coupled, 12)
 LOWEST = torch.finfo(torch.float32).min
 Modules = list[nn.Module]
 Change = Callable[[int, Modules], None]

@@ -7,15 +7,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from contract.small import LINEARIZE, different, sgd, stepped
+from contract.small import LINEARIZE, coupled, data, different, sgd, stepped
 from hocket import Trainer
 from hocket.errors import LinearizeError
 
-GENERATOR = torch.Generator().manual_seed(1)
-BATCHES = [
-    (torch.randn(4, 6, generator=GENERATOR), torch.randint(3, (4,), generator=GENERATOR))
-    for _ in range(8)
-]
+BATCHES = [(x.float(), y) for x, y in data(coupled, 8)]
 
 
 class Limited(nn.Module):

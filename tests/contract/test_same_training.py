@@ -13,19 +13,14 @@ from torch.optim.lr_scheduler import SequentialLR, StepLR
 
 import hocket
 from contract.processes import in_processes
+from contract.small import data, skips
 from hocket import Plan, Trainer
 from hocket.errors import WorldError
 from hocket.runs.config import RunConfig
 from hocket.runs.train import train
 from hocket.training.session import agreement
 
-
-def data(count):
-    made = torch.Generator().manual_seed(1)
-    return [
-        (torch.randn(4, 4, generator=made), torch.randint(3, (4,), generator=made))
-        for _ in range(count)
-    ]
+BATCHES = [(x.float(), y) for x, y in data(skips, 5)]
 
 
 def build(width=5, p=0.1, seed=0, act=nn.Tanh, frozen=False):
@@ -83,7 +78,11 @@ DIFFERENCES = {
     "version": ({}, dict(version="0.0.1"), "version of Hocket is .* 0.0.1 in rank 1"),
     "epochs": ({}, dict(epochs=2), "epochs is 1 in rank 0, and 2 in rank 1"),
     "updates": (dict(epochs=None, updates=4), dict(epochs=None, updates=5), "updates is 4 "),
-    "validation": ({}, dict(validation=data(2)), "validation is not there in .*, and given in"),
+    "validation": (
+        {},
+        dict(validation=BATCHES[:2]),
+        "validation is not there in .*, and given in",
+    ),
 }
 """What rank 0 is given, what rank 1 is given, and what the error says."""
 
@@ -96,7 +95,7 @@ def trained(given):
     trainer, message = Trainer(network, **given), None
     with patch.object(agreement, "__version__", told), trainer:
         try:
-            trainer.fit(data(5), progress=False, **length)
+            trainer.fit(BATCHES, progress=False, **length)
         except WorldError as error:
             message = str(error)
     return message, [float(weight.detach().double().sum()) for weight in network.parameters()]

@@ -62,15 +62,10 @@ class Case:
         return with_staleness(method, self.profile) if self.profile else method
 
     def __str__(self) -> str:
-        told = [f"{name}={value}" for name, value in (*self.options, *self.trainer)]
-        told += [f"{name}={value}" for name, value in self.budget]
-        told += [f"profile={list(self.profile)}"] if self.profile else []
-        told += [f"spoiled={case}" for case in self.spoiled]
-        told += [str(remedy) for remedy in self.remedies]
-        told += ["direct"] if self.direct else []
-        told += [f"stopped_by={self.stopped_by}"] if self.stopped_by is not None else []
-        told += [f"ignored={self.ignored}"] if self.ignored else []
-        return "-".join([self.method, self.net, *told])
+        others = ("profile", "spoiled", "remedies", "direct", "stopped_by", "ignored")
+        told = [*self.options, *self.trainer, *self.budget]
+        told += [(n, v) for n in others if (v := getattr(self, n)) != getattr(Case, n)]
+        return "-".join([self.method, self.net, *(f"{name}={value}" for name, value in told)])
 
 
 def distinct(cases: Iterable[Case]) -> list[Case]:
