@@ -127,7 +127,7 @@ class Linearizer(ABC):
         # Returns an input that the layers may edit, while the original stays as it is.
         self._editable = layers.known.editable
         self._trained = frozenset(layers.trained)
-        self._named: list[tuple[str, nn.Parameter]] = []  # known from the first forward on
+        self._named: list[tuple[str, nn.Parameter]] | None = None  # from the first forward on
 
     def _weights(self) -> dict[str, nn.Parameter]:
         """Return the weights of the layers that updates change, by name.
@@ -135,7 +135,7 @@ class Linearizer(ABC):
         A frozen one is among them: it may be unfrozen before the backward, and an older
         forward may see other numbers.
         """
-        if not self._named:
+        if self._named is None:
             self._named = list(self._module.named_parameters())
         return {n: p for n, p in self._named if p.requires_grad or p in self._trained}
 
