@@ -28,11 +28,12 @@ The authors back-propagate a group from its last batch to its first; here it is 
 to the last, so that gradients are added up in the order of back-propagation.
 """
 
-from hocket.methods.method import EpochEnd, Method
+from hocket.methods.method import EpochEnd, Method, preset
 from hocket.options.common_options import Reduce
 from hocket.signals import Delayed
 
 
+@preset("arXiv 1811.06965", Delayed, forward_delay=1, backward_delay=1, flush="all-forward")
 def GPipe(
     *,
     accumulate: int = 4,
@@ -57,18 +58,6 @@ def GPipe(
     >>> GPipe().memory(0, stages=4)
     MemoryCount(graphs=4, inputs=4, versions=1)
     """
-    return Method(
-        name=name,
-        paper="arXiv 1811.06965",
-        signal=Delayed(),
-        forward_delay=1,
-        backward_delay=1,
-        linearize="recompute" if recompute else "stash",
-        flush="all-forward",
-        accumulate=accumulate,
-        reduce=reduce,
-        epoch_end=epoch_end,
-    )
 
 
 PRESETS = {"gpipe": GPipe}

@@ -464,7 +464,8 @@ def preset(
 ) -> Callable[[Callable[P, Method]], Callable[P, Method]]:
     """Return a decorator that makes a signature into a function that builds a method.
 
-    Each argument of that function is a choice of the method, or goes to the signal.
+    Each argument of that function is a choice of the method, or goes to the signal;
+    ``recompute=True`` stands for the choice ``linearize="recompute"``.
 
     Args:
         paper: Reference of the paper.
@@ -480,6 +481,8 @@ def preset(
         def build(*args: P.args, **kwargs: P.kwargs) -> Method:
             given = signature.bind(*args, **kwargs)
             given.apply_defaults()
+            if given.arguments.pop("recompute", False):
+                given.arguments["linearize"] = "recompute"
             chosen = {n: value for n, value in given.arguments.items() if n in choices}
             others = {n: value for n, value in given.arguments.items() if n not in choices}
             return Method(paper=paper, signal=signal(**others), **fixed, **chosen)

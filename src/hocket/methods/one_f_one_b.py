@@ -21,11 +21,12 @@ tick | stage 0     | stage 1     | stage 2
    9 | B5 U5       |             |
 """
 
-from hocket.methods.method import EpochEnd, Method
+from hocket.methods.method import EpochEnd, Method, preset
 from hocket.options.common_options import Reduce
 from hocket.signals import Delayed
 
 
+@preset("arXiv 2006.09503", Delayed, forward_delay=0, backward_delay=1, flush="alternate")
 def OneFOneB(
     *,
     accumulate: int = 4,
@@ -49,18 +50,6 @@ def OneFOneB(
     >>> OneFOneB().memory(0, stages=4)
     MemoryCount(graphs=4, inputs=4, versions=1)
     """
-    return Method(
-        name=name,
-        paper="arXiv 2006.09503",
-        signal=Delayed(),
-        forward_delay=0,
-        backward_delay=1,
-        linearize="recompute" if recompute else "stash",
-        flush="alternate",
-        accumulate=accumulate,
-        reduce=reduce,
-        epoch_end=epoch_end,
-    )
 
 
 PRESETS = {"1f1b": OneFOneB}

@@ -12,7 +12,7 @@ from typing import Literal, get_args
 from torch import nn
 
 from hocket.errors import OptionError, format_problems
-from hocket.options.ranges import wrong_choice
+from hocket.options.ranges import wrong_choice, wrong_counts
 from hocket.zoo.layer import Layer
 from hocket.zoo.residual import average_head, conv_norm_relu
 
@@ -45,8 +45,7 @@ def dgl6(
         OptionError: The pooling is not valid, or the width is below 1.
     """
     problems = wrong_choice("pooling", pooling, get_args(Pooling))
-    if width < 1:
-        problems.append(f"width is {width}; use at least 1")
+    problems += wrong_counts(1, width=width)
     if problems:
         raise OptionError(format_problems("cannot build this dgl6", problems))
     layers: OrderedDict[str, nn.Module] = OrderedDict()
