@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from torch import nn
 
 from hocket.partition.recording.recording import ForwardMode, ValueKey
-from hocket.tree import Tree, tensors
+from hocket.tree import Tree
 
 
 @dataclass(frozen=True)
@@ -53,12 +53,8 @@ class StageSpan:
     @property
     def split_modules(self) -> frozenset[str]:
         """Modules that this stage shares with others, because a cut is inside their forward."""
-        return frozenset(
-            name
-            for point in (self.begin, self.end)
-            if point is not None
-            for name in point.callers
-        )
+        points = [point for point in (self.begin, self.end) if point is not None]
+        return frozenset(name for point in points for name in point.callers)
 
     def __str__(self) -> str:
         begin = self.begin.name if self.begin else "the start"
@@ -103,8 +99,3 @@ class CutGraph:
             if module == name or module.startswith(prefix):
                 layers.update(called_in)
         return layers
-
-
-def batch_size(inputs: Tree) -> int:
-    """Return the size of a batch: the first dimension of the first tensor that has one."""
-    return next((len(value) for value in tensors(inputs) if value.dim()), 1)

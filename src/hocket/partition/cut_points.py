@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from hocket.errors import CutError
 from hocket.modes import restore_modes
-from hocket.partition.cut_graph import CutGraph, CutPoint, batch_size
+from hocket.partition.cut_graph import CutGraph, CutPoint
 from hocket.partition.recording.recorder import record_modes
 from hocket.partition.recording.recording import (
     EVALUATION,
@@ -26,7 +26,7 @@ from hocket.partition.recording.recording import (
 from hocket.partition.recording.torch_functions import is_discrete
 from hocket.partition.shared_weights import SharedWeights
 from hocket.partition.unfit_network import require_uncompiled, unfit_error
-from hocket.tree import Tree, map_tensors, tensors
+from hocket.tree import Tree, count_samples, map_tensors, tensors
 
 Candidate = dict[ForwardMode, Call]
 """Calls of one module in the recordings of all modes."""
@@ -43,7 +43,7 @@ def find_cut_points(network: nn.Module, sample: Tree) -> CutGraph:
         CutError: The network does not take the sample, cannot be followed, or is compiled.
     """  # noqa: DOC501  # unfit_error returns a CutError
     require_uncompiled(network)
-    count = batch_size(sample)
+    count = count_samples(sample)
 
     def resize_batch(size: int) -> Tree:
         def resize(value: Tensor) -> Tensor:
@@ -186,7 +186,7 @@ class _GraphBuilder:
         """Yield the reasons against a stage that begins at these calls."""
         for mode, call in calls.items():
             recording = self.recordings[mode]
-            for name in recording.weights_across(call):
+            for name in recording.weights_across[call.start]:
                 if problem := self.shared_weights.find_problem(name, recording):
                     yield problem
             if call.checkpointed:
@@ -236,9 +236,8 @@ class _GraphBuilder:
 
     def _find_batch_dimension(self, calls: Candidate) -> tuple[int, int] | None:
         """Find the dimension of a sent value that grew in proportion to the batch."""
-        sent, sent_larger = (
-            self.recordings[mode].values_across(calls[mode]) for mode in (TRAINING, EVALUATION)
-        )
+        sent = self.recordings[TRAINING].values_across[calls[TRAINING].start]
+        sent_larger = self.recordings[EVALUATION].values_across[calls[EVALUATION].start]
         pairs = zip(sent, sent_larger, strict=False)
         for position, (value, larger) in enumerate(pairs):
             sizes = zip(value.shape, larger.shape, strict=False)
@@ -248,19 +247,19 @@ class _GraphBuilder:
         return None
 
     def _build_cut_point(self, calls: Candidate) -> CutPoint:
-        sent = self.recordings[TRAINING].values_across(calls[TRAINING])
+        sent = self.recordings[TRAINING].values_across[calls[TRAINING].start]
         batch = self._find_batch_dimension(calls)
 
         # The values to send in each mode, if it sends the same for a single input.
         keys = {}
         for mode, call in calls.items():
-            values = self.recordings[mode].values_across(call)
+            values = self.recordings[mode].values_across[call.start]
             is_known = not mode.single
             if mode.single and batch is not None and len(sent) == len(values):
                 # The values that are sent for a single input may show the batch size.
                 position, dimension = batch
                 shape = list(values[position].shape)
-                count = batch_size(self.sample)
+                count = count_samples(self.sample)
                 shape[dimension : dimension + 1] = [n * count for n in shape[dimension:][:1]]
                 is_known = shape == list(sent[position].shape)
             if is_known:
@@ -268,7 +267,7 @@ class _GraphBuilder:
                 keys[mode] = tuple(key for key in value_keys if key is not None)
 
         # Weights that are used on both sides in any mode go along.
-        crossing = (self.recordings[m].weights_across(c) for m, c in calls.items())
+        crossing = (self.recordings[m].weights_across[c.start] for m, c in calls.items())
         weights = tuple(dict.fromkeys(chain(*crossing)))
         return CutPoint(
             name=calls[TRAINING].name,
@@ -334,7 +333,7 @@ def _find_unknown_values(recording: Recording, call: Call) -> Iterator[str]:
     for event, where in recording.untracked:
         if call.start <= event:
             yield f"a tensor that is used has an unknown origin ({where})"
-    for value in recording.values_across(call):
+    for value in recording.values_across[call.start]:
         if _find_key(value, call) is None:
             frame = value.keys[0][0].frame
             yield f"a tensor computed inside {frame!r} is used without being returned"
@@ -342,7 +341,7 @@ def _find_unknown_values(recording: Recording, call: Call) -> Iterator[str]:
 
 def _find_mutated_views(recording: Recording, call: Call) -> Iterator[str]:
     """Yield in-place changes that would not reach a sent view of the same storage."""
-    sent = recording.values_across(call)
+    sent = recording.values_across[call.start]
     shared = Counter(value.storage for value in sent)
     for value in sent:
         mutated = any(event >= call.start for event in value.mutations)

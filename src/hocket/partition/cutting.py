@@ -66,7 +66,7 @@ def cut(
 
     Args:
         network: The network. Inputs in a dict are passed to it as keywords, those in a tuple or
-            list in order.
+            list in order; an nn.Sequential gets them whole.
         stages: Number of stages, which are balanced; or the cuts, such as `Plan.read(file)`.
         sample: A batch of its inputs. Two inputs are enough to count operations; measured times
             need a whole batch. Batches in training may have any size.
@@ -213,21 +213,17 @@ def divide(
     if isinstance(stages, int) and is_sequential(network):
         stages = balanced_plan(network, stages, sample)
     if isinstance(stages, Plan) and cuts_between_layers(network, stages):
-        built = build_stages(network, stages)
-        if counted:
-            _warn_of_untrained(network, stages, built)
-        return stages, built
-
-    # Any other network is cut inside its forward.
-    graph = find_cut_points(network, sample)
-    if isinstance(stages, int):
-        positions = balanced_cut_points(graph, stages)
-    else:
-        positions = _find_positions(graph, stages)
-    modules: list[nn.Module] = list(build_partial_modules(graph, positions))
-    require_separate(network, modules)
-    verify_stages(network, modules, sample)
-    plan = _build_plan(graph, positions)
+        plan, modules = stages, build_stages(network, stages)
+    else:  # any other network is cut inside its forward
+        graph = find_cut_points(network, sample)
+        if isinstance(stages, int):
+            positions = balanced_cut_points(graph, stages)
+        else:
+            positions = _find_positions(graph, stages)
+        plan = _build_plan(graph, positions)
+        modules = list[nn.Module](build_partial_modules(graph, positions))
+        require_separate(network, modules)
+        verify_stages(network, modules, sample)
     if counted:
         _warn_of_untrained(network, plan, modules)
     return plan, modules

@@ -80,7 +80,7 @@ def verify_stages(network: nn.Module, stages: Sequence[nn.Module], sample: Tree)
     # Compare the stages with the whole network, in both modes.
     modes = (("in training mode", training_mode), ("in evaluation", evaluation_mode))
     for name, mode in modes:
-        with mode(network, *stages), _restore_gradients(network):
+        with mode(network, *stages):
             expected, grad = _run_whole(network, sample, learns=mode is training_mode)
             if not tensors(expected.outputs):
                 raise CutError(
@@ -88,8 +88,9 @@ def verify_stages(network: nn.Module, stages: Sequence[nn.Module], sample: Tree)
                     "or dict of them, or register its class with "
                     "torch.utils._pytree.register_pytree_node"
                 )
-            run = partial(_run, network, stages, sample, grad=grad)
-            if (actual := _try(run, f"{name} the stages fail", problems)) is None:
+            actual = _try(partial(_run, network, stages, sample, grad=grad))
+            if isinstance(actual, str):
+                problems.append(f"{name} the stages fail: {actual}")
                 continue
             if any(isinstance(o, FakeTensor) or o.is_meta for o in tensors(actual.outputs)):
                 problems.append(f"{name} {NO_NUMBERS}")
@@ -138,8 +139,8 @@ def _run_whole(network: nn.Module, sample: Tree, *, learns: bool) -> tuple[_Pass
             raise unfit from error
 
 
-def _try(run: Callable[[], T], told: str, problems: list[str]) -> T | None:
-    """Return what stages compute; None if they fail, which is told as one more problem.
+def _try(run: Callable[[], T]) -> T | str:
+    """Return what a function computes, or the first line of its error.
 
     Raises:
         OutOfMemoryError: The memory of the GPU was short.
@@ -149,8 +150,7 @@ def _try(run: Callable[[], T], told: str, problems: list[str]) -> T | None:
     except torch.OutOfMemoryError:
         raise
     except Exception as error:
-        problems.append(f"{told}: {error}".partition("\n")[0])
-        return None
+        return str(error).partition("\n")[0]
 
 
 def _compare_a_second_batch(
@@ -167,10 +167,10 @@ def _compare_a_second_batch(
     """
     with training_mode(network, *stages):
         expected, attributes = _forward_twice(network, [network], sample)
-        run = partial(_forward_twice, network, stages, sample)
-        told = "in training mode the stages fail with a second batch"
-        if (found := _try(run, told, problems)) is None:
-            return
+        found = _try(partial(_forward_twice, network, stages, sample))
+    if isinstance(found, str):
+        problems.append(f"in training mode the stages fail with a second batch: {found}")
+        return
     actual, _ = found
     if len(expected) != len(actual) or not all(map(partial(_both, compare), expected, actual)):
         kept = f" in the attribute {' and '.join(attributes)}" if attributes else ""
@@ -224,35 +224,33 @@ def _compare_without_gradients(
         OutOfMemoryError: The memory of the GPU was short.
     """
     run = partial(_run, network, sample=sample, grad=False)
-    with evaluation_mode(network, *stages), _restore_gradients(network):
-        if _try(partial(run, [network]), "the network fails", []) is not None:
-            told = "in evaluation without gradients the stages fail"
-            _try(partial(run, stages), told, problems)
-
-
-@contextmanager
-def _restore_gradients(network: nn.Module) -> Iterator[None]:
-    """Context manager that restores the gradients of all parameters afterwards."""
-    saved = [(parameter, parameter.grad) for parameter in network.parameters()]
-    try:
-        yield
-    finally:
-        for parameter, gradient in saved:
-            parameter.grad = gradient
+    with evaluation_mode(network, *stages):
+        failure = _try(partial(run, stages))
+        if isinstance(failure, str) and not isinstance(_try(partial(run, [network])), str):
+            problems.append(f"in evaluation without gradients the stages fail: {failure}")
 
 
 @contextmanager
 def _same_state(network: nn.Module, *, grad: bool) -> Iterator[None]:
-    """Context manager that begins with the same random numbers, and restores the network."""
-    with (
-        restore_state(network),
-        preserve_rng(devices_of(network)),
-        torch.set_grad_enabled(grad),
-    ):
-        torch.manual_seed(SEED)
-        random.seed(SEED)
-        numpy.random.seed(SEED)
-        yield
+    """Context manager that begins with the same random numbers and without gradients.
+
+    The network has its own gradients and its state again afterwards.
+    """
+    saved = [(parameter, parameter.grad) for parameter in network.parameters()]
+    network.zero_grad(set_to_none=True)
+    try:
+        with (
+            restore_state(network),
+            preserve_rng(devices_of(network)),
+            torch.set_grad_enabled(grad),
+        ):
+            torch.manual_seed(SEED)
+            random.seed(SEED)
+            numpy.random.seed(SEED)
+            yield
+    finally:
+        for parameter, gradient in saved:
+            parameter.grad = gradient
 
 
 def _run(
@@ -262,7 +260,6 @@ def _run(
 
     Each stage has its own graph. Without ``grad`` there is no graph, and no backward.
     """
-    network.zero_grad(set_to_none=True)
     with _same_state(network, grad=grad):
         passed = _forward(network, stages, sample)
         outputs = _copy_results(passed[-1][1])
@@ -277,8 +274,8 @@ def _run(
             if reached:
                 torch.autograd.backward([o for o, _ in reached], [g for _, g in reached])
             gradients = [entry.grad for entry in tensors(inputs)]
-    weight_gradients = {name: parameter.grad for name, parameter in network.named_parameters()}
-    return _Pass(outputs, weight_gradients, buffers)
+        named = network.named_parameters()
+        return _Pass(outputs, {name: parameter.grad for name, parameter in named}, buffers)
 
 
 def _forward(

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from torch import nn
+from torch.nn import functional as F
 
 from contract.small import Network
 from hocket import Plan, cut
@@ -145,16 +146,23 @@ def test_a_text_of_another_length_may_not_take_another_number_of_steps(layers):
 
 
 class Typed(Layers):
-    """Network with a constant of the type that its first layer gives."""
+    """Network with a constant of the type that its first layer gives, or functions."""
+
+    def __init__(self, by):
+        super().__init__()
+        self.by = by
 
     def forward(self, x):
-        h = self.first(x)
+        h, weight = self.first(x), self.second.weight
+        if self.by == "functions":
+            h = F.linear(F.linear(x, weight), weight)
         scale = torch.full((4,), 1.2, dtype=h.dtype)
         return self.third(self.second(h).relu()) * scale
 
 
-def test_types_that_autocast_decides_are_those_of_the_network():
-    network, batch = Typed(), torch.randn(6, 4)
+@pytest.mark.parametrize("by", ["layer", "functions"])
+def test_types_that_autocast_decides_are_those_of_the_network(by):
+    network, batch = Typed(by), torch.randn(6, 4)
     stages = assert_same(network, Plan("third"), batch, batch)
     with torch.autocast("cpu", torch.bfloat16):
         output = run_stages(stages, batch)

@@ -155,7 +155,7 @@ def test_what_is_remembered_of_steps_before_a_stage_stays_small(monkeypatch):
     for size in range(1, 9):
         x, device = torch.empty(size, 4, device="meta"), torch.device("cpu")
         shape = outputs.output(layer, (x,), {}, device, "layer", TRAINING).shape
-        (doubled, _) = outputs.functions.run(torch.mul, (x, 2), {}, [x])
+        (doubled, _) = outputs.functions.run(torch.mul, (x, 2), {}, [x], device)
         assert doubled.shape == shape == x.shape
     assert len(outputs._builders) <= 3 >= len(outputs.functions._known)
 

@@ -1,10 +1,13 @@
 """Results of functions on PyTorch's meta device, where they have shapes and no numbers."""
 
-from collections.abc import Callable
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from hocket.partition.recording.intercept import Function
 from hocket.partition.recording.torch_functions import (
@@ -16,6 +19,9 @@ from hocket.partition.recording.torch_functions import (
 from hocket.tree import flatten, map_leaves, unflatten
 
 META = torch.device("meta")
+Run = Callable[[torch.device, dict[int, Tensor]], Any]
+"""Function that runs a call with these tensors, by the ids of its operands."""
+_LOGGER = logging.getLogger("torch._subclasses.fake_tensor")
 MOST_KNOWN = 10_000
 """Number of results to remember at most; each forward may have new numbers and shapes."""
 # Scalars among their arguments are sizes.
@@ -26,6 +32,25 @@ _PLAIN = (
 )  # fmt: skip
 
 
+def empty_like(value: Tensor, device: torch.device = META) -> Tensor:
+    """Return a tensor of the same shape, strides and type, by default on the meta device."""
+    return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=device)
+
+
+@contextmanager
+def fake_tensors() -> Iterator[None]:
+    """Context manager in which kernels run on tensors that have a device and no numbers.
+
+    PyTorch writes no trace of failures, which are expected.
+    """
+    disabled, _LOGGER.disabled = _LOGGER.disabled, True
+    try:
+        with FakeTensorMode(allow_non_fake_inputs=True):
+            yield
+    finally:
+        _LOGGER.disabled = disabled
+
+
 class MetaFunctions:
     """Results of functions on the meta device, computed once for equal arguments.
 
@@ -34,7 +59,7 @@ class MetaFunctions:
     """
 
     def __init__(self) -> None:
-        self._known: dict[Any, tuple[list[Any], Any]] = {}
+        self._known: dict[Any, tuple[list[Tensor], Any]] = {}
 
     def run(
         self,
@@ -42,6 +67,7 @@ class MetaFunctions:
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
         operands: list[Tensor],
+        device: torch.device,
     ) -> tuple[Any, list[Tensor]]:
         """Run a function on meta tensors in place of its operands.
 
@@ -50,6 +76,7 @@ class MetaFunctions:
             args: Its positional arguments.
             kwargs: Its keyword arguments.
             operands: The tensors in them.
+            device: Device on which the function would compute.
 
         Returns:
             The result on the meta device, and the operands that the function changes in place.
@@ -60,33 +87,39 @@ class MetaFunctions:
         # Look the result up, by all that decides its shapes.
         try:
             described = [_describe(leaf, sized) for leaf in leaves]
-            signature = (function, torch.get_default_dtype(), spec, *described)
+            types = torch.get_default_dtype(), autocast_type(device)
+            signature = (function, types, spec, *described)
             known = self._known.get(signature)
         except TypeError:  # an argument is of another kind, or has no hash
-            return _run_on_meta(function, args, kwargs, operands)
+            return _run_on_meta(function, args, kwargs, operands, device)
 
         # Run an unknown function, and remember the shapes of new tensors.
         if known is None:
-            output, mutated = _run_on_meta(function, args, kwargs, operands)
+            output, mutated = _run_on_meta(function, args, kwargs, operands, device)
             results, output_spec = flatten(output)
             if not mutated and _are_new(results, operands):
-                forms = [(r.shape, r.stride(), r.dtype) for r in results]
                 if len(self._known) >= MOST_KNOWN:
                     self._known.clear()
-                self._known[signature] = forms, output_spec
+                self._known[signature] = list(map(empty_like, results)), output_spec
             return output, mutated
 
         # Make tensors of the known shapes.
-        forms, output_spec = known
-        results = [
-            torch.empty_strided(shape, stride, dtype=dtype, device=META)
-            for shape, stride, dtype in forms
-        ]
-        return unflatten(results, output_spec), []
+        results, output_spec = known
+        return unflatten(list(map(empty_like, results)), output_spec), []
+
+
+def autocast_type(device: torch.device) -> torch.dtype | None:
+    """Return the type that autocast computes in on a device; None where it is off."""
+    on = torch.is_autocast_enabled(device.type)
+    return torch.get_autocast_dtype(device.type) if on else None
 
 
 def _run_on_meta(
-    function: Function, args: tuple[Any, ...], kwargs: dict[str, Any], operands: list[Tensor]
+    function: Function,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    operands: list[Tensor],
+    device: torch.device,
 ) -> tuple[Any, list[Tensor]]:
     """Run a function on meta tensors as `MetaFunctions.run` does, whether it is known or not.
 
@@ -114,30 +147,44 @@ def _run_on_meta(
     # Run on them; without a kernel for that, on zeros.
     try:
         output = run(META, meta)
-    except RuntimeError as error:  # no kernel for meta tensors, or for this type of them
+    except RuntimeError as error:  # no kernel for META, or for types that autocast would change
         if name in RANDOM_FUNCTIONS or reads_elements(name, args, kwargs):
             raise
         try:
-            output = _run_on_numbers(run, meta)
+            output = _run_on_numbers(device, run, meta)
         except Exception:
             raise error from None
     mutated = {id(t) for t in mutated_tensors(versions)}
+    if not mutated and autocast_type(device) is not None:
+        output = _cast_as_on(device, run, meta, output)
     return output, [t for t in operands if id(meta[id(t)]) in mutated]
 
 
-def _run_on_numbers(
-    run: Callable[[torch.device, dict[int, Tensor]], Any], meta: dict[int, Tensor]
-) -> Any:
+def _cast_as_on(device: torch.device, run: Run, meta: dict[int, Tensor], output: Any) -> Any:
+    """Return the output with the types that autocast, which leaves META alone, gives it."""
+    try:
+        with fake_tensors():
+            fakes = {key: empty_like(t, device) for key, t in meta.items()}
+            typed, _ = flatten(run(device, fakes))
+    except Exception:  # no kernel for fake tensors: autocast knows no such function
+        return output
+    results, spec = flatten(output)
+    pairs = zip(results, typed, strict=True)
+    cast = [r.to(t.dtype) if isinstance(r, Tensor) else r for r, t in pairs]
+    return unflatten(cast, spec)
+
+
+def _run_on_numbers(device: torch.device, run: Run, meta: dict[int, Tensor]) -> Any:
     """Run a function on zeros and on ones, to find results that do not depend on them.
 
     Raises:
         ValueError: There is more in the results than new tensors, or their shapes differ.
     """
-    cpu, found = torch.device("cpu"), []
+    found = []
     for number in (0, 1):
-        full = {key: torch.full_like(t, number, device=cpu) for key, t in meta.items()}
+        full = {key: torch.full_like(t, number, device=device) for key, t in meta.items()}
         versions = [(t, t._version) for t in full.values()]
-        results, spec = flatten(run(cpu, full))
+        results, spec = flatten(run(device, full))
         given = {t.untyped_storage().data_ptr() for t in full.values()}
         if mutated_tensors(versions) or any(
             type(r) is not Tensor or r.untyped_storage().data_ptr() in given for r in results

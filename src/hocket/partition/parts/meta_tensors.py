@@ -3,34 +3,30 @@
 Meta tensors have a shape and a type but no memory.
 """
 
-import logging
 import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.func import functional_call
 
 from hocket.errors import CutError
 from hocket.partition.parts.copied_modules import copy_modules, copy_objects
-from hocket.partition.parts.meta_functions import META, MOST_KNOWN, MetaFunctions
+from hocket.partition.parts.meta_functions import (
+    MOST_KNOWN,
+    MetaFunctions,
+    autocast_type,
+    empty_like,
+    fake_tensors,
+)
 from hocket.partition.recording.recording import ForwardMode
 from hocket.restore import changeable_weights, preserve_numpy_and_python
 from hocket.tree import flatten, unflatten
 
-# It writes a trace for each failure, which is expected here.
-_FAKE_TENSOR_LOGGER = logging.getLogger("torch._subclasses.fake_tensor")
 BuildLeaf = Callable[[list[Any]], Any]
 """Function from the leaves of a call's arguments to a leaf of its output."""
-
-
-def empty_like(value: Tensor, device: torch.device = META) -> Tensor:
-    """Return a tensor of the same shape, strides and type, by default on the meta device."""
-    return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=device)
 
 
 class MetaModules:
@@ -74,9 +70,8 @@ class MetaModules:
             CutError: The module takes neither fake tensors nor zeros of these shapes.
         """
         leaves, spec = flatten((args, kwargs))
-        autocast = torch.is_autocast_enabled(device.type)  # which decides types of results
-        precision = torch.get_autocast_dtype(device.type) if autocast else None
-        signature = (name, mode, precision, spec, *map(_describe_argument, leaves))
+        described = map(_describe_argument, leaves)
+        signature = (name, mode, autocast_type(device), spec, *described)
         known = self._builders.get(signature)
         if known is None:
             try:
@@ -117,7 +112,7 @@ def _infer_output(
 
     copies = copy_objects(leaves)
     try:
-        with _silence(_FAKE_TENSOR_LOGGER), FakeTensorMode(allow_non_fake_inputs=True):
+        with fake_tensors():
             output, used = _run_apart(module, copies, spec, make_fake)
     except Exception:
         # It reads elements, or calls a kernel without an implementation for fake tensors.
@@ -131,8 +126,8 @@ def _infer_output(
             return lambda leaves: leaves[position]
         if not isinstance(result, Tensor):
             return lambda _: result
-        shape, stride, dtype = tuple(result.shape), result.stride(), result.dtype
-        return lambda _: torch.empty_strided(shape, stride, dtype=dtype, device=META)
+        form = empty_like(result)
+        return lambda _: empty_like(form)
 
     builders = list(map(make_builder, results))
     constant = all(isinstance(result, Tensor) or result is None for result in results)
@@ -215,14 +210,3 @@ def _run_apart(
             for name in [n for n, v in vars(part).items() if v is not values.get(n)]:
                 del vars(part)[name]
             vars(part).update(values)
-
-
-@contextmanager
-def _silence(logger: logging.Logger) -> Iterator[None]:
-    """Context manager that disables a logger."""
-    disabled = logger.disabled
-    logger.disabled = True
-    try:
-        yield
-    finally:
-        logger.disabled = disabled

@@ -8,7 +8,7 @@ it are executed with the received values; a module that no cut divides runs as a
 import sys
 from collections.abc import Callable
 from contextlib import ExitStack
-from types import FrameType
+from traceback import walk_stack
 from typing import Any
 
 import torch
@@ -134,7 +134,7 @@ class PartialForward:
         if any_meta or (varies and not values.begun):
             functions = self._meta_modules.functions
             try:
-                output, mutated = functions.run(function, args, kwargs, operands)
+                output, mutated = functions.run(function, args, kwargs, operands, values.device)
             except Exception as error:
                 reason = str(error).partition("\n")[0]
                 raise CutError(
@@ -203,9 +203,6 @@ class PartialForward:
 
 def _is_inside_autograd_function() -> bool:
     """Return True inside the forward of a custom autograd function, where gradients are off."""
-    if torch.is_grad_enabled():
-        return False
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None and frame.f_code is not _APPLY:
-        frame = frame.f_back
-    return frame is not None
+    return not torch.is_grad_enabled() and any(
+        frame.f_code is _APPLY for frame, _ in walk_stack(sys._getframe())
+    )

@@ -12,14 +12,15 @@ from itertools import chain, pairwise
 from torch import Tensor, nn
 
 from hocket.errors import CutError
-from hocket.partition.cut_graph import CutGraph, CutPoint, StageSpan, batch_size
+from hocket.partition.cut_graph import CutGraph, CutPoint, StageSpan
 from hocket.partition.parts.forward_values import ForwardValues
-from hocket.partition.parts.meta_tensors import MetaModules, empty_like
+from hocket.partition.parts.meta_functions import empty_like
+from hocket.partition.parts.meta_tensors import MetaModules
 from hocket.partition.parts.partial_forward import PartialForward, StopForward
 from hocket.partition.recording.intercept import intercept
 from hocket.partition.recording.recorder import call_network
 from hocket.partition.recording.recording import ForwardMode
-from hocket.tree import Tree, flatten, map_leaves, map_tensors, tensors
+from hocket.tree import Tree, count_samples, flatten, map_leaves, map_tensors, tensors
 
 _PLAIN = (bool, int, float, complex, str, bytes, type(None))
 """Types of inputs that are compared by their values, and not as objects."""
@@ -62,7 +63,7 @@ class PartialModule(nn.Module):
         self._names = {module: name for name, module in network.named_modules()}
         self._sample = map_tensors(empty_like, graph.sample)
         names = {"", *span.split_modules, *graph.repeated}
-        # In a tuple for the same reason.
+        # In a tuple for the same reason; the network itself is among them, even if it is whole.
         self._split = tuple(network.get_submodule(name) for name in names)
         self._meta_modules = meta_modules
         self._whole = tuple(modules.values())
@@ -99,7 +100,7 @@ class PartialModule(nn.Module):
         """
         network = self.network_cut
         if self._span.begin is None and self._span.end is None:
-            with self._share_mode(network):
+            with self._share_mode():
                 return call_network(network, received)
         if self._span.begin is None:
             if isinstance(received, dict) and isinstance(self._sample, dict):
@@ -122,7 +123,7 @@ class PartialModule(nn.Module):
         # Run the network's own forward up to the next stage.
         with (
             run.cleanup,
-            self._share_mode(network),
+            self._share_mode(),
             self._keep_buffers(),
             intercept(self._names, run),
         ):
@@ -177,11 +178,11 @@ class PartialModule(nn.Module):
             return
         position, dimension = end.batch
         shape, sample_shape = tuple(values[position].shape), end.shapes[position]
-        wanted = sample_shape[dimension] * count // batch_size(self._sample)
+        wanted = sample_shape[dimension] * count // count_samples(self._sample)
         if shape[dimension] != wanted:
             raise CutError(
                 f"{self._span} sends a tensor of shape {shape} for a batch of {count}, and was "
-                f"cut for {sample_shape} in a batch of {batch_size(self._sample)}: sizes of "
+                f"cut for {sample_shape} in a batch of {count_samples(self._sample)}: sizes of "
                 "the inputs matter in what the network does; pad the batches, or cut with a "
                 "sample of this size"
             )
@@ -190,12 +191,12 @@ class PartialModule(nn.Module):
         """Return the batch size if the received values show it."""
         begin = self._span.begin
         if begin is None:
-            return batch_size(received)
+            return count_samples(received)
         if begin.batch is None:
             return None
         position, dimension = begin.batch
         size = tensors(received)[position].shape[dimension]
-        return size * batch_size(self._sample) // begin.shapes[position][dimension]
+        return size * count_samples(self._sample) // begin.shapes[position][dimension]
 
     def forwarded_modules(self) -> list[nn.Module]:
         """Return the modules of the network whose forwards run here, in part or as a whole."""
@@ -233,7 +234,7 @@ class PartialModule(nn.Module):
                 "matter in what the network does; pad the batches, or cut with a sample of "
                 "this size"
             )
-        count = batch_size(self._sample)
+        count = count_samples(self._sample)
 
         def resize(value: Tensor) -> Tensor:
             has_batch = value.dim() and len(value) == count
@@ -258,14 +259,9 @@ class PartialModule(nn.Module):
                         module._buffers[name] = buffer
 
     @contextmanager
-    def _share_mode(self, network: nn.Module) -> Iterator[None]:
+    def _share_mode(self) -> Iterator[None]:
         """Context manager that sets split modules to evaluation mode if this stage is in it."""
-        changed = []
-        if not self.training:
-            # "" is the network itself, also where it is whole.
-            names = {"", *self._span.split_modules}
-            split = (network.get_submodule(name) for name in names)
-            changed = [module for module in split if module.training]
+        changed = [] if self.training else [each for each in self._split if each.training]
         for module in changed:
             module.training = False
         try:

@@ -162,14 +162,6 @@ class Recording:
         """The number of calls of each module, by its name."""
         return Counter(call.name for call in self.calls)
 
-    def values_across(self, call: Call) -> list[Value]:
-        """Return the values that are created before a module's only call and used after it."""
-        return self._values_across[call.start]
-
-    def weights_across(self, call: Call) -> list[str]:
-        """Return the first names of the weights used before and after a module's only call."""
-        return self._weights_across[call.start]
-
     def needs_sizes(self, call: Call) -> bool:
         """Return True if a forward that begins at a call needs sizes that it is not sent."""
         # Queries after the call see the actual sizes of the values that are sent.
@@ -190,11 +182,13 @@ class Recording:
         return min((max(value.created, value.last_use) for value in queried), default=math.inf)
 
     @cached_property
-    def _values_across(self) -> dict[int, list[Value]]:
+    def values_across(self) -> dict[int, list[Value]]:
+        """Values created before each only call and used after it, by the start of the call."""
         return self._find_across((v.created, v.last_use, v) for v in self.values)
 
     @cached_property
-    def _weights_across(self) -> dict[int, list[str]]:
+    def weights_across(self) -> dict[int, list[str]]:
+        """First names of the weights used before and after each only call, by its start."""
         return self._find_across((*uses, name) for name, uses in self.weights.items())
 
     def _find_across(self, spans: Iterable[tuple[int, float, T]]) -> dict[int, list[T]]:
