@@ -43,16 +43,18 @@ def layers_in_order(network: nn.Module) -> dict[str, nn.Module]:
 
 def is_sequential(module: nn.Module) -> bool:
     """Return True if the module only calls its children in order, without hooks."""
-    if not isinstance(module, nn.Sequential):
-        return False
-    own = type(module).forward is not nn.Sequential.forward or "forward" in vars(module)
-    hooked = (
+    return has_plain_forward(module) and not (
         module._forward_hooks
         or module._forward_pre_hooks
         or module._backward_hooks
         or module._backward_pre_hooks
     )
-    return not own and not hooked
+
+
+def has_plain_forward(module: nn.Module) -> bool:
+    """Return True for an nn.Sequential with PyTorch's forward, which takes one argument."""
+    plain = isinstance(module, nn.Sequential) and "forward" not in vars(module)
+    return plain and type(module).forward is nn.Sequential.forward
 
 
 def cuts_between_layers(network: nn.Module, plan: Plan) -> bool:

@@ -6,6 +6,7 @@ from torch import nn
 from hocket.errors import CutError, SampleError
 from hocket.modes import evaluation_mode, training_mode
 from hocket.partition.recording.recorder import call_network, devices_of
+from hocket.partition.sequential import has_plain_forward
 from hocket.restore import preserve_rng, restore_state
 from hocket.tree import Tree, copy_tensors, tensors
 
@@ -28,10 +29,13 @@ def sample_error(
         raise error
     advice = "pass a batch of its inputs"
     if isinstance(error, TypeError) and isinstance(sample, dict | tuple | list):
+        kind = type(sample).__name__
         given = "keyword arguments" if isinstance(sample, dict) else "arguments"
         advice += (
-            f"; a {type(sample).__name__} is passed as {given}, and whole if it is the only "
-            "item of a tuple, which split_batch can make of it"
+            f"; the first layer of an nn.Sequential gets a {kind} whole: give what it takes"
+            if has_plain_forward(network)
+            else f"; a {kind} is passed as {given}, and whole if it is the only item of a "
+            "tuple, which split_batch can make of it"
         )
     shapes = ", ".join(str(tuple(value.shape)) for value in tensors(sample))
     refused = SampleError(

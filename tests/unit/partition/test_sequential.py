@@ -5,13 +5,13 @@ import torch
 from torch import nn
 
 from contract.small import conv, data, different, mlp, sgd
-from hocket import Plan, Trainer
+from hocket import Plan, Trainer, cut
 from hocket.errors import CutError
 from hocket.methods import FDG
 from hocket.partition import balanced_plan, build_stages, divide, layers_in_order
 from hocket.partition.costs.flops import OPERATIONS_PER_ELEMENT, count_flops
 from hocket.partition.sequential import require_separate
-from unit.partition.networks import Block, Chain
+from unit.partition.networks import Block, Chain, Layers, assert_same
 
 
 class Residual(nn.Sequential):
@@ -122,6 +122,19 @@ def test_stages_that_omit_weights_or_have_no_layers_are_refused():
         Trainer([], optimizer=sgd)
     with pytest.raises(CutError, match="stage 1 is empty; give it at least one layer"):
         Trainer([nn.Linear(2, 2), nn.Sequential()], optimizer=sgd)
+
+
+@pytest.mark.parametrize("stages", [1, 2, Plan("1"), Plan("0.second")])
+def test_the_first_layer_of_a_sequence_gets_a_tuple_whole(stages):
+    class Pair(Layers):
+        def forward(self, pair):
+            return self.second(self.first(pair[0]).relu()) + pair[1]
+
+    network, (a, b) = nn.Sequential(Pair(), nn.Linear(4, 2)), torch.randn(2, 3, 4)
+    assert_same(network, stages, (a, b), (b, a))
+    told = "Tensor, not tuple; .* the first layer of an nn.Sequential gets a tuple whole"
+    with pytest.raises(CutError, match=told):
+        cut(nn.Sequential(Layers().first, nn.ReLU()), stages=2, sample=(a,))
 
 
 # Balance.

@@ -8,6 +8,7 @@ from collections.abc import Collection
 from contextlib import nullcontext
 from dataclasses import replace
 from numbers import Number
+from traceback import walk_stack
 from types import FrameType
 from typing import Any
 
@@ -38,6 +39,7 @@ from hocket.partition.recording.torch_functions import (
     reads_elements,
     tensor_leaves,
 )
+from hocket.partition.sequential import has_plain_forward
 from hocket.restore import numpy_and_python_state, preserve_rng, restore_state
 from hocket.tree import Tree, leaves, map_tensors
 
@@ -50,7 +52,12 @@ _LIBRARY_FOLDERS = tuple(
 
 
 def call_network(network: nn.Module, inputs: Tree) -> Any:
-    """Return the network's output; a dict is passed as keywords, a tuple or list in order."""
+    """Return the network's output; a dict is passed as keywords, a tuple or list in order.
+
+    An nn.Sequential gives them whole to its first layer, as its stages do.
+    """
+    if isinstance(inputs, Tensor) or has_plain_forward(network):
+        return network(inputs)
     if isinstance(inputs, dict):
         return network(**inputs)
     return network(*inputs) if isinstance(inputs, tuple | list) else network(inputs)
@@ -336,12 +343,7 @@ class ForwardRecorder:
 
     def _enter_checkpoints(self) -> bool:
         """Note the activation checkpoints that are running; return whether one is not new."""
-        running = []
-        frame: FrameType | None = sys._getframe(1)
-        while frame is not None:
-            if frame.f_code is _CHECKPOINT:
-                running.append(frame)
-            frame = frame.f_back
+        running = [f for f, _ in walk_stack(sys._getframe()) if f.f_code is _CHECKPOINT]
         known = self._checkpoints.intersection(running)
         self._checkpoints.update(running)
         if any(new.f_locals["use_reentrant"] for new in running if new not in known):
