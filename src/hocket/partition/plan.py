@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from torch import nn
 
 from hocket.errors import CutError, OptionError
 from hocket.files import read_json, write_text_atomically
+from hocket.options.hints import matches_hint
 
 FORMAT = "hocket plan 1"
 
@@ -33,14 +35,20 @@ class Plan:
         """Take a list of names, and the name of a single layer, as well.
 
         Raises:
-            OptionError: Names are given one by one.
+            OptionError: Names are given one by one, or are no texts.
         """
         if isinstance(self.cuts, str) and self.signature:
             raise OptionError(
                 "a plan takes the names of its layers as one tuple; write "
                 f"Plan(({self.cuts!r}, {self.signature!r}))"
             )
-        cuts = (self.cuts,) if isinstance(self.cuts, str) else tuple(self.cuts)
+        several = isinstance(self.cuts, Iterable) and not isinstance(self.cuts, str)
+        cuts = tuple(self.cuts) if several else (self.cuts,)
+        if not matches_hint(cuts, tuple[str, ...]):
+            raise OptionError(
+                f"the cuts of a plan are {self.cuts!r}; give the names of the layers at which "
+                "stages 1, 2, ... begin, such as Plan(('layer2', 'layer3'))"
+            )
         object.__setattr__(self, "cuts", cuts)
 
     @property
@@ -75,10 +83,9 @@ class Plan:
         Raises:
             OptionError: The file cannot be written.
         """
+        text = json.dumps(self.as_dict() | more, indent=2) + "\n"
         try:
-            write_text_atomically(
-                Path(file), json.dumps(self.as_dict() | more, indent=2) + "\n"
-            )
+            write_text_atomically(Path(file), text)
         except OSError as error:
             raise OptionError(
                 f"cannot write the plan to {str(file)!r}: {error.strerror}; name another file"
@@ -100,14 +107,10 @@ class Plan:
             raise OptionError(f"{where}: it is not JSON ({error}); plan again") from error
         if not isinstance(content, dict) or content.get("format") != FORMAT:
             raise OptionError(f"{where}: it has no entry 'format': {FORMAT!r}; plan again")
-        cuts, signature = content.get("cuts"), content.get("signature")
-        if (
-            not isinstance(cuts, list)
-            or not all(isinstance(cut, str) for cut in cuts)
-            or not isinstance(signature, str)
-        ):
+        signature = content.get("signature")
+        if not matches_hint(content.get("cuts"), list[str]) or not isinstance(signature, str):
             raise OptionError(f"{where}: cuts or signature are not strings; plan again")
-        return Plan(tuple(cuts), signature)
+        return Plan(content["cuts"], signature)
 
 
 def network_signature(network: nn.Module) -> str:

@@ -1,6 +1,7 @@
 """A plan is written to a file and read back, and fits its own network only."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -43,6 +44,9 @@ def test_the_names_of_a_plan_come_in_one_tuple_and_one_that_cannot_be_written_is
     assert Plan("b") == Plan(["b"]) == Plan(("b",))
     with pytest.raises(OptionError, match=r"as one tuple; write Plan\(\('b', 'c'\)\)"):
         Plan("b", "c")
+    for wrong in (3, None, ("b", 3)):
+        with pytest.raises(OptionError, match=f"plan are {re.escape(repr(wrong))}; give the n"):
+            Plan(wrong)
     with pytest.raises(OptionError, match=r"cannot write the plan to .*; name another file"):
         Plan(()).write(tmp_path / "no" / "plan.json")
 
