@@ -6,8 +6,7 @@ It gives the bits of a process for each replica of each stage.
 from collections.abc import Sequence
 
 import torch
-from torch import Tensor
-from torch.optim import Optimizer
+from torch import nn
 
 from hocket.engine.engine import LockstepEngine
 from hocket.engine.event import Event, Watcher, perform
@@ -18,7 +17,7 @@ from hocket.program.program import Program
 from hocket.stage.report import ActionReport
 from hocket.stage.stage import Stage
 from hocket.stage.steps import Steps, advance, in_turn
-from hocket.stage.update.updater import copy_numbers
+from hocket.stage.update.updater import Updater, copy_numbers
 from hocket.transport.mailbox import Source
 from hocket.tree import Tree, map_tensors
 
@@ -48,7 +47,12 @@ class ReplicatedEngine(LockstepEngine):
         self._replicas = replicas
         self._sources = sources
         self._watchers = watchers
-        self._tensors = [_tensors_of(stages) for stages in replicas]
+        # Layers and networks of signals of each replica.
+        self._networks = [
+            nn.ModuleList(net for s in stages for net in (s.module, s.signal_network))
+            for stages in replicas
+        ]
+        self._tensors = [[*each.parameters(), *each.buffers()] for each in self._networks]
         self._versions = self._present_versions()
 
     @property
@@ -91,8 +95,8 @@ class ReplicatedEngine(LockstepEngine):
     def _follow_changes(self) -> None:
         """Let other replicas follow what the user has changed between two batches.
 
-        These are weights and buffers of the network, frozen weights, modes of layers, and
-        numbers of the optimizers, such as their rates.
+        These are weights and buffers of the network and of signals, frozen weights, modes of
+        layers, and numbers of the optimizers, such as their rates.
         """
         # Tensors whose values the user has changed, and weights that are frozen now.
         pairs = zip(self._versions, self._present_versions(), strict=True)
@@ -105,30 +109,26 @@ class ReplicatedEngine(LockstepEngine):
                     other.requires_grad_(first.requires_grad)
 
         # Modes of layers, and numbers of optimizers.
+        first, *others = self._networks
+        for network in others:
+            for layer, its_copy in zip(first.modules(), network.modules(), strict=True):
+                its_copy.training = layer.training
         for stages in self._replicas[1:]:
             for stage, follower in zip(self.stages, stages, strict=True):
-                layers = zip(stage.module.modules(), follower.module.modules(), strict=True)
-                for layer, its_copy in layers:
-                    its_copy.training = layer.training
-                _follow_rates(stage.updater.optimizer, follower.updater.optimizer)
+                _follow_rates(stage.updater, follower.updater)
+                _follow_rates(stage.signal_updater, follower.signal_updater)
 
     def _present_versions(self) -> list[int]:
         """Return how often each tensor of the first replica was changed."""
         return [tensor._version for tensor in self._tensors[0]]
 
 
-def _tensors_of(stages: Sequence[Stage]) -> list[Tensor]:
-    return [
-        tensor
-        for stage in stages
-        for tensor in (*stage.module.parameters(), *stage.module.buffers())
-    ]
-
-
-def _follow_rates(optimizer: Optimizer | None, follower: Optimizer | None) -> None:
+def _follow_rates(updater: Updater, follower: Updater) -> None:
     """Give an optimizer the numbers that the first replica's has."""
-    if optimizer is not None and follower is not None:
-        groups = zip(optimizer.param_groups, follower.param_groups, strict=True)
+    if updater.optimizer is not None and follower.optimizer is not None:
+        groups = zip(
+            updater.optimizer.param_groups, follower.optimizer.param_groups, strict=True
+        )
         for group, its_copy in groups:
             its_copy.update(copy_numbers(group))
 

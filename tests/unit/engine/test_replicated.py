@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from functools import partial
+from itertools import product
 from pathlib import Path
 from threading import Lock
 
@@ -14,7 +15,7 @@ from torch.optim.lr_scheduler import ExponentialLR
 from contract.small import conv, data, far, mlp
 from hocket import Checkpoints, Trainer, cross_entropy
 from hocket.errors import NonFiniteError, OptionError
-from hocket.methods import BP, FDG, DGLAsync
+from hocket.methods import BP, DGL, DNI, FDG, DGLAsync
 
 OPTIMIZER = partial(SGD, lr=0.05, momentum=0.9)
 BATCHES = data(mlp, 8)
@@ -40,6 +41,12 @@ def load_weights(trainer: Trainer) -> None:
     trainer.network.load_state_dict({name: value * 0.5 for name, value in state.items()})
 
 
+def halve_head(trainer: Trainer) -> None:
+    with torch.no_grad():
+        for weight in trainer.stages[0].signal_network.parameters():
+            weight.mul_(0.5)
+
+
 def trained(replicas: int, change: Callable[[Trainer], None], **more: object) -> list[Tensor]:
     with build(replicas, **more) as trainer:
         for number, batch in enumerate(BATCHES):
@@ -50,14 +57,28 @@ def trained(replicas: int, change: Callable[[Trainer], None], **more: object) ->
         return list(trainer.state_dict().values())
 
 
-@pytest.mark.parametrize("change", [freeze, slow_down, load_weights])
-@pytest.mark.parametrize("more", [{}, {"replica_delay": 1}], ids=str)
+@pytest.mark.parametrize(
+    ("change", "more"),
+    [
+        *product([freeze, slow_down, load_weights], [{}, {"replica_delay": 1}]),
+        (halve_head, {"method": DGL(head="mlp", depth=0)}),
+    ],
+)
 def test_all_replicas_follow_what_the_user_changes(change, more):
     """Halves of each batch then have the mean gradient of the whole batch, up to rounding."""
     halves = trained(2, change, **more)
-    whole = trained(1, change) if not more else trained(4, change, **more)
+    whole = trained(4 if "replica_delay" in more else 1, change, **more)
     assert far(halves, whole) == []
     assert far(halves, trained(2, lambda trainer: None, **more)) != []
+
+
+def test_all_replicas_follow_the_rates_of_synthesizers():
+    with build(2, method=DNI()) as trainer:
+        trainer.step(*BATCHES[0])
+        trainer.stages[0].signal_updater.optimizer.param_groups[0]["lr"] = 0.01
+        trainer.step(*BATCHES[1])
+        other = trainer.engine.all_stages[2]
+    assert other.signal_updater.optimizer.param_groups[0]["lr"] == 0.01
 
 
 def test_all_replicas_follow_modes_of_layers():
