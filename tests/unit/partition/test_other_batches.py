@@ -170,6 +170,27 @@ def test_types_that_autocast_decides_are_those_of_the_network(by):
         assert torch.equal(output, network(batch))
 
 
+class Cast(nn.Module):
+    """Module that is told the type of its output."""
+
+    def forward(self, x, dtype):
+        return x.to(dtype)
+
+
+def test_a_type_that_a_module_is_told_is_that_of_now():
+    class Told(Network):
+        dtype = torch.float32
+
+        def forward(self, x):
+            h = self.cast(self.first(x), self.dtype)
+            return self.last(x) * torch.ones(4, dtype=h.dtype)
+
+    network, batch = Told(first=nn.Linear(4, 4), cast=Cast(), last=nn.Linear(4, 4)), X
+    stages = assert_same(network, Plan("last"), batch, batch)
+    network.dtype = torch.float64
+    assert run_stages(stages, batch).dtype == network(batch).dtype == torch.float64
+
+
 class Decided(Layers):
     """Network that decides by whole numbers, and reads a size of another input behind a cut."""
 

@@ -26,7 +26,7 @@ MOST_KNOWN = 10_000
 """Number of results to remember at most; each forward may have new numbers and shapes."""
 # Scalars among their arguments are sizes.
 _SIZED = ("view", "reshape", "expand", "narrow", "unflatten", "new_zeros", "new_ones")
-_PLAIN = (
+PLAIN = (
     int, float, bool, str, type(None), type(...), torch.dtype, torch.device, torch.layout,
     torch.memory_format,
 )  # fmt: skip
@@ -162,16 +162,16 @@ def _run_on_meta(
 
 def _cast_as_on(device: torch.device, run: Run, meta: dict[int, Tensor], output: Any) -> Any:
     """Return the output with the types that autocast, which leaves META alone, gives it."""
+    results, spec = flatten(output)
+    if not _are_new(results, list(meta.values())):  # a view or a size, whose type stays
+        return output
     try:
         with fake_tensors():
             fakes = {key: empty_like(t, device) for key, t in meta.items()}
             typed, _ = flatten(run(device, fakes))
     except Exception:  # no kernel for fake tensors: autocast knows no such function
         return output
-    results, spec = flatten(output)
-    pairs = zip(results, typed, strict=True)
-    cast = [r.to(t.dtype) if isinstance(r, Tensor) else r for r, t in pairs]
-    return unflatten(cast, spec)
+    return unflatten([r.to(t.dtype) for r, t in zip(results, typed, strict=True)], spec)
 
 
 def _run_on_numbers(device: torch.device, run: Run, meta: dict[int, Tensor]) -> Any:
@@ -211,7 +211,7 @@ def _describe(leaf: Any, sized: bool) -> Any:
     if isinstance(leaf, slice):
         ends = (leaf.start, leaf.stop, leaf.step)
         return slice, *[_describe(end, sized) for end in ends]
-    if type(leaf) in _PLAIN:
+    if type(leaf) in PLAIN:
         return type(leaf), leaf  # for 1, 1.0 and True are equal
     raise TypeError(f"an object of {type(leaf).__name__}")
 

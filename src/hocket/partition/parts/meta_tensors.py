@@ -16,6 +16,7 @@ from hocket.errors import CutError
 from hocket.partition.parts.copied_modules import copy_modules, copy_objects
 from hocket.partition.parts.meta_functions import (
     MOST_KNOWN,
+    PLAIN,
     MetaFunctions,
     autocast_type,
     empty_like,
@@ -94,7 +95,7 @@ def _describe_argument(entry: Any) -> Any:
     """Return the properties of an argument that decide the shapes of the results."""
     if isinstance(entry, Tensor):
         return entry.dtype, tuple(entry.shape)
-    return entry if isinstance(entry, bool | int | float | str | type(None)) else type(entry)
+    return (type(entry), entry) if type(entry) in PLAIN else type(entry)
 
 
 def _infer_output(
