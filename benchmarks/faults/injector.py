@@ -164,11 +164,11 @@ class Injector:
         return original(folder, name, data)
 
     def _finish_checkpoint(
-        self, original: Callable[..., Path], folder: Path, name: str, manifest: Any
-    ) -> Path:
+        self, original: Callable[..., None], folder: Path, name: str, manifest: Any
+    ) -> None:
         if self._take_due(self._rank, _parse_tick(name), "kill sealing of"):
             _kill()
-        return original(folder, name, manifest)
+        original(folder, name, manifest)
 
     def _append(self, original: Callable[..., None], file: FileIO, row: bytes) -> None:
         if not self._take_due(self._rank, self._tick, "fill metrics of"):

@@ -107,16 +107,13 @@ def write_file(folder: Path, name: str, data: memoryview | bytes) -> FileDigest:
     return FileDigest(len(data), hashlib.sha256(data).hexdigest())
 
 
-def finish_checkpoint(folder: Path, name: str, manifest: Manifest) -> Path:
+def finish_checkpoint(folder: Path, name: str, manifest: Manifest) -> None:
     """Write the manifest of a checkpoint whose parts are written, and give it its name.
 
     Args:
         folder: Directory of all checkpoints.
         name: Name of the checkpoint.
         manifest: Its manifest, with the digests of all parts.
-
-    Returns:
-        The directory of the checkpoint.
 
     Raises:
         CheckpointError: A part is missing, for example because another machine wrote it to its
@@ -146,7 +143,6 @@ def finish_checkpoint(folder: Path, name: str, manifest: Manifest) -> Path:
     unfinished.rename(finished)
     sync_path(folder)
     _remove(replaced)
-    return finished
 
 
 def newest_first(folder: Path) -> list[Path]:

@@ -20,7 +20,7 @@ from hocket.distributed.network.device import assign_device, parse_device
 from hocket.engine.engine import Engine
 from hocket.engine.event import Event, Watcher
 from hocket.engine.gradient_error import GradientErrorListener, build_error_meter
-from hocket.errors import DataError, HocketError, OptionError, Problems, unknown_name, warn
+from hocket.errors import HocketError, OptionError, Problems, unknown_name, warn
 from hocket.methods import FDG, as_method
 from hocket.methods.method import Method
 from hocket.methods.simulated.stage_speeds import require_stage_speeds
@@ -177,7 +177,11 @@ class Trainer:
         the loop. Further calls do nothing. As a context manager the trainer closes itself, and
         after an error it does so without waiting for others. One that is forgotten is closed in
         the background.
+
+        Raises:
+            HocketError: A ``fit`` is under way.
         """
+        self._require_no_fit("close")
         self._parts.close()
 
     @property
@@ -430,18 +434,21 @@ class Trainer:
         if not self._session.setup.method.free_running:  # whose epochs are repeated
             done, begun = self._fit_state, self._fit_state.batches > 0
             request.budget.require_ahead(len(done.history), done.updates, begun=begun)
-        # Run the fit; a further one begins anew.
-        session, state = self._session, self._fit_state
         self._warn_of_autocast()
+        self._run(request)
+        return self._fit_state.history
+
+    def _run(self, request: FitRequest) -> None:
+        """Run a fit; a further one begins anew, unless this one fails before its first tick."""
+        session = self._session
         ticks = session.engine.tick_count
-        with open_fit(request, self, session, state) as fit:
+        with open_fit(request, self, session, self._fit_state) as fit:
             self._resumed = False
             try:
                 fit.run()
-            except DataError:  # with other data it still goes on, if it has done nothing
+            except BaseException:
                 self._resumed = request.resumed and session.engine.tick_count == ticks
                 raise
-        return state.history
 
     def request_stop(self) -> None:
         """Let the current ``fit`` end after this epoch, in all processes.
@@ -474,10 +481,7 @@ class Trainer:
         """
         session = self._session
         require_checkpoints(checkpoints)
-        with (
-            session.reporting_failures(),
-            saving(checkpoints, session, self._fit_state) as save,
-        ):
+        with saving(checkpoints, session, self._fit_state) as save:
             yield lambda: save(session.engine.tick_count if session.prepared else None)
 
     def save(self, folder: Path | str, *, keep: int = 3, note: Any = None) -> None:
@@ -497,11 +501,7 @@ class Trainer:
             HocketError: No batch has been seen yet.
         """
         checkpoints = Checkpoints(Path(folder), keep=keep, on_error="stop", note=lambda: note)
-        session = self._session
-        with (
-            session.reporting_failures(),
-            saving(checkpoints, session, self._fit_state) as save,
-        ):
+        with saving(checkpoints, self._session, self._fit_state) as save:
             save(None)
 
     def resume(self, folder: Path | str) -> ResumePoint:
@@ -520,6 +520,7 @@ class Trainer:
         Raises:
             CheckpointError: No checkpoint is complete, or it is of another training; nothing
                 has been changed then.
+            HocketError: The trainer has trained already, or a ``fit`` is under way.
 
         >>> import tempfile
         >>> sgd = lambda weights: torch.optim.SGD(weights, lr=0.1)
@@ -532,6 +533,7 @@ class Trainer:
         >>> at.epoch, at.batch, at.note
         (0, 1, 'one batch')
         """
+        self._require_no_fit("resume")
         session = self._session
         with session.reporting_failures(), session.world.in_phase(Phase.RESUMING):
             self._fit_state, point = resume_from(session, Path(folder))
@@ -633,15 +635,15 @@ class Trainer:
         return state
 
     def _require_no_fit(self, call: str) -> None:
-        """Refuse a call that counts batches or epochs while a ``fit`` counts them.
+        """Refuse a call that would change the training of a ``fit`` from within it.
 
         Raises:
             HocketError: A ``fit`` is under way.
         """
         if self._fit_state.train is not None:
             raise HocketError(
-                f"{call} was called while a fit is under way, which counts batches and epochs "
-                "by itself; call it after the fit, or write the whole loop with step"
+                f"{call} was called while a fit is under way; call it before or after the fit, "
+                "or write the loop yourself with step"
             )
 
     def _warn_of_autocast(self) -> None:

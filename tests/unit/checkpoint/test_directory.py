@@ -56,7 +56,8 @@ def write_checkpoint(folder, tick=1, epoch=0):
         fit={"epoch": epoch, "loss": 1 / 3},
         parts=digests,
     )
-    return finish_checkpoint(folder, name, manifest), manifest
+    finish_checkpoint(folder, name, manifest)
+    return folder / name, manifest
 
 
 def read_checkpoint(checkpoint):

@@ -211,6 +211,12 @@ def test_nothing_is_saved_within_a_tick(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+def test_no_step_begins_within_a_tick():
+    trainer = trainer_of(mlp(2), watchers=[lambda event, stage: trainer.step(*BATCHES[0])])
+    with pytest.raises(HocketError, match="a step was asked for within a tick, by a watcher"):
+        trainer.step(*BATCHES[0])
+
+
 def test_a_group_of_batches_that_has_lost_one_is_not_updated():
     batches = data(mlp, 3)
     trainer = trainer_of(mlp(2), BP(accumulate=2))

@@ -6,6 +6,7 @@ import io
 import pickle
 import re
 import warnings
+from contextlib import nullcontext
 from functools import partial
 
 import pytest
@@ -213,17 +214,22 @@ def test_other_processes_hear_of_an_error_in_the_last_ticks(end, monkeypatch):
     assert told == [raised.value]
 
 
-@pytest.mark.parametrize("call", ["step", "end_epoch", "fit"])
-def test_what_counts_batches_is_refused_within_a_fit_and_not_after_it(call):
-    trainer, batches = Trainer(mlp(2), optimizer=sgd), data(mlp, 2)
-    calls = {
-        "step": lambda: trainer.step(*batches[0]),
-        "end_epoch": trainer.end_epoch,
-        "fit": lambda: trainer.fit(batches, epochs=1, progress=False),
-    }
+CALLS = {
+    "step": lambda trainer: trainer.step(*data(mlp, 1)[0]),
+    "end_epoch": Trainer.end_epoch,
+    "fit": lambda trainer: trainer.fit(data(mlp, 2), epochs=1, progress=False),
+    "close": Trainer.close,
+    "resume": lambda trainer: trainer.resume("folder"),
+}
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_what_would_change_a_fit_is_refused_within_it_and_not_after_it(call):
+    trainer, batches, act = Trainer(mlp(2), optimizer=sgd), data(mlp, 2), CALLS[call]
     with pytest.raises(HocketError, match=f"{call} was called while a fit is under way"):
-        trainer.fit(batches, epochs=1, progress=False, on_epoch=lambda _: calls[call]())
-    calls[call]()
+        trainer.fit(batches, epochs=1, progress=False, on_epoch=lambda _: act(trainer))
+    with pytest.raises(HocketError, match="trained") if call == "resume" else nullcontext():
+        act(trainer)
 
 
 def test_a_second_fit_counts_all_epochs(capsys):

@@ -61,22 +61,22 @@ def saving(
     if checkpoints is None:
         yield lambda ticks: None
         return
-    # Refuse a training that cannot be resumed, and warn of what is not kept.
-    if not session.setup.resumable:
-        raise OptionError(
-            "checkpoints need what was in flight; build the trainer with resumable=True"
-        )
-    if session.world.is_main:
-        _warn_of_unsaved(session.setup.loss, session.cut.network)
-    # Choose folder and processes; a detached stage saves alone, after its own ticks.
-    world, folder = session.world, Path(checkpoints.folder)
-    if session.detached:
-        folder /= str(world.process_name)
-        checkpoints, world = replace(checkpoints, folder=folder), SoloWorld()
-        # A job that begins anew, as a stage had no checkpoint, finds checkpoints of others.
-        session.checkpoint_folders.add(folder.resolve())
-    # Claim the folder, and write until the training ends; then wait for the last checkpoint.
-    with ExitStack() as claim:
+    with session.reporting_failures(), ExitStack() as claim:
+        # Refuse a training that cannot be resumed, and warn of what is not kept.
+        if not session.setup.resumable:
+            raise OptionError(
+                "checkpoints need what was in flight; build the trainer with resumable=True"
+            )
+        if session.world.is_main:
+            _warn_of_unsaved(session.setup.loss, session.cut.network)
+        # Choose folder and processes; a detached stage saves alone, after its own ticks.
+        world, folder = session.world, Path(checkpoints.folder)
+        if session.detached:
+            folder /= str(world.process_name)
+            checkpoints, world = replace(checkpoints, folder=folder), SoloWorld()
+            # A job that begins anew, as a stage had no checkpoint, finds checkpoints of others.
+            session.checkpoint_folders.add(folder.resolve())
+        # Claim the folder.
         with session.world.in_phase(Phase.SAVING):
             problem = ""
             if world.is_main:
@@ -87,6 +87,7 @@ def saving(
             if problem := "".join(world.gather(problem)):  # in all processes
                 raise CheckpointError(problem)
             writer = CheckpointWriter(checkpoints, world)
+        # Write until the training ends; then wait for the last checkpoint.
         saver = _Saver(writer, checkpoints, session, state, on_complete)
         try:
             yield saver.save

@@ -112,7 +112,7 @@ class Session:
                 f"{world.size}; train in one process, or leave it at 0"
             )
         # The engine comes with the first batch.
-        self.ticks = Ticks(UnbuiltEngine(), setup, world, self.cut, self.upload)
+        self.ticks = Ticks(setup, world, self.cut, self.upload)
 
     @property
     def prepared(self) -> bool:

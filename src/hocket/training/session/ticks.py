@@ -5,7 +5,7 @@ from contextlib import contextmanager
 
 from hocket.distributed.world.solo_world import SoloWorld
 from hocket.distributed.world.world import World
-from hocket.engine.engine import Engine
+from hocket.engine.engine import Engine, UnbuiltEngine
 from hocket.engine.event import Event
 from hocket.errors import CheckpointError, DataError, HocketError, NonFiniteError
 from hocket.partition.inputs import as_inputs, as_tree
@@ -25,14 +25,9 @@ class Ticks:
     """
 
     def __init__(
-        self,
-        engine: Engine,
-        setup: Setup,
-        world: World | SoloWorld,
-        cut: CutNetwork,
-        upload: Upload,
+        self, setup: Setup, world: World | SoloWorld, cut: CutNetwork, upload: Upload
     ) -> None:
-        self.engine = engine
+        self.engine: Engine = UnbuiltEngine()
         self._reads_data = world.reads_data
         self._is_alone = world.size == 1
         self._cut = cut
@@ -139,11 +134,16 @@ class Ticks:
             )
 
     def _require_batches(self) -> None:
-        """Refuse to go on without batches whose update was to come.
+        """Refuse to go on within a tick, or without batches whose update was to come.
 
         Raises:
-            HocketError: They were lost in a tick that was cut short.
+            HocketError: There is such a tick, or they were lost in one that was cut short.
         """
+        if self._in_tick:
+            raise HocketError(
+                "a step was asked for within a tick, by a watcher, where the stages are at "
+                "different places; call it after the step"
+            )
         if self._cut_short and self._holds_batches:
             raise HocketError(
                 f"{self._cut_short}, and the batches before their update are lost; "
