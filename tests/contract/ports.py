@@ -206,20 +206,20 @@ def run_steps(connect):
         limits, identity = TimeLimits(timeout_s, timeout_s), ProcessIdentity(rank, 2, store)
         return World(2, 1, limits, store, identity)
 
-    world = build_world("unchanged", 20.0)
+    world = build_world("unchanged", 60.0)
     port, connection = connect(world)
     results = {name: step(port) for name, (side, step) in STEPS.items() if side == rank}
     connection.begin_close()
-    results["quiet"] = connection.finish_close(20.0)
+    results["quiet"] = connection.finish_close(60.0)
     results["sent"] = connection.sent_bytes
 
-    port, connection = connect(build_world("crossed", 20.0))
+    port, connection = connect(build_world("crossed", 60.0))
     arrived = cross(port, None) if rank == 0 else cross(None, port)
     results["crossed"] = arrived["gradient" if rank == 0 else "activation"]
     connection.begin_close()
-    connection.finish_close(20.0)
+    connection.finish_close(60.0)
 
-    port, connection = connect(build_world("repeated", 20.0))
+    port, connection = connect(build_world("repeated", 60.0))
     if rank == 0:
         sends(activation, 3, 3)(port)
     else:
@@ -227,7 +227,7 @@ def run_steps(connect):
     distributed.barrier()
 
     for name, (change, checksum) in WRONG.items():
-        port, connection = connect(build_world(name, 20.0), checksum=checksum)
+        port, connection = connect(build_world(name, 60.0), checksum=checksum)
         if rank == 0:
             with changing(change, 1):
                 sends(activation, 0, 1, 2)(port)

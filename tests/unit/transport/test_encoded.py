@@ -1,11 +1,14 @@
 """Ports with a codec: values that are encoded, values that are not, and the statistics."""
 
+from unittest.mock import patch
+
 import pytest
 import torch
 
 from contract.small import data, mlp, sgd
 from hocket import Trainer
 from hocket.codecs import VQ, Cast, Exact, Integers
+from hocket.codecs.vq import _VQDecoder
 from hocket.errors import OptionError
 from hocket.methods import BP, DGL, FDG
 from hocket.transport.encoded import EncodedPort
@@ -45,6 +48,22 @@ def test_sent_bytes_error_and_perplexity_are_recorded():
     to_next.send(Activation(16, 0, 2 * value, (True,), None))
     assert stats.error == pytest.approx(0.5)
     assert stats.compression == pytest.approx(3 * 480 / (3 * 60 + 16))
+
+
+@pytest.mark.parametrize(
+    ("codec", "decoder", "count"),
+    [(Integers(), Integers, 1), (VQ(groups=1, codes=2, decay=1.0), _VQDecoder, 2)],
+)
+def test_packets_are_decoded_where_they_are_measured_or_a_decoder_remembers(
+    codec, decoder, count
+):
+    stats = SendStats()
+    to_next, _ = ports(codec, stats)
+    with patch.object(decoder, "decode", autospec=True, side_effect=decoder.decode) as decode:
+        for batch in (1, 16):  # the first brings the codebooks
+            to_next.send(Activation(batch, 0, torch.eye(2), (True,), None))
+    assert stats.error == pytest.approx(0, abs=1e-6)
+    assert decode.call_count == count
 
 
 def test_the_error_of_zeros_is_zero():

@@ -68,19 +68,19 @@ def test_a_link_that_is_closed_while_it_connects_closes_the_connection():
 
     def connect(lost_error, backend):
         connecting.set()
-        assert closed.wait(20.0)
+        assert closed.wait(60.0)
         return made
 
     link = build_link(connect=connect)
     link.start_reconnecting()
-    assert connecting.wait(20.0)
+    assert connecting.wait(60.0)
     link.begin_close()
     assert not link.finish_close(0.05)  # it is not there yet
     threading.Timer(0.1, closed.set).start()
-    assert link.finish_close(20.0)
+    assert link.finish_close(60.0)
     made.begin_close.assert_called_once_with()
     made.finish_close.assert_called_once()
-    assert 0 < made.finish_close.call_args.args[0] < 20.0  # what is left of the limit
+    assert 0 < made.finish_close.call_args.args[0] < 60.0  # what is left of the limit
 
 
 def test_a_connection_that_is_lost_while_the_link_is_closed_is_closed_once():
@@ -103,7 +103,7 @@ def test_a_connection_that_is_lost_while_the_link_is_closed_is_closed_once():
     link._world.membership = Membership()
     connection.wait_closed.return_value = ConnectionError("reset by peer")
     link.start_reconnecting()
-    assert link.finish_close(20.0)
+    assert link.finish_close(60.0)
     connection.begin_close.assert_called_once_with()
     connection.abort.assert_not_called()
 
@@ -116,7 +116,7 @@ def test_an_error_that_is_no_loss_of_the_neighbour_is_raised_and_nothing_reconne
     connection.wait_closed.return_value = error
     link = build_link(connect=lambda lost_error, backend: connection)
     link.start_reconnecting()
-    link._thread.join(20.0)
+    link._thread.join(60.0)
     with pytest.raises(type(error), match=str(error)):
         link.raise_if_lost()
     connection.abort.assert_not_called()

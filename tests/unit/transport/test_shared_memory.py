@@ -220,4 +220,4 @@ def test_a_backend_closes_once_the_neighbour_has_taken_all():
         with pytest.raises(TimeoutError):
             closing.result(timeout=0.1)
         assert arrive().all()
-        closing.result(timeout=30)
+        closing.result(timeout=60)

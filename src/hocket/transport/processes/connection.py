@@ -166,13 +166,7 @@ class Connection:
             message = self._writer.encode("end", 0, {})
             self._writer.count(message)
             parts += message.parts
-        last = OutgoingMessage("end", 0, parts)
-
-        def send_last() -> None:
-            wait = last.begin()
-            wait()
-
-        self._outbox.close(send_last)
+        self._outbox.close(OutgoingMessage("end", 0, parts).begin)
 
     def finish_close(self, timeout_s: float) -> bool:
         """Wait until the neighbour says the same; return True if nothing is under way.

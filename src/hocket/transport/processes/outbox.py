@@ -52,12 +52,16 @@ class Outbox:
             return False
         return True
 
-    def close(self, last: Callable[[], None] = lambda: None) -> None:
+    def close(self, begin: Callable[[], Callable[[], None]] = lambda: lambda: None) -> None:
         """End the thread after the sends that have started and a last one.
 
         Args:
-            last: Starts the last send and waits until it is finished.
+            begin: Starts the last send once the others are finished; see `add`.
         """
+
+        def last() -> None:
+            begin()()
+
         self._waits.put(last)
         self._waits.put(None)
 
