@@ -95,6 +95,7 @@ def die(number):
 def exit_with_a_file_open(folder, code):
     """Leave a function for the end, and a file that is kept by a circle of references."""
     atexit.register(Path(folder, "ended").touch)
+    atexit.register(lambda: [[] for _ in range(10**6)])  # Python searches for garbage then
     circle = [Path(folder, "log").open("w")]  # noqa: SIM115  # as scripts do
     circle.append(circle)
     circle[0].write("result\n")
@@ -137,20 +138,23 @@ def hang_after_peer_failure(fifo):
     return 0
 
 
+def fill_the_folder(folder):
+    (launch_folder,) = Path(folder).glob("hocket-*")
+    full = launch_folder / f"full-{rank()}"
+    full.symlink_to("/dev/full")
+    full.rename(launch_folder / "probe")  # which the launcher may be writing just now
+
+
 def fill_the_disk(folder):
     """Let the next write to the folder of the launch fail, and end as if others had failed."""
-    (launch_folder,) = Path(folder).glob("hocket-*")
-    with contextlib.suppress(FileExistsError):
-        (launch_folder / "probe").symlink_to("/dev/full")
+    fill_the_folder(folder)
     raise PeerFailure
 
 
 def fill_the_disk_of_a_healthy_launch(folder):
     """Let writes to the folder of the launch fail while no process has failed."""
     if rank() == 1:
-        (launch_folder,) = Path(folder).glob("hocket-*")
-        (launch_folder / "full").symlink_to("/dev/full")
-        (launch_folder / "full").rename(launch_folder / "probe")
+        fill_the_folder(folder)
     hang()
 
 
@@ -212,14 +216,15 @@ def signal_launcher(launcher, number):
     hang()
 
 
-def signal_launcher_and_ignore(launcher, times=1):
-    """Send SIGTERM to the launcher so many times; all processes ignore it."""
+def signal_launcher_and_ignore(launcher, again=False):
+    """Send SIGTERM to the launcher, perhaps again and again; all processes ignore it."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     distributed.barrier()
     if rank() == 1:
-        for _ in range(times):
+        os.kill(launcher, signal.SIGTERM)
+        while again:  # two that come at once would be one signal
+            time.sleep(0.5)
             os.kill(launcher, signal.SIGTERM)
-            time.sleep(0.5)  # else the two would be one signal
     hang()
 
 

@@ -53,11 +53,22 @@ def detectors():
 
 
 @pytest.fixture(autouse=True)
-def _short_timeouts(monkeypatch):
-    monkeypatch.setattr(store_client, "STORE_TIMEOUT_S", 0.5)
+def _timeouts(monkeypatch):
+    """Wait shortly for a failure that nobody records, and long for an answer of another one."""
     monkeypatch.setattr(failures, "STORE_TIMEOUT_S", 0.5)
-    monkeypatch.setattr(failures, "STATUS_TIMEOUT_S", 0.5)
-    monkeypatch.setattr(first_failure, "RECORD_TIMEOUT_S", 10.0)
+    monkeypatch.setattr(failures, "STATUS_TIMEOUT_S", 60.0)
+
+
+@pytest.fixture
+def silence(detectors, monkeypatch):
+    """A function that lets a process answer no more; others have some seconds to answer."""
+
+    def silence(rank):
+        monkeypatch.setattr(failures, "STATUS_TIMEOUT_S", 5.0)
+        detectors[rank].close()
+        detectors[rank]._thread.join()
+
+    return silence
 
 
 def wait_forever(detector, activity, rank):
@@ -198,33 +209,30 @@ def test_a_process_in_a_slow_phase_is_asked_again_and_again(detectors):
 
 
 def test_a_process_that_makes_progress_does_not_hang(detectors):
-    stop = threading.Event()
+    store = detectors[1]._own_store
 
-    def go_on():
-        while not stop.wait(TIMEOUT_S / 16):
-            detectors[1].set_activity("executing one action after the other")
+    def check(keys):  # by the thread that answers, before it looks at the activity
+        detectors[1].set_activity("executing one action after the other")
+        return store.check(keys)
 
-    thread = threading.Thread(target=go_on)
-    thread.start()
-    try:
-        wait_for_requests(detectors[0], 1, count=2)
-    finally:
-        stop.set()
-        thread.join()
+    detectors[1]._own_store = SimpleNamespace(set=store.set, get=store.get, check=check)
+    wait_for_requests(detectors[0], 1, count=2)
     assert detectors[0].store.get(FAILURE_KEY) is None
 
 
-def test_a_process_that_does_not_answer_is_reported_to_the_launcher(detectors):
+def test_a_process_that_does_not_answer_is_reported_to_the_launcher(detectors, silence):
     wait_forever(detectors[1], "waiting for gradient 5 from stage 2", 2)
-    detectors[2].close()
+    silence(2)
     message = str(end_of_wait(detectors[0], 1))
     assert "; stage 2 does not answer: it is stopped, or cut off; if nothing" in message
     assert silent == [2]
 
 
-def test_a_process_that_is_at_work_may_be_silent_for_as_long_as_a_slow_phase(detectors):
+def test_a_process_that_is_at_work_may_be_silent_for_as_long_as_a_slow_phase(
+    detectors, silence
+):
     at_work.append(2)
-    detectors[2].close()
+    silence(2)
     assert detectors[0].examine(Status("waiting", (2,)), "it", 59.0) == TIMEOUT_S
     with pytest.raises(HangError, match="stage 2 does not answer"):
         detectors[0].examine(Status("waiting", (2,)), "it", SLOW_TIMEOUT_S)
@@ -271,9 +279,9 @@ def test_a_wait_that_ended_in_an_error_stays_the_activity(detectors):
     assert "; stage 2 has been executing F2.0 for" in str(end_of_wait(detectors[0], 1))
 
 
-def test_a_process_that_has_left_is_not_called_stopped(detectors):
+def test_a_process_that_has_left_is_not_called_stopped(detectors, silence):
     detectors[1].announce_exit()
-    detectors[1].close()
+    silence(1)
     message = str(end_of_wait(detectors[0], 1))
     assert "; stage 1 is not there any more: it has already left the training; call " in message
     assert silent == []
@@ -297,6 +305,7 @@ def test_nobody_is_missed_who_left_after_a_common_operation(detectors):
         with detector.collective("evaluating", range(3)):
             pass
         detector.announce_exit()
+    detectors[0].limits = TimeLimits(60.0, 60.0)
     operation = Unfinished(waits=3)
     with detectors[0].collective("evaluating", range(3)) as finish:
         finish(operation)
@@ -405,7 +414,8 @@ class SlowStore:
 
 
 @pytest.fixture
-def slow():
+def slow(monkeypatch):
+    monkeypatch.setattr(store_client, "STORE_TIMEOUT_S", 0.5)
     store = SlowStore()
     yield store
     store.answers.set()
@@ -427,6 +437,7 @@ def pair(slow):
 def test_a_store_that_answers_late_is_asked_again(slow, pair):
     """All that was not told meanwhile is told then."""
     detector, other = pair
+    detector.limits = other.limits = TimeLimits(60.0, 3600.0)
     with ThreadPoolExecutor(1) as pool:
         slow.answers.clear()
         waiting = pool.submit(barriers_of(detector).wait_for_all)

@@ -184,6 +184,28 @@ def test_the_exit_code_is_that_of_the_first_process_that_failed_on_its_own(
         assert supervising.wait(signals[0]) == code
 
 
+def test_a_death_that_is_noticed_after_its_consequences_is_the_cause(tmp_path, signals):
+    killed = EndedProcess(-signal.SIGSEGV, ended=False)
+    second = EndedProcess(1, killed.end, ended=False)
+    with Supervisor(0, LaunchFolder(tmp_path), pytest.fail) as supervising:
+        for each in (EndedProcess(1, second.end), second, killed):
+            supervising.add(each)
+        assert supervising.wait(signals[0]) == 128 + signal.SIGSEGV
+
+
+def test_beside_a_death_at_the_start_nobody_tells_that_it_cannot_connect(
+    tmp_path, signals, capfd
+):
+    folder = LaunchFolder(tmp_path)
+    folder.write(Note.SYMPTOM, text="process 1 of 2 could not connect to the others\n")
+    with Supervisor(0, folder, pytest.fail) as supervising:
+        for code in (-signal.SIGKILL, PeerLostError.exit_code):
+            supervising.add(EndedProcess(code))
+        assert supervising.wait(signals[0]) == 137
+    (message,) = capfd.readouterr().err.splitlines()
+    assert message.startswith("hocket: process 0 was ended by SIGKILL")
+
+
 def test_a_signal_of_the_moment_in_which_the_last_process_ends_is_heard(tmp_path, signals):
     """Else a job that somebody has stopped would be started again."""
     reading, writing = signals
@@ -206,16 +228,20 @@ def test_what_is_lost_after_ctrl_c_is_not_started_again(tmp_path, signals, code,
 
 
 class EndedProcess:
-    """A process that has already ended when the supervisor first looks.
+    """A process that has already ended when the supervisor first looks, or ends later.
 
     ``meanwhile`` is called while the supervisor asks for its exit code.
     """
 
-    def __init__(self, code, meanwhile=lambda: None):
+    def __init__(self, code, meanwhile=lambda: None, ended=True):
         self.code = code
         self.meanwhile = meanwhile
-        self.sentinel, other = os.pipe()
-        os.close(other)
+        self.sentinel, self.other = os.pipe()
+        if ended:
+            self.end()
+
+    def end(self):
+        os.close(self.other)
 
     def wait(self):
         self.meanwhile()
@@ -256,7 +282,7 @@ def test_a_loss_is_not_told_beside_its_cause_even_if_the_store_does_not_answer(
 ):
     codes = (code, 1) if code == 2 else (code,)
     work = launched.fail_without_a_store
-    assert launch(work, kinds, command_line, processes=2) in codes
+    assert launch(work, kinds, command_line, processes=2, grace_s=60) in codes
     err = capfd.readouterr().err
     assert [rank for rank in range(2) if f"the reason of {rank}" in err] == told
 
@@ -285,11 +311,11 @@ def test_ctrl_c_kills_where_the_first_process_has_ended():
 @pytest.mark.parametrize(
     ("work", "arguments", "grace_s", "code"),
     [
-        (launched.interrupt_once, (), 10, 130),
+        (launched.interrupt_once, (), 60, 130),
         (launched.interrupt_twice, (), 60, 130),
         (launched.signal_launcher, (int(signal.SIGTERM),), 60, 143),
         (launched.signal_launcher, (int(signal.SIGHUP),), 60, 129),
-        (launched.signal_launcher_and_ignore, (2,), 3600, 143),
+        (launched.signal_launcher_and_ignore, (True,), 3600, 143),
     ],
     ids=["Ctrl-C", "a second Ctrl-C", "SIGTERM", "SIGHUP", "a second SIGTERM"],
 )
@@ -376,19 +402,31 @@ def at_birth(monkeypatch, happen):
     monkeypatch.setattr(ForkServer, "fork", fork)
 
 
-def test_a_process_that_is_stopped_at_birth_is_named_and_all_are_killed(capfd, monkeypatch):
-    monkeypatch.setattr(supervisor, "START_TIMEOUT_S", 8.0)
+def test_a_process_that_is_stopped_at_birth_is_named_and_all_are_killed(
+    capfd, folder, monkeypatch
+):
+    class Clock:
+        """A clock that stands still until the other process has started."""
+
+        seconds = property(lambda _: 60.0 * any(folder.rglob("started-1")))
+
+    monkeypatch.setattr(supervisor, "RunningClock", lambda _: Clock())
     at_birth(monkeypatch, lambda process: process.send(signal.SIGSTOP))
     assert launch(launched.add, processes=2, grace_s=1000) == HangError.exit_code
-    message = "hung: it was not connected to the others 8 s after its start, and was killed"
+    message = "hung: it was not connected to the others 60 s after its start, and was killed"
     assert capfd.readouterr().err == f"hocket: process 0 {message}\n"
+
+
+def stop_and_press_ctrl_c(process):
+    process.send(signal.SIGSTOP)  # so that the work does not begin before that is heard
+    os.kill(os.getpid(), signal.SIGINT)
 
 
 @pytest.mark.parametrize(
     ("happen", "code", "told"),
     [
         (lambda process: process.send(signal.SIGKILL), 137, "hocket: process 0 was ended by"),
-        (lambda _: os.kill(os.getpid(), signal.SIGINT), 130, ""),
+        (stop_and_press_ctrl_c, 130, ""),
     ],
     ids=["killed", "Ctrl-C"],
 )
@@ -433,7 +471,7 @@ FULL = r"hocket: nothing can be written to '.*', through .*: .*No space left on 
     ],
 )
 def test_all_are_killed_where_they_cannot_communicate(capfd, folder, work, told):
-    assert launch(work, str(folder), processes=2) == 72
+    assert launch(work, str(folder), processes=2, grace_s=60) == 72
     (message,) = capfd.readouterr().err.splitlines()
     assert re.match(told, message)
 
@@ -484,7 +522,7 @@ def test_no_process_or_folder_outlives_a_launcher_that_is_killed(folder, pipe):
         assert list(folder.parent.glob("hocket-*"))
         launcher.kill()
         assert pipe.closes_within(60)
-    wait_until(lambda: not list(folder.parent.glob("hocket-*")), 20)
+    wait_until(lambda: not list(folder.parent.glob("hocket-*")))
 
 
 def test_no_process_outlives_a_launcher_that_is_killed_with_the_server(folder, pipe):

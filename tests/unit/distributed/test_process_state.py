@@ -6,7 +6,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 
 import pytest
@@ -37,8 +36,8 @@ def end():
     end, left = threading.Event(), threading.Event()
     thread = threading.Thread(target=work_until, args=[end, left])
     thread.start()
-    names = Path("/proc/self/task")
-    wait_until(lambda: any("_test" in comm.read_text() for comm in names.glob("*/comm")))
+    name = Path(f"/proc/self/task/{thread.native_id}/comm")
+    wait_until(lambda: "_test" in name.read_text())
     yield end
     end.set()
     left.set()
@@ -74,6 +73,6 @@ def test_the_kernel_knows_whether_a_process_is_at_work(program, works, monkeypat
     with subprocess.Popen([sys.executable, "-c", program], stdin=pipe) as process:
         wait_until(lambda: is_at_work(process.pid) == works)  # the interpreter may still start
         process.send_signal(signal.SIGSTOP)
-        time.sleep(0.1)
+        wait_until(lambda: process_state(Path(f"/proc/{process.pid}")) == "T")
         assert not is_at_work(process.pid)
         process.kill()

@@ -2,6 +2,7 @@
 
 import gc
 import os
+import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -124,6 +125,31 @@ def test_a_failure_to_join_is_told_in_the_world_that_others_join(monkeypatch, er
         joined_worlds.join_world(2, 1, 60.0, 1800.0)
     assert process.fails(error) == first
     assert entered.check([FAILURE_KEY]) == isinstance(error, WorldError)
+
+
+@pytest.mark.parametrize("broken", [False, True])
+def test_a_hook_of_the_user_is_called_for_an_error_that_nobody_catches(
+    monkeypatch, capsys, broken
+):
+    told, codes = [], []
+
+    def hook(kind, error, trace):
+        told.append((kind, error, trace))
+        if broken:
+            raise KeyError("of the hook")
+
+    monkeypatch.setattr(sys, "excepthook", hook)
+    monkeypatch.setattr(joined_worlds, "exit_process", codes.append)
+    for name in ("World", "atexit", "threading"):
+        monkeypatch.setattr(joined_worlds, name, Mock())
+    Process(monkeypatch, 0, HashStore()).enter()
+    joined_worlds._joined.count = 0
+    joined_worlds.join_world(2, 1, 60.0, 1800.0)
+    uncaught = ValueError, ValueError("mine"), None
+    sys.excepthook(*uncaught)
+    assert (told, codes) == ([uncaught], [1])
+    err = capsys.readouterr().err
+    assert ("ValueError: mine" in err) == ("KeyError: 'of the hook'" in err) == broken
 
 
 def test_what_two_processes_have_seen_at_the_same_time_is_not_mixed(tmp_path, monkeypatch):

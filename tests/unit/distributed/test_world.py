@@ -243,14 +243,16 @@ def test_a_flag_is_set_once_all_have_set_it_and_until_one_clears_it(detector):
 
 
 def test_a_store_that_does_not_answer_for_too_long_is_a_hang(detector, monkeypatch):
-    monkeypatch.setattr(store_client, "STORE_TIMEOUT_S", 0.2)
     monkeypatch.setattr(module, "STORE_TIMEOUT_S", 1.0)
     answers = threading.Event()  # the store answers only when the test lets it
     flags = StoreFlags(SimpleNamespace(check=lambda keys: answers.wait()), 0, 2, detector)
-    assert [flags.all_set("over") for _ in range(2)] == [False, False]
+    with monkeypatch.context() as patch:
+        patch.setattr(store_client, "STORE_TIMEOUT_S", 0.2)
+        assert [flags.all_set("over") for _ in range(2)] == [False, False]
     answers.set()
     assert flags.all_set("over")
     answers.clear()
+    monkeypatch.setattr(store_client, "STORE_TIMEOUT_S", 0.2)
     assert [flags.all_set("over") for _ in range(2)] == [False, False]
     with pytest.raises(HangError, match=r"stage 0 waited 2 s for an answer of the store th"):
         flags.values("over")

@@ -8,6 +8,7 @@ could print itself.
 import math
 import os
 import signal
+import time
 from collections.abc import Callable, Iterable, Sequence
 from multiprocessing import connection
 from pathlib import Path
@@ -38,7 +39,7 @@ SYMPTOMS = (PEER_FAILED, PeerLostError.exit_code, HangError.exit_code)
 
 Each may be caused by a process that ended with a later one of them, or with any other code.
 """
-SETTLE_S = 0.1
+SETTLE_S = 1.0
 """Seconds by which the end of a process may be noticed later than a failure that it caused."""
 
 
@@ -105,8 +106,9 @@ class Supervisor:
             if signal_pipe in ready:
                 self._read_signals(signal_pipe)
             codes = self._collect_exit_codes(ready)
-            if any(codes.values()):
-                # A process that failed because another one was killed may be noticed first.
+            # Processes that failed because another one was killed may be noticed first.
+            end_s = time.monotonic() + SETTLE_S
+            while any(codes.values()) and self._running and time.monotonic() < end_s:
                 late = connection.wait([*self._running], SETTLE_S)
                 codes |= self._collect_exit_codes(late)
             # Deaths by signal have negative codes. They come first: no process caused them.
@@ -169,6 +171,7 @@ class Supervisor:
             if self._try_restart(rank, code):
                 return
             print_message(_describe_death(rank, code))
+            self._has_cause |= not self._has_begun()  # those that connect to it know no more
             message = f"process {rank} was ended by {signal_name(-code)}"
             self._folder.write(Note.LOST, text=message)
         if _precedence(code) > _precedence(self._failure_code):

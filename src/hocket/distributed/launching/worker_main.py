@@ -1,6 +1,7 @@
 """Main function of a launched process, from its first line to its exit code."""
 
 import atexit
+import gc
 import os
 import pickle
 import signal
@@ -59,6 +60,8 @@ class WorkerSpec:
 def worker_main(spec: WorkerSpec) -> NoReturn:
     """Join the world, run the work, and end this process with its exit code."""
     code, in_order = _run_work(spec)
+    # Python frees files in circles of references without writing what they have buffered.
+    gc.disable()
     if in_order:
         # As at the end of a Python program: it ends the workers of loaders, for example.
         atexit._run_exitfuncs()
@@ -116,9 +119,9 @@ def _run_work(spec: WorkerSpec) -> tuple[int, bool]:
         if not joined_worlds.report_failure(error) or code == PEER_FAILED:
             return PEER_FAILED, False
         trace = "".join(traceback.format_exception(error))
-        joined_worlds.print_failure(
-            error, f"process {spec.rank} of {spec.processes} failed:\n{trace}"
-        )
+        text = f"process {spec.rank} of {spec.processes} failed:\n{trace}"
+        if not joined_worlds.report_symptom(error, text):
+            write_last_words(text)
         return code, False
 
 

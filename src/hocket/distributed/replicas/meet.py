@@ -5,6 +5,7 @@ This module imports no PyTorch.
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from types import MappingProxyType
 
 from hocket.errors import OptionError, format_problems, unknown_name
@@ -66,31 +67,14 @@ def local_sgd(every: int = 64, fragments: int = 1, overlap: int = 0) -> Meet:
     return Meet(every=every, fragments=fragments, overlap=overlap)
 
 
-def diloco(
-    every: int = 64,
-    outer_lr: float = 0.7,
-    outer_momentum: float = 0.9,
-    fragments: int = 1,
-    overlap: int = 0,
-) -> Meet:
-    """Do a step of SGD with Nesterov momentum along the mean of the outer gradients.
-
-    Douillard et al., arXiv 2311.08105, algorithm 1; with fragments and overlap Streaming
-    DiLoCo, arXiv 2501.18512, algorithm 2.
-
-    Options: see `Meet`.
-    """
-    return Meet(
-        every=every,
-        outer_lr=outer_lr,
-        outer_momentum=outer_momentum,
-        fragments=fragments,
-        overlap=overlap,
-    )
-
-
 MEETINGS: Mapping[str, Callable[..., Meet]] = MappingProxyType(
-    {"local-sgd": local_sgd, "diloco": diloco}
+    {
+        "local-sgd": local_sgd,
+        # A step of SGD with Nesterov momentum along the mean of the outer gradients: Douillard
+        # et al., arXiv 2311.08105, algorithm 1; with fragments and overlap Streaming DiLoCo,
+        # arXiv 2501.18512, algorithm 2.
+        "diloco": partial(Meet, every=64, outer_lr=0.7, outer_momentum=0.9),
+    }
 )
 
 

@@ -5,7 +5,9 @@ import os
 import sys
 import threading
 import traceback
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from types import TracebackType
 from weakref import WeakValueDictionary
 
@@ -101,7 +103,7 @@ def join_world(
         return SoloWorld(replicas)
     if not _joined.count:
         atexit.register(_leave_before_exit)
-        sys.excepthook = _report_uncaught
+        sys.excepthook = partial(_report_uncaught, sys.excepthook)
         name = "hocket-closer"
         threading.Thread(target=close_abandoned_worlds, name=name, daemon=True).start()
 
@@ -189,12 +191,6 @@ def report_symptom(error: BaseException, text: str) -> bool:
     return True
 
 
-def print_failure(error: BaseException, text: str) -> None:
-    """Print why this process ends, here or, for a symptom, by the launcher."""
-    if not report_symptom(error, text):
-        write_last_words(text)
-
-
 def exit_process(code: int) -> None:
     """End this process with an exit code if it has joined a world; otherwise do nothing.
 
@@ -212,13 +208,25 @@ def _next_store(identity: ProcessIdentity) -> Store:
 
 
 def _report_uncaught(
-    kind: type[BaseException], error: BaseException, trace: TracebackType | None
+    hook: Callable[..., object],
+    kind: type[BaseException],
+    error: BaseException,
+    trace: TracebackType | None,
 ) -> None:
-    """Report an uncaught error to the other processes, print it, and end this process."""
+    """Report an uncaught error to the other processes, print it, and end this process.
+
+    A hook of the user's is called instead of printing.
+    """
     if report_failure(error):
-        text = "".join(traceback.format_exception(error))
+        lines = traceback.format_exception(error)
         code = int(getattr(kind, "exit_code", 1))
     else:
-        text, code = "".join(traceback.format_exception_only(error)), PeerFailedError.exit_code
-    print_failure(error, text)
+        lines, code = traceback.format_exception_only(error), PeerFailedError.exit_code
+    if hook is not sys.__excepthook__:
+        try:
+            hook(kind, error, trace)
+            lines = []
+        except Exception as failure:
+            lines += traceback.format_exception(failure)
+    write_last_words("".join(lines))
     exit_process(130 if isinstance(error, KeyboardInterrupt) else code)

@@ -24,6 +24,8 @@ from hocket.errors import PeerFailedError, PeerLostError, WorldError
 
 Group: TypeAlias = Any
 """A process group; torch names no public type for it."""
+END_OF_PHASE = "end of elastic phase {}"
+"""Name of the barrier at the end of a phase."""
 PAIR_TIMEOUT_S = KEY_TIMEOUT_S / 5
 """Gloo waits five times its time-out for the connection that a killed process never makes."""
 
@@ -53,7 +55,7 @@ class Membership:
         self._forming = threading.Lock()
         if not self.rejoined:
             return
-        keys = _arrival_keys(_barrier(1), identity.size)
+        keys = _arrival_keys(END_OF_PHASE.format(1), identity.size)
         if all(map(failures.store.get, keys)):
             error = PeerLostError(
                 f"{failures.name} was started again alone, but all stages had already finished "
@@ -98,7 +100,7 @@ class Membership:
         Raises:
             HocketError: A process has failed, or does not arrive.
         """
-        self.wait_for_all(_barrier(self.phase), "finish their last tick")
+        self.wait_for_all(END_OF_PHASE.format(self.phase), "finish their last tick")
         self.detached = False
         if self._identity.launch_folder is not None:
             self._identity.launch_folder.write(Note.REUNITED)
@@ -196,10 +198,6 @@ class Membership:
             return form_without_strangers(
                 form, store, rank=rank, size=size, timeout_s=5 * timeout_s
             )
-
-
-def _barrier(phase: int) -> str:
-    return f"end of elastic phase {phase}"
 
 
 def _arrival_keys(barrier: str, size: int) -> list[str]:
