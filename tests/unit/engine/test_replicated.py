@@ -14,7 +14,7 @@ from torch.optim.lr_scheduler import ExponentialLR
 
 from contract.small import conv, data, far, mlp
 from hocket import Checkpoints, Trainer, cross_entropy
-from hocket.errors import NonFiniteError, OptionError
+from hocket.errors import DataError, HocketError, NonFiniteError, OptionError
 from hocket.methods import BP, DGL, DNI, FDG, DGLAsync
 
 OPTIMIZER = partial(SGD, lr=0.05, momentum=0.9)
@@ -151,6 +151,19 @@ def test_a_fault_names_the_action():
     with build(2) as trainer, pytest.raises(NonFiniteError) as caught:
         trainer.step(broken, targets)
     assert "stage 0, batch 0" in "".join(caught.value.__notes__)
+
+
+@pytest.mark.parametrize("sample", [0, -1])
+def test_no_step_follows_one_in_which_a_replica_has_failed(sample):
+    """The other one may have begun to add up its gradients."""
+    inputs, targets = BATCHES[0]
+    broken = targets.clone()
+    broken[sample] = 99
+    with build(2, method=BP()) as trainer:
+        with pytest.raises(DataError):
+            trainer.step(inputs, broken)
+        with pytest.raises(HocketError, match="cut short by DataError"):
+            trainer.step(inputs, targets)
 
 
 @pytest.mark.parametrize(

@@ -34,7 +34,12 @@ class Ticks:
         self._upload = upload
         self._per_check = setup.ticks_per_check
         self._drains = setup.method.epoch_end == "drain"
-        self._holds_batches = setup.method.accumulate > 1 or setup.method.flight(cut.count) > 0
+        # Batches, or sums of gradients that not all of several replicas may have begun.
+        self._holds_batches = (
+            setup.method.accumulate > 1
+            or setup.method.flight(cut.count) > 0
+            or setup.replicas > 1
+        )
         self._in_tick = False
         self._cut_short = ""
         self._advice = "resume a new trainer from a checkpoint"
