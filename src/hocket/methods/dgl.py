@@ -28,6 +28,7 @@ from collections.abc import Sequence
 from hocket.errors import OptionError
 from hocket.methods.method import EpochEnd, Method
 from hocket.options.common_options import Reduce
+from hocket.options.require import require_list
 from hocket.signals import InfoPro, Local, Reach, Signal, Similarity
 from hocket.signals.heads import HeadKind
 
@@ -84,7 +85,7 @@ def DGL(
     local = Local(head, width, depth)
     signal: Signal = Similarity(similarity, local) if similarity else local
     if infopro:
-        signal = InfoPro(tuple(infopro), local)
+        signal = InfoPro(tuple(require_list("infopro", infopro)), local)
     return Method(
         name=name,
         paper="arXiv 1901.08164",

@@ -481,7 +481,10 @@ def preset(
         def build(*args: P.args, **kwargs: P.kwargs) -> Method:
             given = signature.bind(*args, **kwargs)
             given.apply_defaults()
-            if given.arguments.pop("recompute", False):
+            again = given.arguments.pop("recompute", False)
+            if not isinstance(again, bool):
+                raise OptionError(f"recompute is {again!r}; use True or False")
+            if again:
                 given.arguments["linearize"] = "recompute"
             chosen = {n: value for n, value in given.arguments.items() if n in choices}
             others = {n: value for n, value in given.arguments.items() if n not in choices}

@@ -156,6 +156,8 @@ SIMILARITY = r"similarity is .*; use a number in \(0, 1\), or 0 to leave it off"
             for weights in ([1], [1, 1, 1, -1], [0, 0, 1, 1], [1, 1, 0, 0])
         ),
         (lambda: DGL(similarity=0.5, infopro=[1, 1, 1, 1]), r"similarity=0.5 with infopro"),
+        (lambda: DGL(infopro=3), r"infopro is 3; give a list, such as \[3\]"),
+        (lambda: GPipe(recompute="no"), "recompute is 'no'; use True or False"),
     ],
 )
 def test_options_of_signals_and_replays_that_cannot_be_are_refused(build, told):

@@ -145,6 +145,7 @@ def test_a_sequence_is_cut_inside_its_blocks_by_measured_times():
         ({"stages": Plan(("head",)), "by": "time", "link": Link(1e9)}, "a link or a limit of"),
         ({"by": "time", "memory_limit_mib": float("nan")}, "is nan"),
         ({"by": "time", "memory_limit_mib": -1.0}, "memory_limit_mib is -1.0"),
+        ({"by": "time", "memory_limit_mib": True}, "memory_limit_mib is True"),
         (
             {"by": "time", "memory_limit_mib": "64", "link": "10Gbit"},
             r"memory_limit_mib is '64'; (.|\n)*link is '10Gbit'; use a Link",

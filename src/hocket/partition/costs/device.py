@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from hocket.errors import OptionError, format_problems
+from hocket.options.hints import matches_hint
 from hocket.partition.costs.link import ONE_MACHINE, Link
 
 
@@ -28,10 +29,10 @@ class Device:
 
     def __post_init__(self) -> None:
         problems = []
-        if not (isinstance(self.speed, int | float) and 0 < self.speed < math.inf):
+        if not (matches_hint(self.speed, float) and self.speed > 0):
             problems.append(f"speed is {self.speed!r}; use a finite number above 0")
         limit = self.memory_limit_mib
-        if not (isinstance(limit, int | float) and limit > 0):
+        if not (limit == math.inf or (matches_hint(limit, float) and limit > 0)):
             problems.append(f"memory_limit_mib is {limit!r}; use a number above 0")
         if not isinstance(self.link, Link):
             problems.append(
