@@ -26,17 +26,12 @@ def environment(threads: int) -> dict[str, Any]:
         "commit": head,
         "dirty": dirty,
         "source": source_digest(),
-        "versions": versions(),
+        "versions": {
+            "python": platform.python_version(),
+            "torch": str(torch.__version__),
+            "hocket": __version__,
+        },
         "machine": machine(threads),
-    }
-
-
-def versions() -> dict[str, str]:
-    """Return the versions of Python, PyTorch and Hocket."""
-    return {
-        "python": platform.python_version(),
-        "torch": str(torch.__version__),
-        "hocket": __version__,
     }
 
 

@@ -2,7 +2,7 @@
 
 import dataclasses
 import shlex
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 from itertools import product
 from pathlib import Path
@@ -73,7 +73,7 @@ def plan_command(
     import torch
 
     from hocket.partition.plan import Plan, network_signature
-    from hocket_lab.planner.predict import cut_by_time, predict_all
+    from hocket_lab.planner.predict import cut_by_time, hide_link, predict_all
 
     # Check the options.
     names = split_methods(methods)
@@ -94,31 +94,22 @@ def plan_command(
     build = partial(_build_workload, config)
     signature = network_signature(build()[0])
     counts = list(dict.fromkeys(map(int, stages.split(","))))
-    by_count = cut_by_time(build, counts, names, devices)
-    predict = partial(predict_all, build, contended=same_machine)
-    forecasts = [forecast for some in by_count for forecast in _forecast(some, predict)]
+    predict = partial(predict_all, build, contended=same_machine, track=_track_rehearsals)
+    forecasts: list[Forecast] = []
+    for candidates in cut_by_time(build, counts, names, devices):
+        found = predict(candidates)
+        hiding = hide_link(found)
+        forecasts += [*found, *(predict(hiding) if hiding else [])]
 
     # Tell what to do.
     chosen = _print_forecasts(forecasts, same_machine=same_machine)
     if plan_out is not None:
         _write_plan(Plan(chosen.cuts, signature), config, chosen, forecasts, plan_out)
-    train = _train_command(config, chosen, plan_out)
-    print_result(f"train with: {train}")
+    print_result(f"train with: {_train_command(config, chosen, plan_out)}")
     if picture is not None:
         _draw_program(chosen, picture)
         print_result(f"drawn to {picture}")
     return 0
-
-
-def _forecast(
-    candidates: "Sequence[Candidate]", predict: "Callable[..., list[Forecast]]"
-) -> "list[Forecast]":
-    """Forecast candidates, and once more what hides the link from those that wait for it."""
-    from hocket_lab.planner.predict import hide_link
-
-    forecasts = predict(candidates, track=_track_rehearsals)
-    hiding = hide_link(forecasts)
-    return forecasts + predict(hiding, track=_track_rehearsals) if hiding else forecasts
 
 
 def split_methods(text: str) -> list[str]:

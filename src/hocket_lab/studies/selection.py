@@ -37,8 +37,7 @@ def is_chosen(row: Mapping[str, Any], run: Mapping[str, Any]) -> bool:
 
     Older records do not mark it: there it is one at the best rate.
     """
-    chosen: bool = run.get("chosen", run["learning_rate"] == row["learning_rate"])
-    return chosen
+    return bool(run.get("chosen", run["learning_rate"] == row["learning_rate"]))
 
 
 def is_at_edge(rate: float | None, rates: Sequence[float | None]) -> bool:

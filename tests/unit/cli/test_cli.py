@@ -189,8 +189,6 @@ BAD = {
     "unknown precision": ("--precision fp8", '"fp32", "bf16", "fp16"'),
     "two lengths": ("--updates 3 --epochs 3", "a training ends after one of the two"),
     "unknown flag": ("--epoch 3", "Unknown option: --epoch. Did you mean --epochs?"),
-    "learning rate": ("--lr 0.1", "has its learning rate: --optimizer SGD:lr=0.1"),
-    "workers": ("--num-workers 4", "prepare batches ahead have the name --workers"),
     "a word too much": ("fdg", "there is no place for 'fdg'; every choice has a name"),
 }
 
