@@ -31,7 +31,13 @@ class ProcessExchange:
 
     def complete(self, works: Sequence[Operation], activity: str) -> None:
         """See the protocol."""
-        self._world.complete(works, self._group, activity)
+        with self._world.replica_collective(activity) as finish:
+            for work in works:
+                if self._group is self._world.replica_group:
+                    finish(work)
+                else:  # NCCL lets the stream wait, and no process
+                    work.wait()
+                self._world.open_operations -= 1
 
     def reporting(self, activity: str) -> AbstractContextManager[Any]:
         """See the protocol."""

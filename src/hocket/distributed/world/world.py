@@ -13,7 +13,7 @@ from typing import Protocol
 
 from torch.distributed.distributed_c10d import PrefixStore, Store
 
-from hocket.distributed.failures.detector import FailureDetector, Finish, Operation
+from hocket.distributed.failures.detector import FailureDetector, Finish
 from hocket.distributed.failures.phases import Phase, TimeLimits
 from hocket.distributed.failures.store_client import connect_again
 from hocket.distributed.folder.identity import ProcessIdentity
@@ -266,22 +266,6 @@ class World(Collectives):
         """Return the same for operations of the replicas of this stage."""
         first = self.stage * self.replicas
         return self._operations_among(range(first, first + self.replicas), activity)
-
-    def complete(self, works: Sequence[Operation], group: Group, activity: str) -> None:
-        """Wait until operations of the replicas of this stage are done.
-
-        Args:
-            works: The operations, which this process counts as open.
-            group: Process group of the operations.
-            activity: Text for messages.
-        """
-        with self.replica_collective(activity) as finish:
-            for work in works:
-                if group is self.replica_group:
-                    finish(work)
-                else:  # NCCL lets the stream wait, and no process
-                    work.wait()
-                self.open_operations -= 1
 
     @contextmanager
     def _operations_among(self, ranks: Sequence[int], activity: str) -> Iterator[Finish]:
