@@ -85,8 +85,7 @@ def measure_idle_link(settings: IdleLinkSettings = DEFAULTS) -> None:
     record = Record.from_settings("idle-link", settings)
     link = Link.parse(settings.link)
     rows = []
-    with relayed_nodes(2) as (nodes, relay):
-        relay.latency_s, relay.bytes_per_s = link.latency_s, link.bytes_per_s
+    with relayed_nodes(link) as nodes:
         # The relay's own packets are so large that windows are too.
         for node in nodes:
             words = f"link set {INTERFACE} mtu {ETHERNET_MTU}".split()

@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from statistics import fmean, median
@@ -71,21 +71,6 @@ def link_problems(names: Sequence[str]) -> list[str]:
 
 
 @contextmanager
-def joined_nodes(link: Link | None) -> Iterator[Sequence[Node]]:
-    """Context manager of two nodes over a link; none, and so loopback, without a limit.
-
-    Raises:
-        NodesError: This machine cannot provide such nodes.
-    """
-    if link is None:
-        yield ()
-        return
-    with relayed_nodes(NODES) as (nodes, relay):
-        relay.latency_s, relay.bytes_per_s = link.latency_s, link.bytes_per_s
-        yield nodes
-
-
-@contextmanager
 def started_rows(
     rows: Sequence[TimedRow], nodes: Sequence[Node] = ()
 ) -> Iterator[dict[str, RowProcesses]]:
@@ -141,7 +126,9 @@ def time_over_link(
         NodesError: This machine cannot provide two nodes.
         HocketError: A process failed.
     """
-    with joined_nodes(parse_link(name)) as nodes, started_rows(rows, nodes) as worlds:
+    link = parse_link(name)
+    pair = nullcontext(()) if link is None else relayed_nodes(link)  # none: over loopback
+    with pair as nodes, started_rows(rows, nodes) as worlds:
         timed = time_in_rounds(rows, worlds, repetitions=repetitions, seconds=seconds)
         peaks_mib = {row: world.peak_mib() for row, world in worlds.items()}
     found: dict[str, dict[str, Any]] = {}

@@ -13,7 +13,6 @@ import struct
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from itertools import count
 from threading import Thread
 
@@ -26,6 +25,7 @@ from benchmarks.harness.nodes import (
     run_command,
     run_in_thread,
 )
+from hocket.partition.costs.link import Link
 
 DEVICE = "/dev/net/tun"
 _TUNSETIFF = 0x400454CA
@@ -36,48 +36,9 @@ _BUFFER_BYTES = "4096 4194304 16777216"
 _DESTINATION = slice(16, 20)  # in an IPv4 header
 
 
-@dataclass
-class Relay:
-    """Thread that hands packets from node to node.
-
-    Attributes:
-        devices: File of the TUN device of each node, by the address of the node.
-        latency_s: Seconds that a packet travels. It may be changed while nothing is sent.
-        bytes_per_s: Rate of each direction between two nodes.
-    """
-
-    devices: Mapping[bytes, int]
-    latency_s: float = 0.0
-    bytes_per_s: float = float("inf")
-
-    def run(self, stop: int) -> None:
-        """Hand over packets until something can be read from this file."""
-        waiting: list[tuple[float, int, int, bytes]] = []  # time, order, device, packet
-        free_s: dict[tuple[int, int], float] = {}  # of each direction
-        order = count()
-        while True:
-            now_s = time.perf_counter()
-            while waiting and waiting[0][0] <= now_s:
-                _, _, device, packet = heapq.heappop(waiting)
-                os.write(device, packet)
-            rest_s = waiting[0][0] - now_s if waiting else None
-            readable, _, _ = select.select([stop, *self.devices.values()], [], [], rest_s)
-            if stop in readable:
-                return
-            now_s = time.perf_counter()
-            for source in readable:
-                packet = os.read(source, _MTU)
-                target = self.devices.get(packet[_DESTINATION])
-                if target is None:  # multicast, or IPv6
-                    continue
-                begin_s = max(now_s, free_s.get((source, target), 0.0))
-                free_s[source, target] = end_s = begin_s + len(packet) / self.bytes_per_s
-                heapq.heappush(waiting, (end_s + self.latency_s, next(order), target, packet))
-
-
 @contextmanager
-def relayed_nodes(number: int) -> Iterator[tuple[Sequence[Node], Relay]]:
-    """Context manager that creates so many nodes and a relay between them, and removes them.
+def relayed_nodes(link: Link) -> Iterator[Sequence[Node]]:
+    """Context manager that creates two nodes with a link between them, and removes them.
 
     Raises:
         NodesError: The system, or the permissions or tools of this process, do not allow it.
@@ -90,9 +51,9 @@ def relayed_nodes(number: int) -> Iterator[tuple[Sequence[Node], Relay]]:
     files += [stop, stopped]
     try:
         # Create the nodes, each with its device and address.
-        for index in range(number):
+        for number in (1, 2):
             files.append(run_in_thread(create_namespace))
-            address = bytes((10, 77, 1, index + 1))
+            address = bytes((10, 77, 1, number))
             node = Node(f"/proc/{os.getpid()}/fd/{files[-1]}", ".".join(map(str, address)))
             files.append(node.call(_open_device))
             devices[address] = files[-1]
@@ -103,17 +64,44 @@ def relayed_nodes(number: int) -> Iterator[tuple[Sequence[Node], Relay]]:
             nodes.append(node)
 
         # Hand over packets until the context ends.
-        relay = Relay(devices)
-        thread = Thread(target=relay.run, args=(stop,), daemon=True)
+        thread = Thread(target=_relay, args=(devices, link, stop), daemon=True)
         thread.start()
         try:
-            yield nodes, relay
+            yield nodes
         finally:
             os.write(stopped, b"x")
             thread.join()
     finally:
         for file in files:
             os.close(file)
+
+
+def _relay(devices: Mapping[bytes, int], link: Link, stop: int) -> None:
+    """Hand packets from node to node until something can be read from the file ``stop``.
+
+    ``devices`` has the file of each node's TUN device, by the address of the node.
+    """
+    waiting: list[tuple[float, int, int, bytes]] = []  # time, order, device, packet
+    free_s: dict[tuple[int, int], float] = {}  # of each direction
+    order = count()
+    while True:
+        now_s = time.perf_counter()
+        while waiting and waiting[0][0] <= now_s:
+            _, _, device, packet = heapq.heappop(waiting)
+            os.write(device, packet)
+        rest_s = waiting[0][0] - now_s if waiting else None
+        readable, _, _ = select.select([stop, *devices.values()], [], [], rest_s)
+        if stop in readable:
+            return
+        now_s = time.perf_counter()
+        for source in readable:
+            packet = os.read(source, _MTU)
+            target = devices.get(packet[_DESTINATION])
+            if target is None:  # multicast, or IPv6
+                continue
+            begin_s = max(now_s, free_s.get((source, target), 0.0))
+            free_s[source, target] = end_s = begin_s + len(packet) / link.bytes_per_s
+            heapq.heappush(waiting, (end_s + link.latency_s, next(order), target, packet))
 
 
 def _open_device() -> int:
