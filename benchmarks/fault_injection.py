@@ -16,7 +16,6 @@ from rich.progress import track
 
 from benchmarks.faults.corruption import corrupt_checkpoints, corrupt_packets
 from benchmarks.faults.draw import draw_jobs
-from benchmarks.faults.fault import format_schedule
 from benchmarks.faults.job import FaultyJob
 from benchmarks.faults.trial import run_trial
 from benchmarks.harness.kept_results import KeptResults
@@ -107,7 +106,7 @@ def _run_job(job: FaultyJob, folder: Path) -> dict[str, Any]:
         shutil.rmtree(folder)
     return {
         "row": job.faults[0].kind,
-        "faults": format_schedule(job.faults),
+        "faults": "; ".join(map(str, job.faults)),
         "method": job.method,
         "stages": job.stages,
         "codes": list(outcome.exit_codes),

@@ -275,15 +275,11 @@ class TargetMeasurement:
 
     def cuts(self, machines: int) -> tuple[str, ...]:
         """Return the cut by measured times, which stays when the measurement goes on."""
-        return tuple(
-            self._results.find(
-                f"cuts-{machines}.json",
-                {},
-                lambda: list(
-                    Balancer(self.work(BASE)).plan(range(machines), microbatches=1).cuts
-                ),
-            )
-        )
+
+        def measure() -> list[str]:
+            return list(Balancer(self.work(BASE)).plan(range(machines), microbatches=1).cuts)
+
+        return tuple(self._results.find(f"cuts-{machines}.json", {}, measure))
 
     def trainings(self, machines: int) -> Trainings:
         """Return the trainings for a number of machines."""
@@ -332,17 +328,17 @@ class TargetMeasurement:
         """Return the times of rows over a link, measured once."""
         settings = self._settings
         rows = list(dict.fromkeys(settings.rows))
-        asked: dict[str, Any] = {"link": link, "rows": rows}
-        asked |= {"repetitions": settings.repetitions, "seconds": settings.seconds}
+        turns: dict[str, Any] = {
+            "repetitions": settings.repetitions,
+            "seconds": settings.seconds,
+        }
+
+        def measure() -> dict[str, Any]:
+            return time_over_link(link, [self._timed_row(row) for row in rows], **turns)
+
+        asked = {"link": link, "rows": rows, **turns}
         timed: dict[str, Any] = self._results.find(
-            f"times-{Named(link).slug}.json",
-            asked,
-            lambda: time_over_link(
-                link,
-                [self._timed_row(row) for row in rows],
-                repetitions=settings.repetitions,
-                seconds=settings.seconds,
-            ),
+            f"times-{Named(link).slug}.json", asked, measure
         )
         return timed
 

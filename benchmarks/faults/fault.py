@@ -1,6 +1,5 @@
 """A fault at a stage and a tick."""
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 from benchmarks.faults.expectations import EXPECTATIONS
@@ -35,8 +34,3 @@ class Fault:
 
     def __str__(self) -> str:
         return f"{self.kind} stage {self.stage} at tick {self.tick}"
-
-
-def format_schedule(faults: Iterable[Fault]) -> str:
-    """Return the text of several faults."""
-    return "; ".join(map(str, faults))

@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 
 from benchmarks.harness.allocations import trace_allocations
-from benchmarks.harness.workload import PLAIN, Workload
+from benchmarks.harness.workload import PLAIN, Step, Workload
 from benchmarks.peers.by_hand import step_by_hand
 from hocket.methods import parse_method
 from hocket.runs.environment import STATUS, peak_mib, status_mib
@@ -77,11 +77,7 @@ def _measure_here(work: Workload, row: str, steps: int) -> dict[str, float | Non
 def _measure_peak(work: Workload, row: str, steps: int) -> float:
     """Return what training adds to the memory of this process at its peak, in MiB."""
     dataclasses.replace(work, batch=2).plain_step()()  # libraries initialize themselves
-    if row == PLAIN:
-        step, fill = work.plain_step(), 1
-    else:
-        method = parse_method(row)
-        step, fill = work.trainer_step(work.build_trainer(method)), work.warmup_steps(method)
+    step, fill = _build_step(work, row)
     before_mib = reset_peak()
     for _ in range(fill + steps):
         step()
@@ -95,15 +91,7 @@ def count_allocated(work: Workload, row: str, steps: int, *, by_hand: bool) -> f
     """
 
     def run() -> Iterator[None]:
-        fill = 1
-        if row == PLAIN or (by_hand and row == "bp"):  # which is the plain loop by hand
-            step = work.plain_step()
-        else:
-            method = parse_method(row)
-            trainer, fill = work.build_trainer(method), work.warmup_steps(method)
-            step = work.trainer_step(trainer)
-            if by_hand:
-                step = step_by_hand(trainer.stages, work.optimizer, work.example_batch())
+        step, fill = _build_step(work, row, by_hand=by_hand)
         yield
         for _ in range(fill + steps):
             step()
@@ -111,3 +99,14 @@ def count_allocated(work: Workload, row: str, steps: int, *, by_hand: bool) -> f
 
     before, *after = trace_allocations(run())
     return (max(each.peak for each in after) - before.held) / 2**20
+
+
+def _build_step(work: Workload, row: str, *, by_hand: bool = False) -> tuple[Step, int]:
+    """Return a step of a row, and the number of steps until its pipeline is full."""
+    if row == PLAIN or (by_hand and row == "bp"):  # which is the plain loop by hand
+        return work.plain_step(), 1
+    method = parse_method(row)
+    trainer, fill = work.build_trainer(method), work.warmup_steps(method)
+    if by_hand:
+        return step_by_hand(trainer.stages, work.optimizer, work.example_batch()), fill
+    return work.trainer_step(trainer), fill

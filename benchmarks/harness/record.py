@@ -68,6 +68,12 @@ class Record:
             rows=[],
         )
 
+    @property
+    def origin(self) -> dict[str, Any]:
+        """The ``date``, ``torch``, ``cpu`` and ``cores`` for sentences about the record."""
+        about = {"date": self.date[:10], "torch": self.versions["torch"]}
+        return about | {name: self.machine[name] for name in ("cpu", "cores")}
+
     def with_rows(self, rows: list[dict[str, Any]]) -> Self:
         """Return the same record with these rows."""
         return dataclasses.replace(self, rows=rows)

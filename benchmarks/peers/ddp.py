@@ -12,8 +12,8 @@ from benchmarks.peers.baseline import PreparedTraining, network_state, share_of_
 
 SETTINGS: Mapping[str, Any] = {
     "static_graph": True,
-    "bucket_view": True,
-    "bucket_mib": 25.0,
+    "gradient_as_bucket_view": True,
+    "bucket_cap_mb": 25.0,
     "broadcast_buffers": False,
 }
 """Those with the least work: the graph is the same in every step, gradients are views of the
@@ -45,12 +45,6 @@ class DDP:
         with warnings.catch_warnings():
             # PyTorch 2.13 renames broadcast_buffers; earlier ones do not know the new name.
             warnings.simplefilter("ignore", FutureWarning)
-            parallel = DistributedDataParallel(
-                network,
-                static_graph=SETTINGS["static_graph"],
-                gradient_as_bucket_view=SETTINGS["bucket_view"],
-                bucket_cap_mb=SETTINGS["bucket_mib"],
-                broadcast_buffers=SETTINGS["broadcast_buffers"],
-            )
+            parallel = DistributedDataParallel(network, **SETTINGS)
         step = workload.loop_step(parallel, share_of_batches(workload, self.processes, rank))
         return PreparedTraining(step, workload.batch, network_state(network))

@@ -210,13 +210,7 @@ def speed_excerpt(record: Record, labels: Sequence[str]) -> str:
         "{network} on batches of {batch}: median and range over {repetitions} rounds of "
         "{steps} steps; peak without PyTorch itself. Measured on {date} with torch {torch} on "
         "{cpu}, {cores} cores."
-    ).format(
-        **record.settings,
-        date=record.date[:10],
-        torch=record.versions["torch"],
-        cpu=record.machine["cpu"],
-        cores=record.machine["cores"],
-    )
+    ).format(**record.settings | record.origin)
     return f"{shown}\n\n{legend}"
 
 

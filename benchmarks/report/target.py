@@ -115,8 +115,7 @@ def short_target_table(record: Record) -> str:
     )
     lists = {"tried": settings["rates"], "seeds": settings["seeds"]}
     written = {name: ", ".join(map(str, values)) for name, values in lists.items()}
-    written |= {"date": record.date[:10], "torch": record.versions["torch"]}
-    return f"{shown}\n\n{legend.format(**settings | written, cpu=record.machine['cpu'])}"
+    return f"{shown}\n\n{legend.format(**settings | written | record.origin)}"
 
 
 def name_link(link: str) -> str:
