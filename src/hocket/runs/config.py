@@ -235,7 +235,7 @@ def require_writable(option: str, file: Path) -> None:
         problem = "it is not a regular file"
     elif not file.parent.is_dir():
         problem = f"there is no folder {str(file.parent)!r}"
-    elif not os.access(file if file.exists() else file.parent, os.W_OK):
+    elif not os.access(file if os.path.exists(file) else file.parent, os.W_OK):
         problem = "it or its folder is read-only"
     else:
         return

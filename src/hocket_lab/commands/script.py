@@ -4,6 +4,7 @@ from pathlib import Path
 
 from hocket.cli.output import print_result
 from hocket.errors import OptionError
+from hocket.files import write_text_atomically
 from hocket.runs.config import require_writable
 
 
@@ -29,7 +30,7 @@ def script_command(
     Raises:
         RunFolderError: It is no run folder, or damaged.
         OptionError: The run has another network, method or data set than is given, or code of
-            its own that is not.
+            its own that is not, or the file cannot be written.
     """
     if out is not None:
         require_writable("out", out)
@@ -53,6 +54,12 @@ def script_command(
     text = write_script(ResolvedRun.from_config(config, run), run.name)
     if out is None:
         print_result(text.removesuffix("\n"))
-    else:
-        out.write_text(text, encoding="utf-8")
+        return 0
+    try:
+        write_text_atomically(out, text)
+    except OSError as error:
+        raise OptionError(
+            f"cannot write the script to {str(out)!r}: {error.strerror}; name another file "
+            "with --out"
+        ) from error
     return 0
