@@ -161,10 +161,9 @@ class RowResults:
     @property
     def later(self) -> list[RunOutcome]:
         """Outcomes of the runs that the best learning rate alone has, once it is known."""
-        best = self.best
-        return (
-            [] if best is None else [self._outcomes[run.name] for run in self._later[best[0]]]
-        )
+        if (best := self.best) is None:
+            return []
+        return [self._outcomes[run.name] for run in self._later[best[0]]]
 
     @property
     def sweep_values(self) -> dict[float | None, list[float]]:
