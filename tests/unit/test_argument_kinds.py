@@ -11,6 +11,7 @@ from torch import nn
 
 from contract.small import data, mlp, sgd
 from hocket import Trainer
+from hocket.callbacks import Callback
 from hocket.errors import DataError, OptionError
 from hocket.methods import BP
 from hocket.restore import numpy_and_python_state
@@ -113,6 +114,7 @@ def test_an_optimizer_of_a_network_is_told_what_it_gets():
     ("options", "error", "text"),
     [
         ({"callbacks": print}, OptionError, "callbacks is <.*>; give a list"),
+        ({"callbacks": [Callback]}, OptionError, "Callback'>; give an object of a class"),
         ({"checkpoints": "runs"}, OptionError, r"checkpoints is 'runs'; give hocket.Checkp"),
         ({"on_epoch": 3}, OptionError, "on_epoch is 3; give a function"),
         (

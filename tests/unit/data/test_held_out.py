@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from hocket.data import Batches, Data, InMemory, load
+from hocket.data import Batches, Data, InMemory, Mix, MixedExamples, load
 from hocket.data.dataset import hold_out
 from hocket.errors import DataError, OptionError
 
@@ -85,13 +85,7 @@ def test_a_text_of_which_no_whole_window_would_be_left_is_refused(tmp_path):
 
 
 def test_examples_of_another_class_cannot_be_divided():
-    class Own:
-        def __len__(self):
-            return 4
-
-        def take(self, rows_B, rng):
-            return rows_B, rows_B
-
-    data = Data("own", Batches(Own(), 2), Batches(Own(), 2), 4, (), "vectors")
+    own = MixedExamples(InMemory(torch.zeros(4, 1), torch.zeros(4)), Mix(2, mixup=1.0))
+    data = Data("own", Batches(own, 2), Batches(own, 2), 2, (1,), "vectors")
     with pytest.raises(DataError, match=r"examples of 'own' cannot be divided; give .* divide"):
         hold_out(data, 0.5)

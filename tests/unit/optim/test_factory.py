@@ -83,11 +83,6 @@ def test_weights_of_heads_are_named_after_their_stage():
     assert [name for name in names if name.startswith("signal of stage 0: ")]
 
 
-class NeedsRate(optim.SGD):
-    def __init__(self, params, rate) -> None:
-        super().__init__(params, rate)
-
-
 WEIGHT = nn.Parameter(torch.ones(1))
 BUILT = sgd([WEIGHT])
 
@@ -99,7 +94,7 @@ BUILT = sgd([WEIGHT])
         ([sgd, sgd], "optimizer is an object of list"),
         ("SGD", "optimizer is an object of str"),
         (lambda: None, "optimizer cannot be called for a stage: too many"),
-        (NeedsRate, "a stage: missing a required argument: 'rate'"),
+        (lambda params, rate: None, "a stage: missing a required argument: 'rate'"),
     ],
     ids=["optimizer", "list", "text", "no argument", "one more"],
 )
@@ -122,14 +117,17 @@ class Adding(optim.SGD):
 
 
 class Unscheduled(optim.Optimizer):
-    def __init__(self, params):
-        super().__init__(params, {})
+    """Optimizer that finds its rate itself, as Adafactor of transformers does."""
+
+    def __init__(self, defaults, params):
+        super().__init__(params, defaults)
 
 
 @pytest.mark.parametrize(
     ("optimizer", "options", "said"),
     [
-        (Unscheduled, {}, "the optimizer of stage 0, Unscheduled, .* without a rate 'lr'"),
+        (partial(Unscheduled, {}), {}, "of stage 0, Unscheduled, .* without a rate 'lr'"),
+        (partial(Unscheduled, {"lr": None}), {}, "of stage 0, Unscheduled, .* a rate 'lr'"),
         (lambda params: None, {}, "the optimizer of stage 0 is a NoneType"),
         (lambda params: sgd([]), {}, "of stage 0 cannot be built: optimizer got an empty"),
         (optim.LBFGS, {}, "the optimizer of stage 0, LBFGS, calls the network again"),

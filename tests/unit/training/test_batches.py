@@ -188,7 +188,6 @@ def test_a_network_that_takes_no_two_samples_is_cut_with_the_whole_batch(build, 
 @pytest.mark.parametrize(
     ("inputs", "said"),
     [
-        ((torch.zeros(4, 6), torch.eye(4)), r"does not take the sample, of shape \(4, 6\)"),
         ({"y": torch.zeros(4, 6)}, "a dict is passed as keyword arguments"),
         ((torch.zeros(4, 6), 1, 2), "a tuple is passed as arguments"),
     ],

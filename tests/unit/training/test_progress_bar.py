@@ -1,5 +1,7 @@
 """What is shown of a training fits where it is shown."""
 
+from unittest.mock import Mock
+
 import pytest
 
 from hocket.training.results import progress_bar as progress_bar_module
@@ -54,13 +56,8 @@ def test_a_terminal_gets_a_bar_with_the_epochs_above_it(capsys, monkeypatch):
 def test_a_loss_is_asked_for_only_where_it_is_shown(monkeypatch, terminal, asked):
     monkeypatch.setenv("FORCE_COLOR" if terminal else "NO_COLOR", "1")
     monkeypatch.setattr(progress_bar_module, "READ_EVERY_S", 3600)
-    calls = []
-
-    def read():
-        calls.append(1)
-        return "loss 1.500"
-
+    read = Mock(return_value="loss 1.500")
     with progress_bar(2, 6, shown=True) as bar:
         for _ in range(6):
             bar.batch(read)
-    assert len(calls) == asked
+    assert read.call_count == asked
