@@ -36,31 +36,26 @@ def test_the_first_gradient_is_exactly_zero(shape, labels, classes):
     assert not gradient.any()
 
 
+@pytest.mark.parametrize(
+    ("shape", "kind", "norm"),
+    [
+        ((64, 8, 8), nn.Conv2d, nn.BatchNorm2d),
+        ((64,), nn.Linear, nn.BatchNorm1d),
+        ((7, 64), nn.Linear, nn.LayerNorm),
+    ],
+)
 @every_condition
-def test_maps_go_through_three_5x5_convolutions_of_128(classes):
-    synthesizer = build_synthesizer(torch.Size([64, 8, 8]), classes)
-    convolutions = [m for m in synthesizer.modules() if isinstance(m, nn.Conv2d)]
-    assert {(c.in_channels, c.out_channels) for c in convolutions} == {
-        (64, 128),
-        (128, 128),
-        (128, 64),
-    }
-    assert all(c.kernel_size == (5, 5) and c.padding == (2, 2) for c in convolutions)
-    assert sum(isinstance(m, nn.BatchNorm2d) for m in synthesizer.modules()) == 2
-    linear = [m for m in synthesizer.modules() if isinstance(m, nn.Linear)]
-    assert [(m.in_features, m.out_features) for m in linear] == ([(10, 128)] if classes else [])
-
-
-@pytest.mark.parametrize(("shape", "norm"), [((64,), nn.BatchNorm1d), ((7, 64), nn.LayerNorm)])
-def test_vectors_and_tokens_go_through_three_linear_layers(shape, norm):
-    synthesizer = build_synthesizer(torch.Size(shape), None)
-    linear = [m for m in synthesizer.modules() if isinstance(m, nn.Linear)]
-    assert sorted((m.in_features, m.out_features) for m in linear) == [
-        (64, 128),
-        (128, 64),
-        (128, 128),
-    ]
+def test_there_are_three_layers_of_128_and_on_maps_5x5_convolutions(shape, kind, norm, classes):
+    synthesizer = build_synthesizer(torch.Size(shape), classes)
+    hidden = [m for m in synthesizer.hidden if isinstance(m, kind)]
+    layers = [synthesizer.entry, *hidden, synthesizer.guess]
+    assert [layer.weight.shape[:2] for layer in layers] == [(128, 64), (128, 128), (64, 128)]
+    for layer in layers if kind is nn.Conv2d else []:
+        assert (layer.kernel_size, layer.padding) == ((5, 5), (2, 2))
     assert sum(isinstance(m, norm) for m in synthesizer.modules()) == 2
+    linear = [m for m in synthesizer.modules() if isinstance(m, nn.Linear)]
+    conditions = [m for m in linear if m not in layers]
+    assert [m.weight.shape for m in conditions] == ([(128, 10)] if classes else [])
 
 
 @every_layout

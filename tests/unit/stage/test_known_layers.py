@@ -151,8 +151,8 @@ PLAIN = {
         for kind in sorted(PLAIN_LAYERS - {nn.Bilinear}, key=lambda kind: kind.__name__)
     },
     **{
-        f"declared {number}": (declared, partial(torch.randn, 3, 4, 6, 6))
-        for number, declared in enumerate(
+        f"declared {number}": (build_block, partial(torch.randn, 3, 4, 6, 6))
+        for number, build_block in enumerate(
             (
                 partial(Residual, basic_body(4, 4, 1), nn.Identity()),
                 partial(Residual, basic_body(4, 8, 2), PadShortcut(4, 8, 2)),
@@ -235,32 +235,17 @@ def test_parts_are_plain_where_the_forward_is_and_no_weight_is_sent(network, pla
 # A class that wrongly declares a plain forward is refused with its first batch.
 
 
-class Draws(Doubled):
-    plain_forward = True
-
-    def forward(self, inputs):
-        return self.inner(inputs) * torch.rand(())
+def declared(name, forward):
+    """Return a class that declares this forward plain."""
+    return type(name, (Doubled,), {"plain_forward": True, "forward": forward})
 
 
-class DrawsOfPython(Doubled):
-    plain_forward = True
-
-    def forward(self, inputs):
-        return self.inner(inputs) * random.random()
-
-
-class Edits(Doubled):
-    plain_forward = True
-
-    def forward(self, inputs):
-        return self.inner(inputs.mul_(2))
-
-
-class Repeats(Doubled):
-    plain_forward = True
-
-    def forward(self, inputs):
-        return checkpoint(self.inner, inputs, use_reentrant=False)
+Draws = declared("Draws", lambda self, inputs: self.inner(inputs) * torch.rand(()))
+DrawsOfPython = declared("Draws", lambda self, inputs: self.inner(inputs) * random.random())
+Edits = declared("Edits", lambda self, inputs: self.inner(inputs.mul_(2)))
+Repeats = declared(
+    "Repeats", lambda self, inputs: checkpoint(self.inner, inputs, use_reentrant=False)
+)
 
 
 BATCHES = [(torch.ones(4, 6), torch.arange(4) % 3) for _ in range(4)]

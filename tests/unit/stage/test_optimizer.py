@@ -164,15 +164,17 @@ def test_plateaus_without_losses_are_refused():
 
 
 class RateRecorder:
-    """Optimizer factory that records the learning rate of each step, at first 0.1."""
+    """Optimizer factory that records the learning rate of each step."""
 
-    def __init__(self) -> None:
-        self.used = []
+    def __init__(self, lr=0.1) -> None:
+        self.used, self.lr = [], lr
 
     def __call__(self, params):
-        optimizer, lrs = sgd(params), []
+        optimizer, lrs = sgd(params, lr=self.lr), []
         self.used.append(lrs)
-        optimizer.register_step_pre_hook(lambda opt, *_: lrs.append(opt.param_groups[0]["lr"]))
+        optimizer.register_step_pre_hook(
+            lambda opt, *_: lrs.append(float(opt.param_groups[0]["lr"]))
+        )
         return optimizer
 
 
@@ -247,9 +249,9 @@ def test_all_schedulers_of_torch_are_tried():
     assert untried <= {"LRScheduler", "ReduceLROnPlateau", "SWALR"}
 
 
-def rates_of_updates(scheduler, method, unit="epoch", **options):
+def rates_of_updates(scheduler, method, unit="epoch", lr=0.1, **options):
     """Return the learning rates of each stage, update after update."""
-    rates = RateRecorder()
+    rates = RateRecorder(lr)
     trainer = Trainer(
         mlp(2),
         method=method,
@@ -266,9 +268,12 @@ def rates_of_updates(scheduler, method, unit="epoch", **options):
 @pytest.mark.parametrize(
     ("method", "updates"), [(ADL(accumulate=2), 4), (METHODS["dni"](), 8)], ids=["adl", "dni"]
 )
-def test_a_scheduler_may_count_updates(method, updates):
-    """Those of synthesizers, too."""
-    rates = rates_of_updates(partial(ExponentialLR, gamma=0.5), method, "update")
+@pytest.mark.parametrize(
+    "lr", [0.1, torch.tensor(0.1, dtype=torch.double)], ids=["number", "tensor"]
+)
+def test_a_scheduler_may_count_updates(method, updates, lr):
+    """Those of synthesizers, too; of a tensor that all stages are given, each its own."""
+    rates = rates_of_updates(partial(ExponentialLR, gamma=0.5), method, "update", lr)
     assert rates == [[0.1 * 0.5**n for n in range(updates)]] * len(rates)
 
 
@@ -354,21 +359,6 @@ def test_groups_keep_their_rates_between_updates():
     assert [p.item(), q.item()] == pytest.approx([0.8, 0.9])
     assert [group["lr"] for group in optimizer.param_groups] == [rate, 0.2]
     assert optimizer.param_groups[0]["lr"] is rate
-
-
-def test_a_rate_that_is_a_tensor_is_scheduled_at_each_stage_alone():
-    """Also if all stages were given the same one, into which schedulers write."""
-    trained = train(
-        BP(),
-        mlp(3),
-        data(mlp, 4),
-        lr=torch.tensor(0.1),
-        scheduler=partial(ExponentialLR, gamma=0.5),
-        scheduler_unit="update",
-    )
-    for k in range(3):
-        rates = [event.report.lr for event in trained.of("U", k)]
-        assert rates == pytest.approx([0.1, 0.05, 0.025, 0.0125])
 
 
 def test_a_first_update_in_a_later_epoch_does_not_warn():
