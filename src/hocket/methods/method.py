@@ -184,8 +184,7 @@ class Method:
 
     def _contradictions(self) -> list[str]:
         """Return each pair of choices that contradict each other."""
-        linearize, hold, signal = self.linearize, self.hold, self.signal
-        flush = self.flush
+        linearize, hold, signal, flush = self.linearize, self.hold, self.signal, self.flush
         problems = []
         if self.statistics == "both" and linearize != "recompute":
             problems.append(

@@ -31,9 +31,8 @@ def layers_in_order(network: nn.Module) -> dict[str, nn.Module]:
     for name, child in network._modules.items():
         assert child is not None, "nn.Sequential holds modules only"
         if type(child) is nn.Sequential and is_sequential(child) and len(child) > 0:
-            layers |= {
-                f"{name}.{inner}": layer for inner, layer in layers_in_order(child).items()
-            }
+            inner = layers_in_order(child)
+            layers |= {f"{name}.{inner_name}": layer for inner_name, layer in inner.items()}
         else:
             layers[name] = child
     if not layers:

@@ -8,7 +8,7 @@ it are executed with the received values; a module that no cut divides runs as a
 import sys
 from collections.abc import Callable
 from contextlib import ExitStack
-from traceback import walk_stack
+from types import FrameType
 from typing import Any
 
 import torch
@@ -203,6 +203,9 @@ class PartialForward:
 
 def _is_inside_autograd_function() -> bool:
     """Return True inside the forward of a custom autograd function, where gradients are off."""
-    return not torch.is_grad_enabled() and any(
-        frame.f_code is _APPLY for frame, _ in walk_stack(sys._getframe())
-    )
+    if torch.is_grad_enabled():
+        return False
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_code is not _APPLY:  # walk_stack takes twice as long
+        frame = frame.f_back
+    return frame is not None
