@@ -34,6 +34,7 @@ from benchmarks.peers.rows import (
     as_method,
     build_baseline,
     is_method,
+    parse_method_row,
     parse_row,
     trained_row,
 )
@@ -210,11 +211,11 @@ class TargetMeasurement:
         }
         if settings.data_dir is not None:
             self._base["data_dir"] = str(settings.data_dir)
-        parsed = {row: Row.parse(row) for row in dict.fromkeys(settings.rows)}
+        # Rows of methods that are trained and forecast for further machines.
         self._scaled = [
             row
-            for row, one in parsed.items()
-            if as_method(one) is not None and "codec" not in one.options
+            for row in dict.fromkeys(settings.rows)
+            if (own := as_method(Row.parse(row))) and parse_method_row(own).codec == "none"
         ]
 
     def train(self) -> dict[int, dict[str, dict[str, Any]]]:

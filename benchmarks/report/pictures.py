@@ -1,6 +1,7 @@
 """Pictures of records, as SVG that is the same for the same record."""
 
 import math
+from itertools import cycle
 from operator import itemgetter
 from pathlib import Path
 
@@ -113,9 +114,9 @@ def draw_target(record: Record) -> Figure:
     labels = list(
         dict.fromkeys(r["row"] for r in every if "forecast" in r or "diloco" in r["row"])
     )
+    colours = matplotlib.color_sequences["tab10" if len(labels) <= 10 else "tab20"]
     for axes, (title, rows) in zip(all_axes, panels.items(), strict=True):
-        for number, label in enumerate(labels):
-            colour = f"C{number}"
+        for label, colour in zip(labels, cycle(colours), strict=False):
             axes.plot([], [], "o-", color=colour, label=label)
             for kind, style, face in ((True, "o--", "none"), (False, "o", colour)):
                 of_row = [r for r in rows if r["row"] == label and ("forecast" in r) == kind]

@@ -123,6 +123,9 @@ def test_a_stopped_measurement_goes_on_and_multiplies_updates_by_seconds(
     numbers = [list(line.get_xdata()) for line in axes.lines]
     assert [2, 3] in numbers
     assert [3, 2] not in numbers
+    many = record.with_rows([forecast[0] | {"row": f"row {n}"} for n in range(11)])
+    (legend,) = draw_target(many).legends
+    assert len({line.get_color() for line in legend.get_lines()}) == 11
     # What is there is measured no more, and other settings do not mix with it.
     monkeypatch.setattr("benchmarks.target.time_over_link", None)
     monkeypatch.setattr("benchmarks.target.forecast_updates", None)
