@@ -4,6 +4,7 @@
 random state, and batches that the network was already trained on are skipped.
 """
 
+import json
 import random
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -25,10 +26,9 @@ def loader_state(loader: object) -> dict[str, Any]:
     It consists of its epoch, the generators of a DataLoader and its sampler, and the global
     generators of PyTorch, NumPy and Python.
     """
-    kind, keys, place, *rest = np.random.get_state()
     return {
         "torch": torch.get_rng_state(),
-        "numpy": [kind, torch.from_numpy(np.asarray(keys).astype(np.int64)), place, *rest],
+        "numpy": _numpy_state(),
         "python": random.getstate(),
         **_own_state(loader),
     }
@@ -41,8 +41,11 @@ def restore_loader(state: dict[str, Any], loader: object) -> None:
         DataError: The loader has other generators than the state.
     """
     torch.set_rng_state(state["torch"])
-    kind, keys, *rest = state["numpy"]
-    np.random.set_state((kind, keys.numpy().astype(np.uint32), *rest))
+    if isinstance(state["numpy"], str):
+        np.random.set_state(json.loads(state["numpy"]))
+    else:
+        kind, keys, *rest = state["numpy"]
+        np.random.set_state((kind, keys.numpy().astype(np.uint32), *rest))
     random.setstate(state["python"])
     _restore_own(loader, state)
 
@@ -58,6 +61,15 @@ def preserve_loader(loader: object) -> Iterator[None]:
         yield
     finally:
         _restore_own(loader, state)
+
+
+def _numpy_state() -> list[Any] | str:
+    """Return the state of NumPy's global generator; as JSON if that is not the usual one."""
+    state = np.random.get_state(legacy=False)
+    if state["bit_generator"] != "MT19937":
+        return json.dumps(state, default=np.ndarray.tolist)
+    kind, keys, *rest = np.random.get_state()
+    return [kind, torch.from_numpy(np.asarray(keys).astype(np.int64)), *rest]
 
 
 def _own_state(loader: object) -> dict[str, Any]:

@@ -69,6 +69,20 @@ def test_this_epoch_and_the_next_are_the_same_after_a_resume(make, first):
     assert str(list(remaining_from(another, 0))) == str(after)
 
 
+@pytest.mark.parametrize("kind", ["MT19937", "PCG64", "Philox", "SFC64"])
+def test_any_generator_of_numpy_draws_the_same_after_a_resume(kind):
+    before = np.random.get_bit_generator()
+    try:
+        np.random.set_bit_generator(getattr(np.random, kind)(1))
+        np.random.standard_normal()  # which keeps a second one
+        state = loader_state([])
+        drawn = np.random.standard_normal(9).tolist()
+        restore_loader(state, [])
+        assert np.random.standard_normal(9).tolist() == drawn
+    finally:
+        np.random.set_bit_generator(before)
+
+
 def test_a_shorter_epoch_and_a_loader_with_other_generators_are_refused():
     with pytest.raises(DataError, match=r"have 2 batches, and .* after batch 3 of the epoch"):
         list(remaining_from([1, 2], 3))

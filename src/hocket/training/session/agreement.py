@@ -31,8 +31,6 @@ from hocket.stage.stage import Stage
 from hocket.tree import Tree
 from hocket.version import __version__
 
-Choices = Mapping[str, Any]
-"""JSON values by the names that an error calls them."""
 SAME_SCRIPT = "start all processes with the same script, options and versions"
 SAME_WEIGHTS = (
     "call torch.manual_seed before the network is built, and load weights in all processes; or "
@@ -50,8 +48,8 @@ _OF_SCHEDULES = (
 """Attributes of PyTorch's schedulers that do not change in a training."""
 
 
-def require_alike(gathered: Sequence[Choices], advice: str = SAME_SCRIPT) -> None:
-    """Refuse to train unless all processes were given the same.
+def require_alike(gathered: Sequence[Mapping[str, Any]], advice: str = SAME_SCRIPT) -> None:
+    """Refuse to train unless all processes were given the same JSON values, by name.
 
     Raises:
         WorldError: With the first choice that differs, and its two values.
