@@ -200,14 +200,14 @@ def count_errors(output: Tree, targets: Tree, ignored: int = IGNORED) -> tuple[i
     return errors, predictions
 
 
-def option_of(loss: Loss, name: str, default: Any) -> Any:
-    """Return an option of a loss: a keyword of a partial function, or an attribute.
+def option_of(loss: Loss, name: str) -> Any:
+    """Return an option of a loss, a keyword of a partial or an attribute; None without it.
 
-    >>> option_of(partial(F.cross_entropy, reduction="sum"), "reduction", "mean")
+    >>> option_of(partial(F.cross_entropy, reduction="sum"), "reduction")
     'sum'
     """
     given = loss.keywords if isinstance(loss, partial) else {}
-    return given.get(name, getattr(loss, name, default))
+    return given.get(name, getattr(loss, name, None))
 
 
 def ignored_index(loss: Loss) -> int:
@@ -216,7 +216,8 @@ def ignored_index(loss: Loss) -> int:
     >>> ignored_index(torch.nn.CrossEntropyLoss(ignore_index=255)), ignored_index(cross_entropy)
     (255, -100)
     """
-    return int(option_of(loss, "ignore_index", IGNORED))
+    ignored = option_of(loss, "ignore_index")
+    return IGNORED if ignored is None else int(ignored)
 
 
 def weigh_targets(loss: Loss, targets: Tree) -> float | Tensor | None:
@@ -236,7 +237,7 @@ def weigh_targets(loss: Loss, targets: Tree) -> float | Tensor | None:
     ignored = ignored_index(loss)
     weighs = isinstance(loss, nn.CrossEntropyLoss | nn.NLLLoss)
     weighs |= getattr(loss, "func", None) in (F.cross_entropy, F.nll_loss)
-    weights = option_of(loss, "weight", None) if weighs else None
+    weights = option_of(loss, "weight") if weighs else None
     if weights is not None:
         targets = targets.long()
         kept = (targets >= 0) & (targets < len(weights)) & (targets != ignored)

@@ -84,7 +84,7 @@ class Setup(TrainingOptions):
                     f"the stages of method {self.method.name!r} run freely, and each numbers "
                     "its batches for itself; leave skip_batches out"
                 )
-        if option_of(self.loss, "reduction", "mean") == "sum" and self.replicas > 1:
+        if option_of(self.loss, "reduction") == "sum" and self.replicas > 1:
             problems.append(
                 f"loss has reduction 'sum', but {self.replicas} replicas add up their losses "
                 "as means over their parts of each batch; use 'mean', or one replica"
