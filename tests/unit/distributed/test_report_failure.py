@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from unittest.mock import Mock
 
 import pytest
+import torch
 from torch.distributed import HashStore
 
 from hocket.distributed.failures.detector import FailureDetector
@@ -139,6 +140,9 @@ def test_a_hook_of_the_user_is_called_for_an_error_that_nobody_catches(
             raise KeyError("of the hook")
 
     monkeypatch.setattr(sys, "excepthook", hook)
+    torch.distributed.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
+    torch.distributed.destroy_process_group()
+    assert sys.excepthook is not hook  # torch has put its own around it
     monkeypatch.setattr(joined_worlds, "exit_process", codes.append)
     for name in ("World", "atexit", "threading"):
         monkeypatch.setattr(joined_worlds, name, Mock())

@@ -106,9 +106,11 @@ class Supervisor:
             if signal_pipe in ready:
                 self._read_signals(signal_pipe)
             codes = self._collect_exit_codes(ready)
-            # Processes that failed because another one was killed may be noticed first.
+            # Processes that failed because another one was killed may be noticed before it.
             end_s = time.monotonic() + SETTLE_S
-            while any(codes.values()) and self._running and time.monotonic() < end_s:
+            while self._running and any(codes.values()) and time.monotonic() < end_s:
+                if min(codes.values()) < 0:
+                    break
                 late = connection.wait([*self._running], SETTLE_S)
                 codes |= self._collect_exit_codes(late)
             # Deaths by signal have negative codes. They come first: no process caused them.

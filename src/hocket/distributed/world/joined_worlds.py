@@ -8,9 +8,12 @@ import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
+from inspect import getclosurevars
 from types import TracebackType
+from typing import Any
 from weakref import WeakValueDictionary
 
+from torch.distributed import distributed_c10d
 from torch.distributed.distributed_c10d import PrefixStore, Store, default_pg_timeout
 from torch.distributed.rendezvous import rendezvous
 
@@ -103,7 +106,11 @@ def join_world(
         return SoloWorld(replicas)
     if not _joined.count:
         atexit.register(_leave_before_exit)
-        sys.excepthook = partial(_report_uncaught, sys.excepthook)
+        hook: Any = sys.excepthook
+        # That of torch puts the rank before each line of the one that was there before.
+        while getattr(hook, "__module__", "") == distributed_c10d.__name__:
+            hook = getclosurevars(hook).nonlocals.get("old_hook", sys.__excepthook__)
+        sys.excepthook = partial(_report_uncaught, hook)
         name = "hocket-closer"
         threading.Thread(target=close_abandoned_worlds, name=name, daemon=True).start()
 
