@@ -33,7 +33,7 @@ SHORT_S, LONG_S = 3.0, 60.0
 OUTLASTED_S = SLOW_S * 2 / 3
 """Time-out that a slow phase exceeds, in seconds."""
 LONG = TimeLimits(LONG_S, LONG_S)
-GRACE_S = 2.0
+GRACE_S = 10.0
 
 Batch: TypeAlias = tuple[Tensor, Tensor]
 

@@ -57,7 +57,7 @@ def test_threads_sleep_while_they_wait(words, policy, turns, tmp_path, monkeypat
         monkeypatch.setenv("OMP_WAIT_POLICY", policy)
     command = [sys.executable, *words]
     done = subprocess.run(
-        command, cwd=tmp_path, capture_output=True, text=True, check=True, timeout=100
+        command, cwd=tmp_path, capture_output=True, text=True, check=True, timeout=600
     )
     assert f"GOMP_SPINCOUNT = '{turns}'" in done.stderr
 

@@ -12,7 +12,7 @@ from torch import distributed
 from hocket.distributed.launching.launch import launch
 
 
-def wait_until(condition: Callable[[], object], seconds: float = 60.0) -> None:
+def wait_until(condition: Callable[[], object], seconds: float = 600.0) -> None:
     """Wait for other processes until a condition holds."""
     end = time.monotonic() + seconds
     while not condition():

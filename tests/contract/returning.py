@@ -204,7 +204,7 @@ def train_stopped(folder, victim):
         if rank == victim and event.action.kind == "B" and event.action.batch == KILLED_AT:
             os.kill(os.getpid(), signal.SIGSTOP)
 
-    trainer = build_trainer([stop], timeout_s=4.0)
+    trainer = build_trainer([stop], timeout_s=10.0)
     trainer.fit(learnable(LENGTH), epochs=EPOCHS, progress=False)
 
 

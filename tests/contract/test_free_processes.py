@@ -83,11 +83,11 @@ def twice(folder):
 
 
 def starving(folder):
-    """A first stage that stops feeding the others, which may use nothing twice."""
+    """A first stage that feeds the others no more, which may use nothing twice."""
 
     def watch(event, stage):
         if event.action.stage == 0 and event.action.batch == 2:
-            time.sleep(3)
+            wait_until(lambda: trainer._session.world.failures.record.known)
 
     trainer = Trainer(
         conv(STAGES), method=DGLAsync(reuse=1), optimizer=sgd, watchers=[watch], timeout_s=1

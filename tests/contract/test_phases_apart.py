@@ -22,7 +22,7 @@ from hocket.distributed.failures.detector import STATUS_REQUEST_KEY
 from hocket.distributed.failures.phases import Phase
 from hocket.methods import FDG
 
-TIMEOUT_S = 0.5
+TIMEOUT_S = 2.0
 SLOW_S = 2 * TIMEOUT_S
 BATCHES, EPOCHS = 6, 2
 

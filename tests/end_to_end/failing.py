@@ -83,6 +83,7 @@ def build_trainer(
     training=True,
     replicas=1,
     method=None,
+    timeout_s=60,
 ):
     """Build a trainer whose network fails in the process of one rank, in training or not."""
     rank = distributed.get_rank() if distributed.is_initialized() else int(os.environ["RANK"])
@@ -99,7 +100,7 @@ def build_trainer(
         method=method,
         optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.1),
         replicas=replicas,
-        timeout_s=3,
+        timeout_s=timeout_s,
         slow_timeout_s=60,
     )
 
@@ -156,11 +157,11 @@ def stop_while_connecting(faulty_rank):
     """Stop in one process while all of them form the process groups of a training."""
     if int(os.environ["RANK"]) == faulty_rank:
         patch.object(world, "ProcessGroups", lambda *_: stop(None)).start()
-    build_trainer()
+    build_trainer(timeout_s=3)
 
 
 def evaluate_in_one_process():
-    trained = fit(build_trainer())
+    trained = fit(build_trainer(timeout_s=3))
     if trained.is_main_process:
         trained.evaluate(data(6))
 

@@ -192,7 +192,8 @@ def test_a_process_that_is_killed_before_its_trainer_is_not_waited_for(start):
 
 
 def test_a_process_that_is_stopped_is_named_and_killed(failure):
-    err = failure(failing.fail_in_training, failing.stop, 1, {}, code=HangError.exit_code)
+    code = HangError.exit_code
+    err = failure(failing.fail_in_training, failing.stop, 1, {"timeout_s": 3}, code=code)
     assert "hocket.errors.HangError: stage " in err
     assert re.search(r" waited \d+ s for ", err)
     assert "; stage 1 does not answer: it is stopped, or cut off; if nothing hangs" in err
@@ -229,7 +230,7 @@ def test_a_process_that_is_stopped_while_groups_form_over_a_tcp_store_is_named(p
         for rank in "012"
     ]
     try:
-        errors = [process.communicate(timeout=100)[1] for process in processes[:2]]
+        errors = [process.communicate(timeout=600)[1] for process in processes[:2]]
     finally:
         for process in processes:
             process.kill()
@@ -241,7 +242,8 @@ def test_a_process_that_is_stopped_while_groups_form_over_a_tcp_store_is_named(p
 
 def test_a_process_that_sleeps_is_named_with_its_activity(failure):
     code = HangError.exit_code
-    err = failure(failing.fail_in_training, failing.sleep, 1, {}, code=code, grace_s=8.0)
+    fault = failing.sleep, 1, {"timeout_s": 3}
+    err = failure(failing.fail_in_training, *fault, code=code, grace_s=8.0)
     assert "; stage 1 has been executing F1.4 in tick 5 for " in err
     assert "hocket: process 1 hung: it still ran 8 s after process" in err
     assert err.count("hung") == 1
@@ -280,7 +282,7 @@ def run(capfd):
     """Function that runs ``hocket train`` on two stages; returns the code and the output."""
 
     def train(*words):
-        options = ["--stages", "2", "--threads", "1", "--timeout-s", "5", "--data", "synthetic"]
+        options = ["--stages", "2", "--threads", "1", "--data", "synthetic"]
         code = main(["train", *options, *words])
         return code, *capfd.readouterr()
 

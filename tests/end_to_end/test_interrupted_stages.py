@@ -51,7 +51,7 @@ def work(folder, steps, interrupted=0):
     trainer = Trainer(
         network.double(),
         stages=Plan(("2",)),
-        method="dgl-async",
+        method="dgl-async:reuse=1",  # no stage is far ahead of the one that is interrupted
         optimizer=sgd,
         resumable=True,
     )

@@ -15,9 +15,13 @@ PAGE = (Path(__file__).parents[2] / "docs/notebooks.md").read_text()
 TRAIN, SAVE, TABLE, REPORT = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
 LAUNCH, RUNS = re.findall(r"```ipython\n(.*?)```", PAGE, re.DOTALL)
 COUNT = """
-import gc, os
+import gc, os, time
 gc.collect()
-len(os.listdir("/proc/self/task")), open(f"/proc/self/task/{os.getpid()}/children").read()
+counts = []
+for _ in range(50):  # the system forgets a thread after it has ended
+    counts.append(len(os.listdir("/proc/self/task")))
+    time.sleep(0.01)
+min(counts), open(f"/proc/self/task/{os.getpid()}/children").read()
 """
 PRESS = """
 import signal
@@ -48,7 +52,7 @@ def run(tmp_path):
     """Return a function that runs a cell: its text, what it shows, and its errors."""
     client = nbclient.NotebookClient(
         nbformat.v4.new_notebook(),
-        timeout=300,
+        timeout=600,
         allow_errors=True,
         resources={"metadata": {"path": str(tmp_path)}},
     )

@@ -97,7 +97,7 @@ def stop(folder, number, phase, seed, *words):
             os.kill(pid, number)
         assert job.wait(WAIT_S) == 128 + number
         # No process is left.
-        wait_until(lambda: not any(Path("/proc", str(pid)).exists() for pid in processes), 10)
+        wait_until(lambda: not any(Path("/proc", str(pid)).exists() for pid in processes))
     finally:
         job.kill()
     told = (folder / "err").read_text()

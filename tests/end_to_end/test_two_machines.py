@@ -227,7 +227,7 @@ trainer.fit("""
 
 def test_a_machine_that_is_cut_off_is_named_and_ends_itself(folders, tmp_path):
     endless = "epochs=100_000, on_epoch=lambda _: open('begun', 'w').close(),"
-    text = SCRIPT.replace("stages=2,", "stages=2, timeout_s=5,").replace("epochs=3,", endless)
+    text = SCRIPT.replace("stages=2,", "stages=2, timeout_s=15,").replace("epochs=3,", endless)
     script = write_script(tmp_path, text)
 
     def cut() -> None:

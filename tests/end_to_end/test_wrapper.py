@@ -52,7 +52,7 @@ def set_up(folder, words="train", tools=(), **environment):
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
+        timeout=600,
     )
     calls = folder / "calls"
     return done, calls.read_text().splitlines() if calls.exists() else []

@@ -46,4 +46,4 @@ def test_waiting_ends_when_others_do_or_with_patience(stat, monkeypatch):
     monkeypatch.setattr(MachineLoad, "foreign", lambda _: 0.5)
     start_s = time.perf_counter()
     wait_until_quiet(0.04, 0.05, interval_s=0.001)
-    assert 0.05 <= time.perf_counter() - start_s < 5
+    assert 0.05 <= time.perf_counter() - start_s < 60

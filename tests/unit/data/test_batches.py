@@ -98,7 +98,7 @@ class Meeting:
     """Examples of which two batches have to be taken at the same time."""
 
     def __init__(self):
-        self.both_are_here = threading.Barrier(2, timeout=20)
+        self.both_are_here = threading.Barrier(2, timeout=60)
 
     def __len__(self):
         return 8
@@ -118,7 +118,7 @@ def test_workers_prepare_batches_at_the_same_time_and_end():
     batches.close()
     examples.both_are_here.abort()  # one of them may be alone
     for worker in workers:
-        worker.join(20)
+        worker.join(60)
     assert not any(worker.is_alive() for worker in workers)
 
 

@@ -270,8 +270,8 @@ def test_the_end_of_a_worker_of_a_loader_is_no_error_after_a_signal():
 @pytest.mark.parametrize("stops", [False, True])
 def test_the_end_of_a_worker_waits_for_the_end_of_a_tick(stops, reading, monkeypatch):
     """It stops the batches quietly if a signal to the whole job has ended the worker."""
-    if not stops:
-        monkeypatch.setattr("hocket.training.fit.interrupt.SIGNAL_FOLLOWS_S", 0.1)
+    limit_s = 60 if stops else 0.1
+    monkeypatch.setattr("hocket.training.fit.interrupt.SIGNAL_FOLLOWS_S", limit_s)
 
     def loader():
         yield 0
