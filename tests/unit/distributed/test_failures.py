@@ -17,7 +17,6 @@ from contract.processes import wait_until
 from hocket.distributed.failures import detector as failures
 from hocket.distributed.failures import first_failure, store_client
 from hocket.distributed.failures.detector import STATUS_REQUEST_KEY, FailureDetector
-from hocket.distributed.failures.first_failure import FAILURE_KEY
 from hocket.distributed.failures.phases import Phase, RunningClock, Status, TimeLimits
 from hocket.distributed.folder.identity import ProcessIdentity
 from hocket.distributed.world.membership import Membership
@@ -192,32 +191,6 @@ def test_a_slow_phase_has_a_limit(detectors):
         message = str(end_of_wait(detectors[0], 1))
     assert "; stage 1 has been reading the data for" in message
     assert message.endswith("if nothing hangs, increase slow_timeout_s (0.64)")
-
-
-def wait_for_requests(detector, rank, count):
-    """Wait until this many status requests were made, in the wait for a process."""
-    with detector.waiting_for("waiting for it", [rank], "it") as wait:
-        while int(detector.store.get(STATUS_REQUEST_KEY) or 0) < count:
-            time.sleep(detector.slice_s)
-            wait.look()
-
-
-def test_a_process_in_a_slow_phase_is_asked_again_and_again(detectors):
-    with detectors[1].in_phase(Phase.READING):
-        wait_for_requests(detectors[0], 1, count=3)
-    assert detectors[0].store.get(FAILURE_KEY) is None
-
-
-def test_a_process_that_makes_progress_does_not_hang(detectors):
-    store = detectors[1]._own_store
-
-    def check(keys):  # by the thread that answers, before it looks at the activity
-        detectors[1].set_activity("executing one action after the other")
-        return store.check(keys)
-
-    detectors[1]._own_store = SimpleNamespace(set=store.set, get=store.get, check=check)
-    wait_for_requests(detectors[0], 1, count=2)
-    assert detectors[0].store.get(FAILURE_KEY) is None
 
 
 def test_a_process_that_does_not_answer_is_reported_to_the_launcher(detectors, silence):

@@ -2,9 +2,7 @@
 
 import contextlib
 import threading
-import time
 from functools import cache
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -14,11 +12,11 @@ from torch.distributed import HashStore, PrefixStore
 from torch.distributed.distributed_c10d import _get_default_store
 
 from contract.processes import in_processes
+from contract.test_closing import least_counts
 from hocket.distributed.failures import store_client
 from hocket.distributed.failures.detector import FailureDetector
 from hocket.distributed.failures.phases import TimeLimits
 from hocket.distributed.folder.identity import ProcessIdentity
-from hocket.distributed.folder.process_state import GLOO_THREADS
 from hocket.distributed.replicas.gradient_sync import sync_replicas
 from hocket.distributed.world import flags as module
 from hocket.distributed.world import joined_worlds
@@ -86,17 +84,8 @@ class Link:
         return self.quiet
 
 
-def gloo_threads():
-    """Return the number of threads of gloo in this process."""
-    count = 0
-    for file in Path("/proc/self/task").glob("*/comm"):
-        with contextlib.suppress(OSError):  # it has just ended
-            count += file.read_text().startswith(GLOO_THREADS)
-    return count
-
-
 def count_threads():
-    """Close worlds in various ways; return how many threads gloo has in the next one."""
+    """Close worlds in various ways; return how many threads there are in the next one."""
     counts = {}
 
     def close(name, change=lambda world: None):
@@ -105,11 +94,7 @@ def count_threads():
         world.close()
         del world
         world = build_world(name, 2, 2)
-        samples = []
-        for _ in range(50):  # the system forgets a thread after it has ended
-            samples.append(gloo_threads())
-            time.sleep(0.01)
-        counts[name] = min(samples)
+        counts[name], _ = least_counts()
         world.close()
 
     def miss_a_packet(world):
