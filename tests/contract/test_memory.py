@@ -1,8 +1,10 @@
 """Between two ticks, stages hold the batches in flight, packets under way, and nothing else."""
 
+import gc
+
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from benchmarks.harness.allocations import trace_allocations
 from contract.small import Coupled
@@ -90,3 +92,18 @@ def test_a_stage_holds_its_batches_in_flight_and_nothing_else(name):
     tolerance = 1 + 2 * 4 * sum(weight.numel() for weight in heads) / TENSOR
     pairs = list(zip(expected, held, strict=True))
     assert all(least <= count < least + tolerance for least, count in pairs), pairs
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_fit_keeps_no_tensor_of_a_batch_that_is_done(name):
+    """Small ones among the large ones of later batches let the heap of a CPU grow."""
+    trainer, alive = build_trainer(parse_method(name)), []
+
+    def batches():
+        for number in range(49):
+            if number % 16 == 0:
+                alive.append(sum(isinstance(each, Tensor) for each in gc.get_objects()))
+            yield torch.randn(2, WIDTH), torch.zeros(2, dtype=torch.long)
+
+    trainer.fit(batches(), epochs=1, progress=False)
+    assert alive[2] == alive[3]

@@ -109,9 +109,9 @@ class ReplicatedEngine(LockstepEngine):
                     other.requires_grad_(first.requires_grad)
 
         # Modes of layers, and numbers of optimizers.
-        first, *others = self._networks
+        leader, *others = self._networks
         for network in others:
-            for layer, its_copy in zip(first.modules(), network.modules(), strict=True):
+            for layer, its_copy in zip(leader.modules(), network.modules(), strict=True):
                 its_copy.training = layer.training
         for stages in self._replicas[1:]:
             for stage, follower in zip(self.stages, stages, strict=True):

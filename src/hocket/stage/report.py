@@ -5,8 +5,6 @@ from typing import Any, TypeAlias
 
 from torch import Tensor
 
-LazyScalar: TypeAlias = Callable[[], Tensor]
-"""Computes a scalar, on the device of what it is computed from."""
 Number: TypeAlias = float | Tensor | Callable[[], float | Tensor | None] | None
 """A number, or a scalar whose number is read from its device when it is needed."""
 
@@ -94,6 +92,16 @@ class ActionReport:
         """Euclidean norm of the batch's gradient; None if the action computes none."""
         self._gradient_norm = _read(self._gradient_norm)
         return self._gradient_norm
+
+    def read(self) -> None:
+        """Read all measurements from their device.
+
+        Where every tick waits for the device anyway, none should stay there: small tensors that
+        outlive the large ones of their batch split the heap of a CPU, which then grows.
+        """
+        self._loss = _read(self._loss)
+        self._targets = _read(self._targets)
+        self._gradient_norm = _read(self._gradient_norm)
 
     def values(self) -> dict[str, Any]:
         """Return all measurements by name, read from their device."""

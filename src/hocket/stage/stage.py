@@ -95,8 +95,12 @@ class Stage:
         do_alone = _ALONE.get(action.kind)
         with self.core.weights.at(action):
             if do_alone is not None:
-                return do_alone(self.core, action.batch)
-            return (yield from _WITH_REPLICAS[action.kind](self.core, action.batch))
+                report = do_alone(self.core, action.batch)
+            else:
+                report = yield from _WITH_REPLICAS[action.kind](self.core, action.batch)
+        if not self.late_check.postpones:
+            report.read()
+        return report
 
     def execute(self, action: Action) -> ActionReport:
         """Do one action of the only replica in this process; see `steps`."""

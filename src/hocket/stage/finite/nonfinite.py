@@ -31,7 +31,7 @@ from hocket.stage.layers.module_tensors import (
     NetworkNames,
     present_buffer,
 )
-from hocket.stage.report import LazyScalar, Number
+from hocket.stage.report import Number
 from hocket.stage.update.accumulate import (
     dense_values,
     largest_values,
@@ -258,13 +258,17 @@ def first_nonfinite(
     return None if norm_name is None else f"{norm_name} became {norm}"
 
 
-def _are_moderate(norms: list[Tensor]) -> bool:
+def _read_norms(norms: list[Tensor]) -> list[float]:
+    """Return norms as numbers; on a CPU by the shortest way, as this is done in every tick."""
+    on_gpu = norms and not norms[0].is_cpu
+    return torch.stack(norms).tolist() if on_gpu else [norm.item() for norm in norms]
+
+
+def _are_moderate(norms: list[Tensor], values: list[float]) -> bool:
     """Return True if all norms are finite, and the norm of them as well.
 
     It may be False for finite norms whose types differ.
     """
-    # On a CPU by the shortest way, as this is done in every tick.
-    values = [norm.item() for norm in norms] if norms[0].is_cpu else torch.stack(norms).tolist()
     return math.hypot(*values) <= torch.finfo(norms[0].dtype).max
 
 
@@ -273,7 +277,8 @@ def are_finite(values: Sequence[Tensor]) -> bool:
     inexact = [value for value in values if is_inexact(value)]
     if len(inexact) == 1:
         return math.isfinite(torch.linalg.vector_norm(dense_values(inexact[0].detach())).item())
-    return not inexact or _are_moderate(tensor_norms(inexact))
+    norms = tensor_norms(inexact)
+    return not norms or _are_moderate(norms, _read_norms(norms))
 
 
 def _output_names(count: int) -> list[str]:
@@ -412,21 +417,20 @@ class NonFiniteCheck:
 
     def fault_in_gradients(
         self, input_gradients: Sequence[Tensor | None]
-    ) -> tuple[str | None, LazyScalar]:
+    ) -> tuple[str | None, Number]:
         """Look for a fault of a backward, in gradients of weights or of the inputs.
 
         Args:
             input_gradients: Gradient of each input of the stage, (B, ...); None for none.
 
         Returns:
-            The fault, and the Euclidean norm of the gradients of the weights, a scalar that is
-            computed when it is read.
+            The fault, and the Euclidean norm of the gradients of the weights; if the late check
+            looks for faults, a scalar that is computed when it is read.
         """
         # Norms of all gradients; of the weights' ones a norm for the report.
         of_weights = [g for p in self._updater.parameters if (g := p.grad) is not None]
         of_inputs = [gradient for gradient in input_gradients if gradient is not None]
         norms = tensor_norms(of_weights + of_inputs)
-        norm = partial(norm_of_norms, norms[: len(of_weights)])
 
         # Read them now, or leave that to the late check.
         if self._late.postpones and norms:
@@ -438,8 +442,10 @@ class NonFiniteCheck:
                 return [*of_trained, *(f"gradient of input {n}" for n in range(inputs_count))]
 
             self._late.add(names, norms)
-            return None, norm
-        if not norms or _are_moderate(norms):
+            return None, partial(norm_of_norms, norms[: len(of_weights)])
+        values = _read_norms(norms)
+        norm = math.hypot(*values[: len(of_weights)])
+        if not norms or _are_moderate(norms, values):
             return None, norm
 
         # Find the first gradient that is not finite.
@@ -478,9 +484,7 @@ class NonFiniteCheck:
                 "lower the learning rate, warm up, or look at the batch"
             )
 
-    def norm_over_replicas(
-        self, norm: LazyScalar, gradients: Sequence[Tensor | None]
-    ) -> Number:
+    def norm_over_replicas(self, norm: Number, gradients: Sequence[Tensor | None]) -> Number:
         """Return the norm of a batch's gradients, over all replicas, which have been reduced.
 
         Raises:

@@ -11,7 +11,6 @@ first batch of a slot has its functions recorded, later ones replay them. ::
 
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 import torch
@@ -24,9 +23,8 @@ from hocket.stage.late_gradients.linearizer import Linearizer, is_ordinary
 from hocket.stage.layers.known_layers import hooks_of
 from hocket.stage.layers.module_tensors import ModuleTensors
 from hocket.stage.parts import StageParts
-from hocket.stage.report import LazyScalar
+from hocket.stage.report import Number
 from hocket.stage.setup import Setup
-from hocket.stage.update.accumulate import norm_of_norms
 from hocket.tree import Tree, map_tensors, tensors
 
 Result = TypeVar("Result")
@@ -47,7 +45,7 @@ class Differentiated(NamedTuple):
     """
 
     sent: tuple[Tensor | None, ...] = ()
-    norm: LazyScalar = partial(norm_of_norms, [])
+    norm: Number = 0.0
     fault: str | None = None
     overflowed: bool = False
 
@@ -225,13 +223,13 @@ class ReplayRunner(Runner):
         if slot is None:
             return function(inputs)
 
-        def compute(inputs: Tree) -> tuple[Tree, Tensor, list[int]]:
+        def compute(inputs: Tree) -> tuple[Tree, Tree, list[int]]:
             done = function(inputs)
             for leaf in slot.recordings["forward"].inputs:
                 leaf.grad = None  # a later backward through this graph would add to it
             found = {n: p.grad for n, p in enumerate(self._trained) if p.grad is not None}
             fill([self._gradients[n] for n in found], list(found.values()))
-            return done.sent, done.norm(), list(found)
+            return done.sent, done.norm() if callable(done.norm) else done.norm, list(found)
 
         # Nothing that it computes is read after the next backward of any stage.
         sent, norm, learned = self._run_in(slot, None, "gradients", inputs, compute)
@@ -240,8 +238,7 @@ class ReplayRunner(Runner):
             gradients = _copies(gradients)
         for n, gradient in zip(learned, gradients, strict=True):
             self._trained[n].grad = gradient
-        sent, norm = map_tensors(torch.clone, [sent, norm])
-        return Differentiated(sent, lambda: norm)
+        return Differentiated(*map_tensors(torch.clone, [sent, norm]))
 
     def lasting(self, batch: int, values: Tree) -> Tree:
         """Return copies for a batch that has a slot; see the base."""
