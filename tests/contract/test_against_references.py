@@ -3,6 +3,7 @@
 import itertools
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import pytest
 from torch import Tensor, nn
@@ -112,18 +113,7 @@ def pairs() -> dict[str, tuple[Method, Reference]]:
 
 
 PAIRS = pairs()
-
-
-@networks
-@pytest.mark.parametrize(("method", "reference"), PAIRS.values(), ids=PAIRS.keys())
-def test_a_waiting_method_is_its_reference(method, reference, net, stages):
-    """Bit-equal: the same kernels in the same order."""
-    batches, modules = data(net, 12, last=3), net(stages)
-    losses = reference(modules, batches, loss=cross_entropy, **SGD)
-    assert not different(train(method, net(stages), batches).state, outcome(losses, modules))
-
-
-# Methods, and the delay of all their gradients on so many stages.
+# The same whatever the stages, by the delay of all their gradients on so many of them.
 HELD = {
     "2bw": (PipeDream2BW(accumulate=3), lambda stages: 1),
     "2bw late": (PipeDream2BW(accumulate=4, backward_delay=1), lambda stages: 1),
@@ -135,33 +125,29 @@ HELD = {
     "vertical": (PipeDream(hold="vertical"), lambda stages: stages - 1),
     "adl vertical": (ADL(hold="vertical", accumulate=1), lambda stages: 2 * stages - 3),
 }
+for name, (method, delay) in HELD.items():
+    PAIRS[name] = method, partial(held.train, accumulate=method.accumulate, delay=delay)
 
 
 @networks
-@pytest.mark.parametrize(("method", "delay"), HELD.values(), ids=HELD.keys())
-def test_held_weights_are_serial_code_with_one_delay(method, delay, net, stages):
-    """Bit-equal, for any number of stages and any cut: no stage is later than another."""
+@pytest.mark.parametrize(("method", "reference"), PAIRS.values(), ids=PAIRS.keys())
+def test_a_waiting_method_is_its_reference(method, reference, net, stages):
+    """Bit-equal: the same kernels in the same order."""
     batches, modules = data(net, 13, last=3), net(stages)
-    losses = held.train(
-        modules,
-        batches,
-        loss=cross_entropy,
-        accumulate=method.accumulate,
-        delay=delay(stages),
-        **SGD,
-    )
+    losses = reference(modules, batches, loss=cross_entropy, **SGD)
     assert not different(train(method, net(stages), batches).state, outcome(losses, modules))
 
 
 def beside(
+    reference: Reference,
+    words: Callable[[list[nn.Module]], dict[str, Any]],
     method: Method,
-    net: Callable[..., list[nn.Module]],
-    stages: int,
+    modules: list[nn.Module],
     batches: Batches,
     lr: float,
-) -> tuple[list[Tensor], list[nn.Module], list[nn.Module]]:
-    """Hocket's outcome, and copies of stages and signal networks from before it trained."""
-    modules, losses = net(stages), []
+) -> tuple[list[Tensor], list[Tensor]]:
+    """Hocket's outcome and the reference's, which is told of copies of the signal networks."""
+    stages, losses = len(modules), []
 
     def watch(event, stage):
         if event.action.kind == "B" and stage.index == stages - 1:
@@ -172,29 +158,28 @@ def beside(
     helping = [stage.signal_network for stage in trainer.stages[:-1]]
     own, helpers = copied(modules), copied(helping)
     trainer.fit(batches, epochs=1, progress=False)
-    return outcome(losses, modules, helping), own, helpers
+    options = {"loss": cross_entropy, **words(helpers), **SGD, "lr": lr}
+    theirs = outcome(reference(own, batches, **options), own, helpers)
+    return outcome(losses, modules, helping), theirs
 
 
 @networks
 @pytest.mark.parametrize("delay", [0, 1])
 def test_dgl_is_its_reference(delay, net, stages):
     """Bit-equal: the same kernels in the same order."""
-    batches = data(net, 12, last=3)
-    ours, modules, heads = beside(DGL(forward_delay=delay), net, stages, batches, 0.1)
-    losses = dgl.train(modules, batches, loss=cross_entropy, heads=heads, **SGD)
-    assert not different(ours, outcome(losses, modules, heads))
+    method, batches = DGL(forward_delay=delay), data(net, 12, last=3)
+    words = lambda heads: {"heads": heads}  # noqa: E731
+    assert not different(*beside(dgl.train, words, method, net(stages), batches, lr=0.1))
 
 
 @pytest.mark.parametrize("edges", [1, 2, 3])
 @pytest.mark.parametrize(("net", "stages"), [(mlp, 4), (conv, 4)])
 def test_reach_is_its_reference(edges, net, stages):
     """Close in float64: the reference differentiates each loss by itself."""
-    batches, rate = data(net, 12, last=3), 0.02
-    ours, modules, heads = beside(DGL(reach=edges), net, stages, batches, rate)
-    losses = reach.train(
-        modules, batches, loss=cross_entropy, heads=heads, reach=edges, **{**SGD, "lr": rate}
-    )
-    assert not far(ours, outcome(losses, modules, heads), tolerance=1e-9)
+    method, batches = DGL(reach=edges), data(net, 12, last=3)
+    words = lambda heads: {"heads": heads, "reach": edges}  # noqa: E731
+    ends = beside(reach.train, words, method, net(stages), batches, lr=0.02)
+    assert not far(*ends, tolerance=1e-9)
 
 
 @pytest.mark.parametrize(("net", "stages"), [(mlp, 3), (conv, 2), (wide, 3)])
@@ -204,39 +189,30 @@ def test_similarity_matching_is_its_reference(weight, net, stages):
 
     Few batches, as BatchNorm over so few samples makes much of a rounding error.
     """
-    batches, rate = data(net, 5, last=3), 0.02
-    ours, modules, helping = beside(DGL(similarity=weight), net, stages, batches, rate)
-    heads = [network["head"] for network in helping]
-    layers = [network["matching"].layer for network in helping]
-    losses = predsim.train(
-        modules,
-        batches,
-        loss=cross_entropy,
-        beta=weight,
-        classes=CLASSES,
-        heads=heads,
-        layers=layers,
-        **{**SGD, "lr": rate},
-    )
-    assert not far(ours, outcome(losses, modules, helping), tolerance=1e-9)
+
+    def words(helping):
+        heads = [network["head"] for network in helping]
+        layers = [network["matching"].layer for network in helping]
+        return {"beta": weight, "classes": CLASSES, "heads": heads, "layers": layers}
+
+    method, batches = DGL(similarity=weight), data(net, 5, last=3)
+    ends = beside(predsim.train, words, method, net(stages), batches, lr=0.02)
+    assert not far(*ends, tolerance=1e-9)
 
 
 @pytest.mark.parametrize(("net", "stages"), [(conv, 2), (conv, 4), (wide, 3)])
 @pytest.mark.parametrize("weights", [[3.0, 0.5, 1.0, 2.0], [2.0, 0.5]], ids=["four", "two"])
 def test_infopro_is_its_reference(weights, net, stages):
     """Close in float64; two weights are those of every stage."""
-    batches, rate = data(net, 6, last=3), 0.02
-    ours, modules, helping = beside(DGL(infopro=weights), net, stages, batches, rate)
-    losses = infopro.train(
-        modules,
-        batches,
-        loss=cross_entropy,
-        weights=weights if len(weights) == 4 else weights * 2,
-        heads=[network["head"] for network in helping],
-        decoders=[network["decoder"] for network in helping],
-        **{**SGD, "lr": rate},
-    )
-    assert not far(ours, outcome(losses, modules, helping), tolerance=1e-9)
+
+    def words(helping):
+        four = weights if len(weights) == 4 else weights * 2
+        heads, decoders = ([each[name] for each in helping] for name in ("head", "decoder"))
+        return {"weights": four, "heads": heads, "decoders": decoders}
+
+    method, batches = DGL(infopro=weights), data(net, 6, last=3)
+    ends = beside(infopro.train, words, method, net(stages), batches, lr=0.02)
+    assert not far(*ends, tolerance=1e-9)
 
 
 @networks
@@ -244,20 +220,10 @@ def test_infopro_is_its_reference(weights, net, stages):
 @pytest.mark.parametrize("labels", [False, True], ids=["dni", "cdni"])
 def test_dni_is_its_reference(labels, delay, net, stages):
     """Bit-equal: the same kernels in the same order."""
-    batches, rate = data(net, 6, last=3), 0.003
-    ours, modules, synthesizers = beside(
-        DNI(labels=labels, backward_delay=delay), net, stages, batches, rate
-    )
-    losses = dni.train(
-        modules,
-        batches,
-        loss=cross_entropy,
-        synthesizers=synthesizers,
-        conditional=labels,
-        target_delay=delay,
-        **{**SGD, "lr": rate},
-    )
-    assert not different(ours, outcome(losses, modules, synthesizers))
+    method, batches = DNI(labels=labels, backward_delay=delay), data(net, 6, last=3)
+    reference = partial(dni.train, conditional=labels, target_delay=delay)
+    words = lambda helping: {"synthesizers": helping}  # noqa: E731
+    assert not different(*beside(reference, words, method, net(stages), batches, lr=0.003))
 
 
 @pytest.mark.parametrize("stages", [3])

@@ -33,6 +33,14 @@ def leaf(x: Tensor) -> Tensor:  # a detached copy that gets a gradient
     return x.detach().clone().requires_grad_(x.is_floating_point())
 
 
+def descend(sgd: torch.optim.Optimizer, value: Tensor) -> float:
+    """Step down the gradient of a loss; return the loss."""
+    sgd.zero_grad()
+    value.backward()
+    sgd.step()
+    return value.item()
+
+
 def forward(module: nn.Module, x: Tensor, linearize: str) -> tuple[Tensor, Kept]:
     """Return the output for the next module, and what this one keeps for its backward."""
     x, runner = leaf(x), copy.deepcopy(module) if linearize == "stash" else module

@@ -7,7 +7,7 @@ t and back-propagates batch t - (K-k). The paper's gradient is "stash", its code
 import torch
 from torch import nn
 
-from reference._linearize import Batches, LiveSGD, Loss, backward, forward, leaf
+from reference._linearize import Batches, LiveSGD, Loss, backward, descend, forward, leaf
 
 
 def train(
@@ -39,10 +39,6 @@ def train(
                     sgd[k - 1].step()
         if t <= N:  # module K: no delay
             x, y = leaf(h.pop((K - 1, t))), batches[t - 1][1]
-            value = loss(modules[-1](x), y)
-            sgd[-1].zero_grad()
-            value.backward()
-            sgd[-1].step()
+            losses.append(descend(sgd[-1], loss(modules[-1](x), y)))
             g[K - 1, t] = x.grad
-            losses.append(value.item())
     return losses

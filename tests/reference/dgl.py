@@ -9,7 +9,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from reference._linearize import Batches, Loss
+from reference._linearize import Batches, Loss, descend
 
 
 def train(
@@ -37,9 +37,6 @@ def train(
         for k, (module, head, opt) in enumerate(zip(modules, heads, sgd, strict=True)):
             h = module(h.detach())  # computed before the update, and sent on
             own = local is not None and k < len(modules) - 1
-            value = local(k, h, x, y) if own else loss(head(h), y)
-            opt.zero_grad()
-            value.backward()
-            opt.step()
-        losses.append(value.item())
+            value = descend(opt, local(k, h, x, y) if own else loss(head(h), y))
+        losses.append(value)
     return losses

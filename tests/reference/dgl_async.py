@@ -6,7 +6,7 @@ A module draws the freshest of the least used of the last batches that arrived.
 import torch
 from torch import nn
 
-from reference._linearize import Batches, Loss
+from reference._linearize import Batches, Loss, descend
 
 
 def train(
@@ -44,12 +44,9 @@ def train(
             chosen[0] += 1
             _, h, y = chosen
         h = modules[j](h)
-        value = loss(heads[j](h), y)
-        sgd[j].zero_grad()
-        value.backward()
-        sgd[j].step()
+        value = descend(sgd[j], loss(heads[j](h), y))
         if j + 1 < len(modules):
             arrived[j + 1].append([0, h.detach(), y])
         else:
-            losses.append(value.item())
+            losses.append(value)
     return losses

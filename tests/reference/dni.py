@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.optim import SGD
 
-from reference._linearize import Batches, Loss, leaf
+from reference._linearize import Batches, Loss, descend, leaf
 
 
 def train(
@@ -50,7 +50,5 @@ def train(
                     targets[t].append((x.detach(), label, x.grad))  # h_{k-1}, y, r_{k-1}
         for k, (h_k, label, r_k) in enumerate(targets.pop(t - target_delay, []), 1):
             error = (synthesizers[k - 1](h_k, label) - r_k).square().sum() / len(r_k)
-            synthesizer_sgd[k - 1].zero_grad()
-            error.backward()
-            synthesizer_sgd[k - 1].step()
+            descend(synthesizer_sgd[k - 1], error)
     return losses

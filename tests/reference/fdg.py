@@ -6,7 +6,7 @@ Every edge takes one tick in both directions. Ticks and batches have the numbers
 import torch
 from torch import nn
 
-from reference._linearize import Batches, LiveSGD, Loss, backward, forward, leaf
+from reference._linearize import Batches, LiveSGD, Loss, backward, descend, forward, leaf
 
 
 def train(
@@ -40,10 +40,6 @@ def train(
         f = t - K + 1
         if 1 <= f <= N:  # the paper's module K updates at t+1, before its forward: the same
             x, y = leaf(h.pop((K - 1, f))), batches[f - 1][1]
-            value = loss(modules[-1](x), y)
-            sgd[-1].zero_grad()
-            value.backward()
-            sgd[-1].step()
+            losses.append(descend(sgd[-1], loss(modules[-1](x), y)))
             g[K - 1, f] = x.grad
-            losses.append(value.item())
     return losses

@@ -7,7 +7,7 @@ input of batch t - (K-k) goes through the current weights, and meets the gradien
 import torch
 from torch import nn
 
-from reference._linearize import Batches, Loss, leaf
+from reference._linearize import Batches, Loss, descend, leaf
 
 
 def train(
@@ -49,10 +49,6 @@ def train(
                     g[k - 1, b] = x.grad
         if t <= N:  # module K: no delay
             x, y = leaf(h), batches[t - 1][1]
-            value = loss(modules[-1](x), y)
-            sgd[-1].zero_grad()
-            value.backward()
-            sgd[-1].step()
+            losses.append(descend(sgd[-1], loss(modules[-1](x), y)))
             g[K - 1, t] = x.grad
-            losses.append(value.item())
     return losses

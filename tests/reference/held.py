@@ -6,6 +6,7 @@ batches. Vertical sync (arXiv 1806.03377): the gradient of batch t is that at th
 """
 
 import copy
+from collections.abc import Callable
 
 import torch
 from torch import nn
@@ -19,16 +20,16 @@ def train(
     *,
     loss: Loss,
     accumulate: int = 1,
-    delay: int = 1,
+    delay: Callable[[int], int],
     **options: float,  # of SGD
 ) -> list[float]:
-    """Train ``modules`` in place, with gradients ``delay`` updates old; return the losses."""
+    """Train ``modules`` in place, with gradients delay(modules) updates old; return losses."""
     network, losses = nn.Sequential(*modules), []
     sgd = torch.optim.SGD(network.parameters(), **options)
     past = [copy.deepcopy(network)]  # past[t]: W(t)
     for start in range(0, len(batches), accumulate):
         group = batches[start : start + accumulate]
-        then = past[max(len(past) - 1 - delay, 0)]
+        then = past[max(len(past) - 1 - delay(len(modules)), 0)]
         for buffer, newest in zip(then.buffers(), network.buffers(), strict=True):
             buffer.copy_(newest)  # statistics have no versions
         then.zero_grad()
