@@ -53,13 +53,7 @@ def test_a_measurement_is_run_and_rendered(tmp_path, capsys):
     assert line.endswith("| 0 | - | - | - |")
 
 
-NO_ROWS = (
-    "adl:accumulate=4",
-    "fdg:cut=conv1",
-    "independent",
-    "ddp",
-    "diloco",
-)
+NO_ROWS = ("adl:accumulate=4", "fdg:cut=conv1", "independent", "ddp", "diloco")
 
 
 def link(**options):

@@ -61,10 +61,7 @@ def test_damage_that_is_not_refused_is_counted(monkeypatch, tmp_path):
         "hocket.transport.processes.message.MessageReader._check_tensors", lambda *_: None
     )
     monkeypatch.setattr(corruption, "open_checkpoint", lambda *_: None)
-    assert [row["refused"] for row in corruption.corrupt_checkpoints(tmp_path, 5, 5, 0)] == [
-        0,
-        0,
-        0,
-    ]
+    files = corruption.corrupt_checkpoints(tmp_path, 5, 5, 0)
+    assert [row["refused"] for row in files] == [0, 0, 0]
     (row,) = corruption.corrupt_packets(100, 0)
     assert 20 < row["refused"] < 80

@@ -13,14 +13,13 @@ from benchmarks.report.render import render
 from hocket.errors import HocketError, OptionError
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+SMALL = {"device": DEVICE, "networks": ("perceptron",), "pairs": 1, "steps": 1}
 
 
 def test_every_row_is_compared_with_a_plain_loop(tmp_path, monkeypatch, capsys):
     compiled: list[object] = []
     monkeypatch.setattr(torch, "compile", lambda f, **_: compiled.append(f) or f)
-    measure_gpu(
-        GpuSettings(out=tmp_path, device=DEVICE, networks=("perceptron",), pairs=1, steps=1)
-    )
+    measure_gpu(GpuSettings(out=tmp_path, **SMALL))
     rows = Record.read(tmp_path).rows
     assert [row["row"] for row in rows] == list(ROWS)
     assert len(compiled) == 1 + 1 + 2  # a plain loop, bp, and two stages of fdg
@@ -42,9 +41,7 @@ def test_every_row_is_compared_with_a_plain_loop(tmp_path, monkeypatch, capsys):
 
 def test_rows_with_and_without_graphs_learn_the_same(tmp_path, monkeypatch):
     monkeypatch.setattr(torch, "compile", lambda f, **_: f)
-    measure_gpu_graphs(
-        GraphSettings(out=tmp_path, device=DEVICE, networks=("perceptron",), pairs=1, steps=1)
-    )
+    measure_gpu_graphs(GraphSettings(out=tmp_path, **SMALL))
     rows = Record.read(tmp_path).rows
     assert [row["row"] for row in rows] == list(GRAPH_ROWS)
     assert all(row["same_bits"] is (True if "graphs" in row["row"] else None) for row in rows)
@@ -55,11 +52,8 @@ def test_rows_with_and_without_graphs_learn_the_same(tmp_path, monkeypatch):
 
 def test_a_launch_that_fails_is_told(tmp_path, monkeypatch):
     monkeypatch.setattr(module, "launch", lambda *_, **__: 3)
-    settings = GpuSettings(
-        out=tmp_path, device=DEVICE, networks=("perceptron",), rows=("fdg, 2 processes",)
-    )
     with pytest.raises(HocketError, match="fdg in 2 processes ended with 3"):
-        measure_gpu(settings)
+        measure_gpu(GpuSettings(out=tmp_path, rows=("fdg, 2 processes",), **SMALL))
 
 
 def test_what_is_not_there_is_refused(monkeypatch):

@@ -1,5 +1,7 @@
 """A short measurement of the cost of a kill."""
 
+from functools import partial
+
 import pytest
 
 from benchmarks.harness.record import Record
@@ -8,14 +10,12 @@ from benchmarks.report.render import render
 from hocket.errors import HocketError
 
 pytestmark = pytest.mark.filterwarnings("ignore:a process was killed by SIGKILL")
+SETTINGS = partial(KillRecoverySettings, stages=2, epochs=1, every=4, seeds=(0,), victims=(1,))
 
 
 def test_a_kill_costs_others_nothing_where_stages_run_freely(tmp_path):
-    settings = KillRecoverySettings(
-        out=tmp_path, network="mlp:hidden=[8,8,8]", stages=2, epochs=1, killed_at=12, every=4,
-        seeds=(0,), victims=(1,), methods=("dgl", "dgl-async"),
-    )  # fmt: skip
-    measure_kill_recovery(settings)
+    chosen = {"network": "mlp:hidden=[8,8,8]", "methods": ("dgl", "dgl-async")}
+    measure_kill_recovery(SETTINGS(out=tmp_path, killed_at=12, **chosen))
     rows = Record.read(tmp_path).rows
     assert [row["victim"] for row in rows] == [None, 1] * 2
     for row in rows:
@@ -31,9 +31,6 @@ def test_a_kill_costs_others_nothing_where_stages_run_freely(tmp_path):
 
 
 def test_a_stage_that_was_not_killed_has_no_cost_of_zero(tmp_path):
-    settings = KillRecoverySettings(
-        out=tmp_path, network="mlp:hidden=[8,8]", stages=2, epochs=1, killed_at=9999, every=4,
-        seeds=(0,), victims=(1,), methods=("dgl",),
-    )  # fmt: skip
+    chosen = {"network": "mlp:hidden=[8,8]", "methods": ("dgl",)}
     with pytest.raises(HocketError, match="stage 1 was not killed: it learned from no more"):
-        measure_kill_recovery(settings)
+        measure_kill_recovery(SETTINGS(out=tmp_path, killed_at=9999, **chosen))

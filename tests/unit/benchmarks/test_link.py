@@ -78,12 +78,6 @@ def test_rights_that_are_withheld_are_named(monkeypatch):
         two_nodes().__enter__()
 
 
-@pytest.fixture
-def possible():
-    with machines():
-        pass
-
-
 def measure(out, **options):
     settings = LinkSettings(
         **{"out": out, "network": "mlp:hidden=[64,64,64]", "shape": (16,), "batch": 8}
@@ -94,7 +88,7 @@ def measure(out, **options):
     return Record.read(out)
 
 
-@pytest.mark.usefixtures("possible", "row_server")
+@pytest.mark.usefixtures("link", "row_server")
 def test_the_record_has_every_row_at_every_rate(tmp_path, capsys):
     rows = ["bp", "ddp", "fdg:extra_delay=1"]
     record = measure(tmp_path, rows=rows, mbit_s=(1000, 100))

@@ -13,8 +13,6 @@ from hocket.runs.environment import source_digest
 
 @dataclass(frozen=True, kw_only=True)
 class ExampleSettings:
-    """Settings of a measurement."""
-
     out: Path = Path("records/x")
     data_dir: Path | None = None
     seeds: Sequence[int] = (0, 1)

@@ -24,7 +24,7 @@ from benchmarks.harness.slowed import slowed
 from benchmarks.peers.baseline import PreparedTraining
 from benchmarks.report.tables_speed import speed_table
 from benchmarks.speed import SpeedSettings, count_parameters, measure_speed
-from hocket.partition.costs.profile import LayerCost
+from unit.benchmarks.small_workloads import even_profile
 
 pytestmark = pytest.mark.usefixtures("row_server")
 QUIET = NoisePolicy(foreign=0.04, retries=2, patience_s=0)
@@ -97,40 +97,35 @@ def test_the_record_has_every_row_and_the_base(tmp_path, capsys):
     assert "1f1b microbatches=2: " in capsys.readouterr().err
 
 
-def test_rows_of_hocket_tell_what_their_time_went_to(tmp_path):
-    base, own = measure(tmp_path, rows=["fdg"], steps=3).rows
-    assert (base["waiting"], base["communication"]) == ([], [])
-    for waits, sends in zip(own["waiting"], own["communication"], strict=True):
-        assert 0 <= waits < 1
-        assert 0 <= sends < 1
-    assert len(own["waiting"]) == 2
-    assert max(own["communication"]) > 0
-
-
-def test_rows_are_compared_with_the_limit_that_had_its_turns_with_them(tmp_path):
-    record = measure(tmp_path, rows=["independent", "ddp", "fdg"], at_once=2)
-    base, limit, beside, later = record.rows
+def test_rows_are_compared_with_the_limit_beside_them_and_tell_what_their_time_went_to(
+    tmp_path,
+):
+    rows = ["independent", "ddp", "fdg"]
+    base, limit, beside, later = measure(tmp_path, rows=rows, at_once=2, steps=3).rows
     assert limit["of_limit"] == 1.0
     shares = [mine / most for mine, most in zip(beside["ratios"], limit["ratios"], strict=True)]
     assert beside["of_limit"] == pytest.approx(sum(shares) / 2)
     assert "of_limit" not in later
     assert base["of_limit"] == pytest.approx(sum(1 / most for most in limit["ratios"]) / 2)
     assert 0 <= beside["other_cpu"] < 1
+    assert (base["waiting"], base["communication"]) == ([], [])
+    for waits, sends in zip(later["waiting"], later["communication"], strict=True):
+        assert 0 <= waits < 1
+        assert 0 <= sends < 1
+    assert len(later["waiting"]) == 2
+    assert max(later["communication"]) > 0
 
 
 def test_cuts_by_speed_are_compared_with_equal_ones_while_a_process_is_slowed(
     tmp_path, monkeypatch
 ):
-    def profile(layers, sample):
-        return {name: LayerCost(1.0, 2.0, 8, kept_bytes=0, weight_bytes=8) for name in layers}
-
     slowed_to = []
 
     def slow(process, speed):
         slowed_to.append(speed)
         return slowed(process, speed)
 
-    monkeypatch.setattr("hocket.partition.cutting.profile", profile)
+    monkeypatch.setattr("hocket.partition.cutting.profile", even_profile)
     monkeypatch.setattr(module, "slowed", slow)
     even, by_speed = 'fdg:speeds="1,1"', 'fdg:speeds="1,0.5"'
     network = "mlp:hidden=[8,8,8,8,8]"

@@ -1,92 +1,83 @@
 """`hocket plan` prints forecasts, and writes a plan that `hocket train --plan` reads."""
 
-import json
 import re
 import shlex
 
 import pytest
 
-from hocket.cli.main import main
 from hocket.partition import Plan
-from hocket.partition.costs.profile import LayerCost
+from unit.benchmarks.small_workloads import even_profile
+from unit.cli.test_cli import read_json
 
+pytestmark = pytest.mark.usefixtures("here")
 SMALL = ["plan", "--network", "mlp:hidden=[8,8]", "--data", "digits", "--batch-size", "8"]
 
 
-def test_stages_that_share_the_machine_are_rehearsed_together(capsys):
-    assert main([*SMALL, "--stages", "2", "--methods", "dni", "--same-machine"]) == 0
-    printed = capsys.readouterr().out
+def test_stages_that_share_the_machine_are_rehearsed_together(call):
+    code, printed, _ = call(*SMALL, "--stages", 2, "--methods", "dni", "--same-machine")
+    assert code == 0
     assert "Recommended: dni on 2 stages" in printed
     assert "Assumed: " not in printed
 
 
-def test_a_plan_is_printed_written_drawn_and_trained(tmp_path, capsys):
-    file, picture = tmp_path / "plan.json", tmp_path / "plan.svg"
+def test_a_plan_is_printed_written_drawn_and_trained(call, here):
     methods = ["fdg:shrink=0.5", "dgl-async:buffer=9", "ddg:accumulate=2+predict+t1"]
     arguments = [*SMALL, "--stages", "2,3", "--methods", ",".join(methods)]
-    assert main([*arguments, "--plan-out", str(file), "--picture", str(picture)]) == 0
-    printed = capsys.readouterr().out
+    code, printed, _ = call(*arguments, "--plan-out", "plan.json", "--picture", "plan.svg")
+    assert code == 0
     assert "Forecasts" in printed
     assert "fdg:shrink=0.5" in printed
     assert "Recommended: " in printed
     assert "by stage" in printed
     assert "times as fast as back-propagation on one device" in printed
     assert re.search(r"updates stale(?s:.*)Assumed: [23] devices", printed)
-    assert picture.read_text().startswith("<?xml")
-    content = json.loads(file.read_text())
+    assert (here / "plan.svg").read_text().startswith("<?xml")
+    content = read_json("plan.json")
     found = [(one["method"], len(one["cuts"]) + 1) for one in content["forecasts"]]
     # Stages this small may wait for each other, and what hides that is forecast as well.
     assert set(found) >= {(method, count) for count in (2, 3) for method in methods}
     (command,) = re.findall("train with: hocket (.*)", printed)
-    recommended = [*shlex.split(command), "--epochs", "1", "--run-dir", str(tmp_path / "best")]
-    assert main(recommended) == 0
-    assert "note:" not in capsys.readouterr().err
-    stages = str(len(content["cuts"]) + 1)
-    train = ["train", "--plan", str(file), "--stages", stages, "--epochs", "1", "--run-dir"]
-    assert main([*train, str(tmp_path / "run"), "--network", "mlp:hidden=[8,8]"]) == 0
-    assert main([*train, str(tmp_path / "other"), "--network", "mlp:hidden=[8,9]"]) == 2
-    assert "the plan is for another network: its signature is" in capsys.readouterr().err
+    code, _, told = call(*shlex.split(command), "--epochs", 1, "--run-dir", "best")
+    assert (code, "note:" in told) == (0, False)
+    stages = len(content["cuts"]) + 1
+    train = ["train", "--plan", "plan.json", "--stages", stages, "--epochs", 1, "--run-dir"]
+    assert call(*train, "run", "--network", "mlp:hidden=[8,8]")[0] == 0
+    code, _, told = call(*train, "other", "--network", "mlp:hidden=[8,9]")
+    assert code == 2
+    assert "the plan is for another network: its signature is" in told
 
 
-def test_methods_and_stages_that_are_given_twice_are_forecast_once(
-    tmp_path, monkeypatch, capsys
-):
+def test_methods_and_stages_that_are_given_twice_are_forecast_once(call, monkeypatch):
     """A speed-up that is impossible is told."""
     monkeypatch.setattr("hocket_lab.commands.plan.CREDIBLE_SPEED_UP", 0.0)
-    file, methods = tmp_path / "plan.json", "bp,dgl,bp,dgl:depth=3"
-    arguments = [*SMALL, "--stages", "2,02,2", "--methods", methods, "--plan-out", str(file)]
-    assert main(arguments) == 0
-    forecasts = json.loads(file.read_text())["forecasts"]
-    assert [one["method"] for one in forecasts] == ["bp", "dgl"]
-    assert "plan again when nothing else runs on it" in capsys.readouterr().out
+    words = ("--stages", "2,02,2", "--methods", "bp,dgl,bp,dgl:depth=3")
+    code, printed, _ = call(*SMALL, *words, "--plan-out", "plan.json")
+    assert code == 0
+    assert [one["method"] for one in read_json("plan.json")["forecasts"]] == ["bp", "dgl"]
+    assert "plan again when nothing else runs on it" in printed
 
 
-def test_what_needs_more_memory_than_there_is_is_not_recommended(monkeypatch, capsys):
+def test_what_needs_more_memory_than_there_is_is_not_recommended(call, monkeypatch):
     """The rehearsal decides, whatever the cut expected."""
     monkeypatch.setattr("hocket_lab.planner.predict.fastest_cut", lambda *_, **__: [0])
     arguments = [*SMALL, "--stages", "2", "--methods", "fdg,bp", "--memory"]
-    assert main([*arguments, "11kB,1GiB"]) == 0
-    printed = capsys.readouterr().out
+    code, printed, _ = call(*arguments, "11kB,1GiB")
+    assert code == 0
     assert "memory of a stage's device, and so not recommended: fdg on 2 stages." in printed
     assert "Recommended: bp on 2 stages" in printed
-    assert main([*arguments, "1kB"]) == 2
-    assert "in fdg on 2 stages, which comes closest, stage 0 needs" in capsys.readouterr().err
+    code, _, told = call(*arguments, "1kB")
+    assert code == 2
+    assert "in fdg on 2 stages, which comes closest, stage 0 needs" in told
 
 
-def test_a_slow_device_gets_less_of_the_network_and_the_plan_trains(
-    tmp_path, monkeypatch, capsys
-):
-    def profile(layers, sample):
-        return {name: LayerCost(1.0, 2.0, 8, kept_bytes=0, weight_bytes=8) for name in layers}
-
-    monkeypatch.setattr("hocket.partition.cutting.profile", profile)
-    file, run_dir = tmp_path / "plan.json", tmp_path / "run"
+def test_a_slow_device_gets_less_of_the_network_and_the_plan_trains(call, monkeypatch):
+    monkeypatch.setattr("hocket.partition.cutting.profile", even_profile)
     arguments = ["plan", "--network", "mlp:hidden=[8,8,8,8,8]", "--data", "digits"]
-    arguments += ["--methods", "fdg", "--plan-out", str(file), "--memory", "1GiB,500MB"]
-    assert main([*arguments, "--speeds", "1,0.5", "--link", "1Gbit,1us"]) == 0
-    printed = capsys.readouterr().out
+    arguments += ["--methods", "fdg", "--plan-out", "plan.json", "--memory", "1GiB,500MB"]
+    code, printed, _ = call(*arguments, "--speeds", "1,0.5", "--link", "1Gbit,1us")
+    assert code == 0
     assert "Assumed: 2 devices with the speeds 1, 0.5, one for each stage" in printed
-    content = json.loads(file.read_text())
+    content = read_json("plan.json")
     assert content["cuts"] == ["hidden3.1"]
     made_for = content["made_for"]
     assert (made_for["network"], made_for["batch_size"]) == ("mlp:hidden=[8,8,8,8,8]", 64)
@@ -94,19 +85,20 @@ def test_a_slow_device_gets_less_of_the_network_and_the_plan_trains(
     assert made_for["devices"][0]["link"] == {"bytes_per_s": 125e6, "latency_s": 1e-6}
     (command,) = re.findall("train with: hocket (.*)", printed)
     assert "--processes 2" in command
-    assert main([*shlex.split(command), "--epochs", "1", "--run-dir", str(run_dir)]) == 0
-    assert json.loads((run_dir / "plan.json").read_text())["cuts"] == ["hidden3.1"]
+    assert call(*shlex.split(command), "--epochs", 1, "--run-dir", "run")[0] == 0
+    assert read_json("run/plan.json")["cuts"] == ["hidden3.1"]
 
 
-def test_a_training_on_a_plan_notes_what_it_does_not_do_as_recommended(tmp_path, capsys):
-    file = tmp_path / "plan.json"
+def test_a_training_on_a_plan_notes_what_it_does_not_do_as_recommended(call, here):
+    file = here / "plan.json"
     Plan(("hidden1",)).write(file, method="ddg", extra_delay=[2])
     options = ["train", "--network", "mlp:hidden=[8,8]", "--data", "digits", "--updates", "1"]
     options += ["--stages", "2", "--plan", str(file)]
 
     def train(*more):
-        assert main([*options, "--run-dir", str(tmp_path / "_".join(more)), *more]) == 0
-        return capsys.readouterr().err
+        code, _, told = call(*options, "--run-dir", here / "_".join(more), *more)
+        assert code == 0
+        return told
 
     note = f"note: plan {file} recommends --method ddg --extra-delay 2; this run uses --method "
     assert f"{note}fdg\n" in train("--method", "fdg")
@@ -116,12 +108,12 @@ def test_a_training_on_a_plan_notes_what_it_does_not_do_as_recommended(tmp_path,
     assert "note" not in train("--method", "bp")
 
 
-def test_a_slow_link_is_hidden_by_an_extra_delay(tmp_path, capsys):
-    file = tmp_path / "plan.json"
+def test_a_slow_link_is_hidden_by_an_extra_delay(call):
     arguments = [*SMALL, "--stages", "2", "--methods", "fdg,bp", "--link", "1Gbit,30ms"]
-    assert main([*arguments, "--plan-out", str(file)]) == 0
-    assert "Recommended: fdg with extra delay " in capsys.readouterr().out
-    content = json.loads(file.read_text())
+    code, printed, _ = call(*arguments, "--plan-out", "plan.json")
+    assert code == 0
+    assert "Recommended: fdg with extra delay " in printed
+    content = read_json("plan.json")
     assert [bool(one["extra_delay"]) for one in content["forecasts"]] == [False, False, True]
     waiting, _, hidden = content["forecasts"]
     assert waiting["hiding_delay"] == hidden["extra_delay"] == content["extra_delay"]
@@ -129,7 +121,7 @@ def test_a_slow_link_is_hidden_by_an_extra_delay(tmp_path, capsys):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("words", "message"),
     [
         (["--stages", "1,x"], "a number of stages is '1'; give 2 or more"),
         (["--stages", "1,x"], "is 'x'; give 2"),
@@ -148,18 +140,15 @@ def test_a_slow_link_is_hidden_by_an_extra_delay(tmp_path, capsys):
         (["--speeds", "1,0.5", "--same-machine"], "speeds is '1,0.5', and with same_machine"),
     ],
 )
-def test_invalid_options_are_refused_before_a_rehearsal(
-    arguments, message, monkeypatch, capsys
-):
+def test_invalid_options_are_refused_before_a_rehearsal(refused, monkeypatch, words, message):
     monkeypatch.setattr("hocket_lab.planner.predict.rehearse_candidates", pytest.fail)
-    assert main([*SMALL, *arguments]) == 2
-    assert message in capsys.readouterr().err
+    assert message in refused(*SMALL, *words)
 
 
 def test_a_method_that_cannot_have_that_number_of_stages_is_refused_before_measurements(
-    monkeypatch, capsys
+    refused, monkeypatch
 ):
     monkeypatch.setattr("hocket_lab.planner.predict.measure_layers", pytest.fail)
-    assert main([*SMALL, "--stages", "2,4", "--methods", "fdg,pipedream-2bw:accumulate=2"]) == 2
+    words = ("--stages", "2,4", "--methods", "fdg,pipedream-2bw:accumulate=2")
     text = "method 'pipedream-2bw' on 4 stages: with hold='double' and accumulate=2 stage 0"
-    assert text in capsys.readouterr().err
+    assert text in refused(*SMALL, *words)
