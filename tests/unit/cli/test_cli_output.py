@@ -70,13 +70,11 @@ def test_control_characters_of_others_reach_no_terminal(capsys):
     assert noted == "esc\\x1b[31m\\x9b\\x0d\n\\x1b[2J\n"
 
 
-def test_a_run_file_tells_the_connections_that_it_makes(tmp_path, capsys):
-    file = tmp_path / "run.json"
-    file.write_text(json.dumps({"log_to": "wandb", "network": "none"}))
-    main(["train", "--config", str(file)])
-    assert "makes connections: log_to sends metrics to 'wandb'" in capsys.readouterr().err
-    main(["train", "--config", str(file), "--log-to", "wandb"])
-    assert "makes connections" not in capsys.readouterr().err
+def test_a_run_file_tells_the_connections_that_it_makes(call, here):
+    (here / "run.json").write_text(json.dumps({"log_to": "wandb", "network": "none"}))
+    words = ("train", "--config", "run.json")
+    assert "makes connections: log_to sends metrics to 'wandb'" in call(*words)[2]
+    assert "makes connections" not in call(*words, "--log-to", "wandb")[2]
 
 
 @pytest.mark.parametrize(
@@ -91,11 +89,9 @@ def test_a_run_file_tells_the_connections_that_it_makes(tmp_path, capsys):
     ],
     ids=["float", "seed", "deep", "long", "NUL", "stages"],
 )
-def test_strange_values_of_a_run_file_end_in_a_sentence(choices, words, tmp_path, capsys):
-    file = tmp_path / "run.json"
-    file.write_text(json.dumps(choices))
-    assert main(["train", "--config", str(file)]) == 2
-    assert words in capsys.readouterr().err
+def test_strange_values_of_a_run_file_end_in_a_sentence(refused, here, choices, words):
+    (here / "run.json").write_text(json.dumps(choices))
+    assert words in refused("train", "--config", "run.json")
 
 
 # Tables.
