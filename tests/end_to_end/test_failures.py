@@ -84,11 +84,16 @@ def ended_cleanly(err):
 
 OWN = "ValueError: the user's own\n"
 NAN = "hocket.errors.NonFiniteError: the output became nan; "
+REPLICAS = {"stages": 2, "replicas": 2}
 # Work and its fault, the process that fails, what it says, and how that ends.
 FAILURES = [
     (failing.fail_in_training, [failing.user_error, 0, {}], 0, OWN, "batch 4, tick 4: F0.4)\n"),
     (failing.fail_in_training, [failing.user_error, 2, {}], 2, OWN, "batch 4, tick 6: F2.4)\n"),
     (failing.fail_in_training, [failing.not_a_number, 2, {}], 2, NAN, "tick 6: F2.4)\n"),
+    *(
+        (failing.fail_in_training, [failing.user_error, rank, REPLICAS], rank, OWN, end)
+        for rank, end in ((0, "batch 4, tick 4: F0.4)\n"), (3, "batch 4, tick 5: F1.4)\n"))
+    ),
     (failing.fail_in_evaluation, [failing.user_error, 0], 0, OWN, OWN),
     (failing.fail_in_evaluation, [failing.user_error, 2], 2, OWN, OWN),
     (failing.fail_in_the_data, [], 0, "in broken", "OSError: the disk is gone\n"),
@@ -101,11 +106,12 @@ FAILURES = [
 @pytest.mark.parametrize(
     ("work", "fault", "rank", "said", "end"),
     FAILURES,
-    ids=[f"{work.__name__} {rank}" for work, _, rank, _, _ in FAILURES],
+    ids=[f"{row[0].__name__} {row[2]}{' of 4' * (REPLICAS in row[1])}" for row in FAILURES],
 )
 def test_an_exception_is_reported_once_with_its_place(failure, work, fault, rank, said, end):
-    err = failure(work, *fault)
-    assert err.startswith(f"process {rank} of 3 failed:\n")
+    processes = 4 if REPLICAS in fault else 3
+    err = failure(work, *fault, processes=processes)
+    assert err.startswith(f"process {rank} of {processes} failed:\n")
     assert said in err
     assert err.endswith(end)
     assert ended_cleanly(err)
@@ -127,15 +133,6 @@ def test_a_damaged_packet_in_an_asynchronous_training_ends_all_processes(failure
 @pytest.mark.parametrize("starved", [False, True])
 def test_an_interrupt_of_the_first_stage_stops_an_asynchronous_training(start, starved):
     assert start(failing.interrupt_asynchronously, starved)[0] == 0
-
-
-@pytest.mark.parametrize("rank", [0, 3])
-def test_an_exception_in_a_replica_is_reported_once(failure, rank):
-    options = {"stages": 2, "replicas": 2}
-    err = failure(failing.fail_in_training, failing.user_error, rank, options, processes=4)
-    assert err.startswith(f"process {rank} of 4 failed:\n")
-    assert f"ValueError: the user's own\n(stage {rank // 2}, batch 4, tick " in err
-    assert ended_cleanly(err)
 
 
 @pytest.mark.parametrize(

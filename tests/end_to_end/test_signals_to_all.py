@@ -43,7 +43,7 @@ PHASES = ["start", "training", "evaluation", "checkpoint"]
 HEARD = [
     "lab/report/test_live.py::test_the_command_waits_for_the_first_run_and_refuses_a_file",
     "cli/test_cli_resume.py::test_a_signal_leaves_a_checkpoint_of_its_tick",
-    "cli/test_cli_resume.py::test_ctrl_c_in_the_last_evaluation_leaves_a_summary",
+    "cli/test_cli_resume.py::test_ctrl_c_after_the_last_epoch_leaves_a_summary",
 ]
 
 
