@@ -90,16 +90,19 @@ def encoded(pixels, suffix="WEBP"):
     return file.getvalue()
 
 
-def write_parquet(root, *, image="img", label="label", shards=(0, 4, 8, 12), suffix="WEBP"):
+def write_table(columns, file):
     pa = pytest.importorskip("pyarrow", reason="the parquet layout needs pyarrow")
     import pyarrow.parquet as pq
 
+    pq.write_table(pa.table(columns), file)
+
+
+def write_parquet(root, *, image="img", label="label", shards=(0, 4, 8, 12), suffix="WEBP"):
     root.mkdir(parents=True, exist_ok=True)
     names = ["train-00000-of-00002", "train-00001-of-00002", "test-00000-of-00001"]
     for name, first, last in zip(names, shards[:-1], shards[1:], strict=True):
         images = [{"bytes": encoded(PIXELS[n], suffix), "path": ""} for n in range(first, last)]
-        table = pa.table({image: images, label: LABELS[first:last]})
-        pq.write_table(table, root / f"{name}.parquet")
+        write_table({image: images, label: LABELS[first:last]}, root / f"{name}.parquet")
     return root
 
 
@@ -191,12 +194,9 @@ def rows(image, label=1):
     """Return what writes parquet files of which the first holds other rows."""
 
     def write(root):
-        pa = pytest.importorskip("pyarrow", reason="the parquet layout needs pyarrow")
-        import pyarrow.parquet as pq
-
         write_parquet(root)
-        table = pa.table({"img": [{"bytes": image}] * 4, "label": pa.array([label] * 4)})
-        pq.write_table(table, root / "train-00000-of-00002.parquet")
+        columns = {"img": [{"bytes": image}] * 4, "label": [label] * 4}
+        write_table(columns, root / "train-00000-of-00002.parquet")
 
     return write
 

@@ -160,6 +160,14 @@ def signals():
         os.close(end)
 
 
+def supervised(folder, reading, *processes):
+    """Return the exit code of a launch of these processes."""
+    with Supervisor(0, folder, pytest.fail) as supervising:
+        for process in processes:
+            supervising.add(process)
+        return supervising.wait(reading)
+
+
 @pytest.mark.parametrize(
     ("codes", "code"),
     [
@@ -178,19 +186,16 @@ def signals():
 def test_the_exit_code_is_that_of_the_first_process_that_failed_on_its_own(
     tmp_path, signals, codes, code
 ):
-    with Supervisor(0, LaunchFolder(tmp_path), pytest.fail) as supervising:
-        for each in codes:
-            supervising.add(EndedProcess(each))
-        assert supervising.wait(signals[0]) == code
+    processes = map(EndedProcess, codes)
+    assert supervised(LaunchFolder(tmp_path), signals[0], *processes) == code
 
 
 def test_a_death_that_is_noticed_after_its_consequences_is_the_cause(tmp_path, signals):
     killed = EndedProcess(-signal.SIGSEGV, ended=False)
     second = EndedProcess(1, killed.end, ended=False)
-    with Supervisor(0, LaunchFolder(tmp_path), pytest.fail) as supervising:
-        for each in (EndedProcess(1, second.end), second, killed):
-            supervising.add(each)
-        assert supervising.wait(signals[0]) == 128 + signal.SIGSEGV
+    processes = EndedProcess(1, second.end), second, killed
+    code = supervised(LaunchFolder(tmp_path), signals[0], *processes)
+    assert code == 128 + signal.SIGSEGV
 
 
 def test_beside_a_death_at_the_start_nobody_tells_that_it_cannot_connect(
@@ -198,10 +203,8 @@ def test_beside_a_death_at_the_start_nobody_tells_that_it_cannot_connect(
 ):
     folder = LaunchFolder(tmp_path)
     folder.write(Note.SYMPTOM, text="process 1 of 2 could not connect to the others\n")
-    with Supervisor(0, folder, pytest.fail) as supervising:
-        for code in (-signal.SIGKILL, PeerLostError.exit_code):
-            supervising.add(EndedProcess(code))
-        assert supervising.wait(signals[0]) == 137
+    processes = map(EndedProcess, (-signal.SIGKILL, PeerLostError.exit_code))
+    assert supervised(folder, signals[0], *processes) == 137
     (message,) = capfd.readouterr().err.splitlines()
     assert message.startswith("hocket: process 0 was ended by SIGKILL")
 
@@ -209,10 +212,9 @@ def test_beside_a_death_at_the_start_nobody_tells_that_it_cannot_connect(
 def test_a_signal_of_the_moment_in_which_the_last_process_ends_is_heard(tmp_path, signals):
     """Else a job that somebody has stopped would be started again."""
     reading, writing = signals
-    with Supervisor(0, LaunchFolder(tmp_path), pytest.fail) as supervising:
-        late = partial(os.write, writing, bytes([signal.SIGTERM]))
-        supervising.add(EndedProcess(-signal.SIGKILL, late))
-        assert supervising.wait(reading) == 128 + signal.SIGTERM
+    late = partial(os.write, writing, bytes([signal.SIGTERM]))
+    process = EndedProcess(-signal.SIGKILL, late)
+    assert supervised(LaunchFolder(tmp_path), reading, process) == 128 + signal.SIGTERM
 
 
 @pytest.mark.parametrize(
@@ -222,9 +224,7 @@ def test_what_is_lost_after_ctrl_c_is_not_started_again(tmp_path, signals, code,
     folder, (reading, writing) = LaunchFolder(tmp_path), signals
     folder.write(Note.JOINED, 0)
     os.write(writing, bytes([signal.SIGINT]))
-    with Supervisor(0, folder, pytest.fail) as supervising:
-        supervising.add(EndedProcess(code))
-        assert supervising.wait(reading) == found
+    assert supervised(folder, reading, EndedProcess(code)) == found
 
 
 class EndedProcess:
