@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
+from unittest.mock import Mock, patch
 
 import pytest
 import torch
@@ -32,6 +32,7 @@ from hocket.runs import resolve
 from hocket.runs import train as runs_train
 from hocket.runs.config import RunConfig
 from hocket.runs.train import train
+from unit.callbacks.test_tracking import Notes
 
 TESTS = Path(__file__).parents[1]
 
@@ -364,23 +365,11 @@ def file_names(tmp_path: Path, **choices: Any) -> object:
 
 
 def tracked(tmp_path: Path, **choices: Any) -> object:
-    notes: list[str] = []
-
-    class Notes:
-        title, needs = "notes", ""
-
-        def __init__(self, *about: object) -> None:
-            notes.append("built")
-
-        def log(self, kind: str, values: Mapping[str, Any]) -> None:
-            notes.append(kind)
-
-        def close(self, *, failed: bool = False) -> None:
-            notes.append("closed")
-
-    with patch.dict(resolve.TRACKERS, mlflow=Notes), patch.object(resolve, "import_extra"):
+    notes = Notes()
+    kind = Mock(return_value=notes)
+    with patch.dict(resolve.TRACKERS, mlflow=kind), patch.object(resolve, "import_extra"):
         ran(tmp_path, **choices)
-    return notes
+    return notes.rows, notes.closed
 
 
 def other_weights(tmp_path: Path, told: str, name: str, **choices: Any) -> object:

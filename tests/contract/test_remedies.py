@@ -16,7 +16,6 @@ from contract.small import (
     far,
     mlp,
     outcome,
-    sgd,
     train,
     weights_of,
 )
@@ -53,6 +52,7 @@ from hocket.remedies import (
 from hocket.tree import tensors
 from reference import compensate, gap_aware, pipedream, predict
 from unit.stage.test_held_weights import HOLDING
+from unit.stage.test_untrained import matrices
 
 NEUTRAL = {
     "t1": T1(anneal=0),
@@ -263,7 +263,6 @@ REFERENCES = {
 @pytest.mark.parametrize(("remedies", "words"), REFERENCES.values(), ids=REFERENCES.keys())
 @pytest.mark.parametrize(("method", "how"), WAYS, ids=label)
 def test_a_remedy_is_its_reference(method, how, remedies, words, stages):
-    """Close in float64."""
     if method.linearize == "stash" and any(each.moves == "backward" for each in remedies):
         return  # it is refused
     remedied = method.with_remedies(*remedies)
@@ -497,12 +496,9 @@ def test_a_typical_step_has_the_largest_learning_rate_there_was():
 
 @every_remedy
 def test_an_optimizer_may_leave_out_weights(name):
-    def of_matrices(parameters):
-        return sgd([p for p in parameters if p.dim() == 2])
-
     method = base_of(REMEDIES[name]).with_remedies(REMEDIES[name]())
     modules, before = mlp(2), mlp(2)
     with pytest.warns(UserWarning, match="have no optimizer"):
-        train(method, modules, data(mlp, 6), optimizer=of_matrices)
+        train(method, modules, data(mlp, 6), optimizer=matrices)
     moved = different(modules[0].parameters(), before[0].parameters())
     assert [text.split(":")[0] for text in moved] == ["tensor 0", "tensor 2"]

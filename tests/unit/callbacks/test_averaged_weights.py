@@ -84,7 +84,6 @@ def test_a_new_fit_averages_anew_and_a_stage_without_weights_has_no_averages():
 
 
 def test_a_resumed_training_has_the_same_averages(tmp_path):
-    """Bit-equal."""
     alone = AveragedWeights(DECAY)
     checkpoints = Checkpoints(tmp_path, every=3, keep=9)
     wanted = averages(fit(trainer_of(), alone, checkpoints=checkpoints), alone)

@@ -131,7 +131,6 @@ def mappings(count=3):
 
 
 def test_mappings_with_labels_train_with_the_networks_own_loss_or_another():
-    """Bit-equal."""
     losses = [
         lambda output, targets: output["loss"],
         lambda output, targets: nn.functional.cross_entropy(output["logits"], targets),
