@@ -16,7 +16,7 @@ from torch.nn import functional as F
 from torch.nn.utils import prune
 
 import hocket
-from contract.small import coupled, data, put_into_one_memory
+from contract.small import coupled, data, put_into_one_memory, sgd
 from hocket.errors import NonFiniteError, OptionError
 from unit.stage.test_held_weights import HOLDING
 
@@ -38,10 +38,6 @@ def double_precision() -> Any:
     torch.set_default_dtype(torch.float64)
     yield
     torch.set_default_dtype(torch.float32)
-
-
-def sgd(weights: Any, **options: Any) -> torch.optim.Optimizer:
-    return torch.optim.SGD(weights, **({"lr": 0.05, "momentum": 0.9} | options))
 
 
 def stages(*middle: Callable[[], nn.Module]) -> Modules:

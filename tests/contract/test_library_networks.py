@@ -29,8 +29,7 @@ def test_a_network_is_cut_evenly_and_one_step_is_that_of_the_network(case: Case)
     inputs = case.make_inputs()
     plain = copy.deepcopy(network)
     trainer = Trainer(network, stages=2, method=BP(), loss=sum_of_squares, optimizer=sgd)
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
+    with warnings.catch_warnings(record=True, action="always") as caught:
         if case.refused:
             with pytest.raises(HocketError, match=case.refused):
                 trainer.step(inputs, None)

@@ -49,8 +49,7 @@ class Row:
 def outcome(observe: Callable[[], object]) -> object:
     """What is observed, or the words of the refusal."""
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", UserWarning)
+        with warnings.catch_warnings(action="ignore", category=UserWarning):
             return observe()
     except HocketError as error:
         return str(error)

@@ -2,7 +2,6 @@
 
 import functools
 import logging
-import warnings
 
 import pytest
 import torch
@@ -181,7 +180,5 @@ def test_a_scheduler_does_not_miss_its_wrapper_which_is_left_out(optimizer, weig
     assert isinstance(step, functools.partial)
     step()
     assert weight.tolist() == pytest.approx([0.9] * 3)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        scheduler.step()
+    scheduler.step()  # without a warning
     assert scheduler.get_last_lr() == [0.05]

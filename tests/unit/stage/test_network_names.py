@@ -32,13 +32,8 @@ def test_what_the_network_has_is_named_as_there():
 @pytest.mark.parametrize("check_every", [1, 2])
 def test_a_fault_behind_a_cut_of_a_sequence_names_the_weight_of_the_network(check_every):
     network = nn.Sequential(nn.Linear(2, 2), nn.Tanh(), nn.Linear(2, 2), nn.BatchNorm1d(2))
-    trainer = Trainer(
-        network,
-        stages=2,
-        method="fdg",
-        optimizer=lambda weights: torch.optim.SGD(weights, lr=0.1),
-        check_every=check_every,
-    )
+    options = {"method": "fdg", "optimizer": sgd, "check_every": check_every}
+    trainer = Trainer(network, stages=2, **options)
     batches = [(torch.randn(4, 2), torch.zeros(4).long()) for _ in range(4)]
     trainer.prepare(batches[0][0])
     place = [stage.index for stage in trainer.stages if network[3] in stage.module.modules()]
