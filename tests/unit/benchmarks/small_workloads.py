@@ -22,6 +22,9 @@ from hocket.zoo.layer import Layer
 class Exact(Workload):
     """A workload in double precision without BatchNorm: all ways to split a batch are equal."""
 
+    network: str = "own"
+    batch: int = 12
+    threads: int = 1
     rule: str = "SGD:lr=0.01,momentum=0.9"
 
     def optimizer(self, parameters: list[nn.Parameter]) -> optim.Optimizer:
@@ -61,20 +64,11 @@ def even_profile(layers: Any, sample: Any) -> dict[str, LayerCost]:
 
 def exact(*, stages: int = 2, channels_last: bool = True) -> Exact:
     """Build a workload on maps."""
-    return Exact(
-        network="own",
-        shape=(3, 5, 4),
-        batch=12,
-        stages=stages,
-        threads=1,
-        channels_last=channels_last,
-    )
+    return Exact(shape=(3, 5, 4), stages=stages, channels_last=channels_last)
 
 
 def vectors() -> Exact:
-    return Vectors(
-        network="own", shape=(6,), batch=12, stages=2, threads=1, channels_last=False
-    )
+    return Vectors(shape=(6,), stages=2, channels_last=False)
 
 
 def weights(training: PreparedTraining) -> dict[str, list[Any]]:

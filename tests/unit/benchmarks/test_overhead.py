@@ -31,8 +31,6 @@ from hocket.options import Named
 WORK = Workload(
     network="mlp", shape=(64,), batch=8, stages=2, threads=1, channels_last=False, rate=0.01
 )
-
-
 SMALL = {"network": "mlp", "shape": (64,), "batch": 8, "pairs": 1, "steps": 1}
 
 

@@ -85,11 +85,6 @@ def test_a_record_of_a_measurement_has_its_choices_but_no_folders():
     record = Record.from_settings("kill-recovery", settings, parameters=5)
     assert record.name == "kill-recovery"
     assert record.command.endswith(" kill-recovery --out y --seeds 1 --seeds 3 --threads 2")
-    assert record.settings == {
-        "seeds": [1, 3],
-        "rate": 0.1,
-        "fast": False,
-        "threads": 2,
-        "parameters": 5,
-    }
+    kept = {"seeds": [1, 3], "rate": 0.1, "fast": False, "threads": 2, "parameters": 5}
+    assert record.settings == kept
     assert record.machine["threads"] == 2

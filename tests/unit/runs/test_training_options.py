@@ -29,13 +29,11 @@ TOGETHER = {
 
 
 def run(folder):
-    """Train in a folder of its own."""
     train(RunConfig(**TOGETHER, run_dir=folder))
     return 0
 
 
 def files_of(folder):
-    """Weights and their averages."""
     return [bits(torch.load(folder / name)) for name in ("network.pt", "network-averaged.pt")]
 
 

@@ -146,13 +146,10 @@ def test_the_fastest_is_chosen_unless_an_equally_fast_one_is_less_stale_or_small
     assert chosen is close
     assert "up to 0 updates stale and at most 22 MiB in a stage; within 3 % of the" in reason
     assert "(fdg on 2 stages), which has 1 updates and 33 MiB" in reason
-
-
-def test_where_one_device_is_faster_the_reason_says_so():
-    slow = replace(build_forecast("fdg"), tick_s=100.0)
+    slow = replace(fdg, tick_s=100.0)
     _, reason = choose_best([slow])
     assert "or equally fresh ones and less memory. None is faster than one device: t" in reason
-    assert "None is faster" not in choose_best([slow, build_forecast("fdg")])[1]
+    assert "None is faster" not in choose_best([slow, fdg])[1]
 
 
 def test_what_needs_more_memory_than_the_limit_is_not_chosen():

@@ -93,14 +93,12 @@ class Browser:
             self._events.append(self._next())
 
     def resize(self, width, height=900):
-        """Give the window another size."""
         self.call(
             "Emulation.setDeviceMetricsOverride",
             width=width, height=height, deviceScaleFactor=1, mobile=False,
         )  # fmt: skip
 
     def press(self, key):
-        """Press a key and release it."""
         self.call("Input.dispatchKeyEvent", type="keyDown", key=key)
         self.call("Input.dispatchKeyEvent", type="keyUp", key=key)
 

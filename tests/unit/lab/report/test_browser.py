@@ -26,7 +26,6 @@ def report(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def browser(tmp_path_factory):
-    """The browser of all tests."""
     browser = Browser(tmp_path_factory.mktemp("profile"))
     yield browser
     browser.close()
@@ -92,7 +91,7 @@ def test_a_timeline_zooms_and_moves(page):
     assert labels
     assert all(label.endswith(" ms") for label in labels)
     page.click(".view", last)  # which takes the focus
-    page.call("Input.dispatchKeyEvent", type="keyDown", key="0")
+    page.press("0")
     assert window(page, last) == [0, whole]
 
 

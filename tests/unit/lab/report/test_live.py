@@ -10,7 +10,7 @@ import sys
 import threading
 import urllib.error
 import urllib.request
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 
 import pytest
@@ -200,8 +200,7 @@ def test_the_command_waits_for_the_first_run_and_refuses_a_file(tmp_path, capsys
 @pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium here")
 def test_the_browser_loads_the_page_again_when_a_run_goes_on(tmp_path):
     make_run(tmp_path / "runs/bp", method="bp")
-    browser = Browser(tmp_path / "profile")
-    try:
+    with closing(Browser(tmp_path / "profile")) as browser:
         with served(tmp_path / "runs") as server:
             browser.open(server.address)
             assert browser.run("document.querySelector('h1').textContent").startswith("1 run")
@@ -223,5 +222,3 @@ def test_the_browser_loads_the_page_again_when_a_run_goes_on(tmp_path):
             assert browser.run(window) == zoomed
             assert browser.complaints == []
         browser.wait_until("!document.querySelector('#follow').hidden")
-    finally:
-        browser.close()

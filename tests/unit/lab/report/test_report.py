@@ -62,7 +62,6 @@ def page_of(*paths):
 
 
 def change(file, **values):
-    """Change values of an object in a file."""
     file.write_text(json.dumps(json.loads(file.read_text()) | values))
 
 

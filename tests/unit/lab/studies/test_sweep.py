@@ -44,7 +44,6 @@ def build():
 
 @pytest.fixture(autouse=True)
 def here(monkeypatch):
-    """Run in this process."""
     return run_here(monkeypatch, draw=False)
 
 
