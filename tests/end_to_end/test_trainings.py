@@ -10,8 +10,6 @@ import torch
 import hocket
 from end_to_end.namespaces import run_python
 from hocket.cli.main import main
-from hocket.runs.config import RunConfig
-from hocket.runs.train import train
 
 ROOT = Path(__file__).resolve().parents[2]
 DATA_DIR = Path(os.environ.get("HOCKET_DATA", ROOT.parent / "shared" / "data"))
@@ -90,15 +88,9 @@ assert not any(name.split(".")[0] == "hocket" for name, m in sys.modules.items()
 """
 
 
-def test_it_loads_by_hand_and_makes_the_same_mistakes(tmp_path):
-    run = RunConfig(
-        network="mlp:hidden=[32,32]",
-        optimizer="SGD:lr=0.05,momentum=0.9",
-        epochs=5,
-        run_dir=tmp_path / "mine",
-    )
-    train(run)
+def test_it_loads_by_hand_and_makes_the_same_mistakes(tmp_path, trained):
+    words = ("--optimizer", "SGD:lr=0.05,momentum=0.9", "--epochs", 5)
+    summary, _ = trained("--network", "mlp:hidden=[32,32]", *words)
     error = float(run_python("-c", BY_HAND, folder=tmp_path))
-    summary = json.loads((tmp_path / "mine" / "summary.json").read_text())
     assert error == pytest.approx(summary["epochs"][-1]["evaluation"]["error"])
     assert error < 0.1
