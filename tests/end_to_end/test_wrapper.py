@@ -27,8 +27,6 @@ UV = """#!/bin/sh
 echo "uv $*" >>calls
 mkdir -p .venv/bin; cp "$PYTHON" .venv/bin/python; cp "$PYTHON" .venv/bin/hocket
 """
-
-
 # It may call no others.
 COMMANDS = ("cp", "dirname", "grep", "mkdir", "sh", "timeout", "touch", "uname")
 
