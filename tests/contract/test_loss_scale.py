@@ -4,7 +4,7 @@ from functools import partial
 
 import pytest
 
-from contract.small import LINEARIZED, conv, data, different, mlp, sgd, values_of
+from contract.small import LINEARIZED, conv, data, different, mlp, sgd, train, values_of
 from contract.spoiled import BACKWARD, brittle, marked
 from hocket import Trainer, cross_entropy
 from hocket.errors import NonFiniteError, OptionError
@@ -81,22 +81,10 @@ def test_small_gradients_survive_every_edge(monkeypatch):
 
     def norms(scale, precision):
         scaled(monkeypatch, scale)
-        seen = []
-        Trainer(
-            low(mlp)(3),
-            method="fdg:linearize=stash",
-            optimizer=partial(sgd, lr=1e-9),
-            loss=lambda output, targets: cross_entropy(output, targets) * 1e-6,
-            precision=precision,
-            watchers=[
-                lambda event, _: (
-                    seen.append(event.report.gradient_norm)
-                    if event.action.kind == "B"
-                    else None
-                )
-            ],
-        ).fit(low_data(mlp, 6), epochs=1, progress=False)
-        return seen
+        loss = lambda output, targets: cross_entropy(output, targets) * 1e-6  # noqa: E731
+        options = {"loss": loss, "precision": precision, "lr": 1e-9}
+        done = train("fdg:linearize=stash", low(mlp)(3), low_data(mlp, 6), **options)
+        return [e.report.gradient_norm for e in done.events if e.action.kind == "B"]
 
     exact, found = norms(None, "fp32"), norms(65536.0, "fp16")
     assert found == pytest.approx(exact, rel=0.02)

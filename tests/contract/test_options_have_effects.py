@@ -23,6 +23,7 @@ from torch import nn
 from torch.optim.lr_scheduler import ReduceLROnPlateau, StepLR
 
 from contract.small import bits, conv, coupled, data, mlp, sgd
+from contract.small import train as train_stages
 from hocket import Trainer, cross_entropy
 from hocket.data import InMemory
 from hocket.errors import HocketError, OptionError
@@ -295,18 +296,11 @@ def test_every_option_of_a_method_has_an_effect(method, name):
 @cache
 def left_by(method: Method, net: Callable[..., list[nn.Module]]) -> object:
     """What may differ after a training; that of the defaults serves many options."""
-    order: list[str] = []
-    modules = net(3, dropout=0.1)
+    modules, speeds = net(3, dropout=0.1), (0.4, 1.0, 1.7) if method.free_running else None
     # Small steps, as synthesizers on networks as small as these need them.
-    trainer = Trainer(
-        modules,
-        method=method,
-        optimizer=partial(sgd, lr=1e-3),
-        stage_speeds=(0.4, 1.0, 1.7) if method.free_running else None,
-        watchers=[lambda event, _: order.append(str(event.action))],
-    )
-    trainer.fit(data(net, 7), epochs=2, progress=False)
-    keeps = [stage.core.linearizer.recomputes for stage in trainer.stages]
+    done = train_stages(method, modules, data(net, 7), epochs=2, lr=1e-3, stage_speeds=speeds)
+    order = [str(event.action) for event in done.events]
+    keeps = [stage.core.linearizer.recomputes for stage in done.trainer.stages]
     return bits([dict(m.state_dict()) for m in modules]), order, keeps
 
 

@@ -1,7 +1,6 @@
 """What a stage refuses: numbers that are no numbers, labels that are none, packets too few."""
 
 from contextlib import suppress
-from functools import partial
 
 import pytest
 import torch
@@ -94,16 +93,14 @@ def test_an_activation_that_does_not_tell_of_each_tensor_is_refused(flags):
 
 
 def test_a_report_tells_loss_norm_and_epoch():
-    events, gradients = [], []
+    gradients = []
 
     def watch(event, stage):
-        events.append(event)
         if event.action.kind == "B":
             norm = torch.cat([g.flatten() for g in stage.gradients]).norm()
             gradients.append((event.report.gradient_norm, float(norm)))
 
-    trainer = Trainer(mlp(2), method=DNI(), optimizer=partial(sgd, lr=0.01), watchers=[watch])
-    trainer.fit(data(mlp, 2), epochs=2, progress=False)
+    events = train(DNI(), mlp(2), data(mlp, 2), epochs=2, watch=watch, lr=0.01).events
     assert [e.report.epoch for e in events if e.action.kind == "F"] == [0, 0] * 2 + [1, 1] * 2
     for norm, by_hand in gradients:
         assert norm == pytest.approx(by_hand, rel=1e-12)
