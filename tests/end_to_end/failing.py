@@ -112,7 +112,6 @@ def holding(pipe, work, *arguments):
 
 
 def fit(trainer, batches=6, *validation, epochs=1):
-    """Train, and return the trainer."""
     training = data(batches) if isinstance(batches, int) else batches
     trainer.fit(training, *validation, epochs=epochs, progress=False)
     return trainer

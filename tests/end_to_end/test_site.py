@@ -56,7 +56,6 @@ PROBLEMS = """(() => {
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory):
-    """The folder of the site."""
     pytest.importorskip("mkdocs", reason="needs the extra docs")
     folder = tmp_path_factory.mktemp("site")
     words = ("-m", "mkdocs", "build", "--strict", "--site-dir", folder)
@@ -66,7 +65,6 @@ def site(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def browser(tmp_path_factory):
-    """The browser of all tests."""
     if CHROMIUM is None:
         pytest.skip("there is no chromium here")
     browser = Browser(tmp_path_factory.mktemp("profile"))

@@ -20,8 +20,6 @@ from hocket_lab.report.reported_run import read_run
 from unit.cli.test_cli import read_json, read_metrics, read_weights
 
 QUICK = ("--network", "mlp:hidden=[16,16]", "--epochs", "2", "--checkpoint-every", "10")
-
-
 pytestmark = pytest.mark.usefixtures("here")
 
 

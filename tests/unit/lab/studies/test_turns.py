@@ -72,7 +72,6 @@ TIMES = {"time", "seconds"}
 
 @pytest.fixture(autouse=True)
 def working_directory(tmp_path, monkeypatch):
-    """Working directory with networks."""
     monkeypatch.chdir(tmp_path)
     Path("own.py").write_text(NETWORK)
 
@@ -258,10 +257,6 @@ def test_only_runs_with_cuda_graphs_share_a_process_and_those_that_agree():
     Path("other.py").write_text(NETWORK + "# another")
     others = [kind(threads=2), kind(device="cuda:1"), kind(network="other.py:build")]
     assert len({kind(), *others}) == 4
-    for alone in (
-        {"cuda_graphs": False},
-        {"device": "cpu"},
-        {"workers": 1},
-        {"log_to": "wandb"},
-    ):
-        assert kind(**alone) is None, alone
+    alone = {"cuda_graphs": False, "device": "cpu", "workers": 1, "log_to": "wandb"}
+    for name, value in alone.items():
+        assert kind(**{name: value}) is None, name
