@@ -7,10 +7,10 @@ import pytest
 ROOT = Path(__file__).parents[2]
 # Lines of Python. A limit falls with what is removed, and rises only with a named reason.
 MOST_LINES = {
-    "src/hocket": 42_370,
-    "src/hocket_lab": 6_940,
-    "benchmarks": 8_485,
-    "tests": 43_280,
+    "src/hocket": 42_310,
+    "src/hocket_lab": 6_905,
+    "benchmarks": 8_470,
+    "tests": 43_220,
 }
 # Words, as `wc -w` counts them.
 MOST_WORDS = {
