@@ -77,4 +77,4 @@ def target_goals(rows: Sequence[Mapping[str, Any]]) -> str:
 def _goal_line(goal: str, value: float, bound: float, *, most: bool = False) -> tuple[str, ...]:
     met = value <= bound if most else value >= bound
     wanted = f"at {'most' if most else 'least'} {bound:.2f}"
-    return goal, wanted, f"{value:.2f}", "met" if met else "missed"
+    return goal, wanted, f"{value:.3f}", "met" if met else "missed"

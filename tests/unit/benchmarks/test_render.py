@@ -212,11 +212,11 @@ def test_each_goal_is_met_or_missed():
     peers = row("ddp", 1.8), row("gpipe microbatches=4", 1.2), row("zbv microbatches=2", 1.5)
     found = said(row("fdg", 1.71, cpu_ratio=1.06, of_limit=0.97), *peers)
     assert found == {
-        "fdg compared with bp": ("1.71", "missed"),
-        "fdg compared with the limit": ("0.97", "met"),
-        "fdg compared with the best pipeline here, zbv microbatches=2": ("1.14", "missed"),
-        "fdg compared with ddp": ("0.95", "missed"),
-        "processor time of fdg": ("1.06", "missed"),
+        "fdg compared with bp": ("1.710", "missed"),
+        "fdg compared with the limit": ("0.970", "met"),
+        "fdg compared with the best pipeline here, zbv microbatches=2": ("1.140", "missed"),
+        "fdg compared with ddp": ("0.950", "missed"),
+        "processor time of fdg": ("1.060", "missed"),
     }
     found = said(row("fdg", 1.92, cpu_ratio=1.04), *peers)
     assert {met for _, met in found.values()} == {"met"}
@@ -224,8 +224,8 @@ def test_each_goal_is_met_or_missed():
 
 def test_other_methods_are_held_against_fdg_without_which_nothing_is_said():
     found = said(row("fdg", 1.8), row("adl accumulate=4", 1.7), row("dgl", 1.72))
-    assert found["adl accumulate=4 compared with fdg"] == ("0.94", "missed")
-    assert found["dgl compared with fdg"] == ("0.96", "met")
+    assert found["adl accumulate=4 compared with fdg"] == ("0.944", "missed")
+    assert found["dgl compared with fdg"] == ("0.956", "met")
     assert goals_table([row("bp", 1.0), row("independent", 1.8), row("ddp", 1.8)]) is None
     without_limit = [row("bp", 1.0), row("fdg", 1.7), row("fdg checksum=false", 1.7)]
     assert goals_table(without_limit) is None

@@ -187,15 +187,15 @@ def test_goals_are_judged_over_the_best_row_of_each_kind():
     ]
     cells = [line.split(" | ") for line in target_goals(rows).splitlines()[2:]]
     assert [(found, judged.rstrip(" |")) for _, _, found, judged in cells] == [
-        ("0.57", "met"), ("2.00", "missed"), ("0.95", "missed"), ("1.04", "missed"),
-        ("0.50", "met"),
+        ("0.570", "met"), ("2.000", "missed"), ("0.950", "missed"), ("1.036", "missed"),
+        ("0.500", "met"),
     ]  # fmt: skip
     assert "missed" in target_goals(rows[:5])
     never = target_goals([rows[0], rows[4], rows[5]]).splitlines()[-2:]
     assert "diloco every=16, which does not come to the loss" in never[0]
-    assert [line.split(" | ")[2] for line in never] == ["0.00", "0.50"]
+    assert [line.split(" | ")[2] for line in never] == ["0.000", "0.500"]
     diverged = target_goals([row("bp", None, 9, None), rows[5]])
-    assert "bp, which does not come to the loss | at most 0.58 | 0.00 | met" in diverged
+    assert "bp, which does not come to the loss | at most 0.58 | 0.000 | met" in diverged
 
 
 def test_periods_are_those_of_updates_and_outer_steps():
