@@ -206,14 +206,16 @@ def test_a_tick_that_was_cut_short_is_not_saved(method, tmp_path):
 
 def test_nothing_is_saved_within_a_tick(tmp_path):
     trainer = trainer_of(mlp(2), watchers=[lambda event, stage: trainer.save(tmp_path)])
-    with pytest.raises(CheckpointError, match="asked for within a tick, by a watcher or on_up"):
+    with pytest.raises(
+        CheckpointError, match="save was called within a tick, by a watcher or on_up"
+    ):
         trainer.step(*BATCHES[0])
     assert not list(tmp_path.iterdir())
 
 
 def test_no_step_begins_within_a_tick():
     trainer = trainer_of(mlp(2), watchers=[lambda event, stage: trainer.step(*BATCHES[0])])
-    with pytest.raises(HocketError, match="a step was asked for within a tick, by a watcher"):
+    with pytest.raises(HocketError, match="step was called within a tick, by a watcher"):
         trainer.step(*BATCHES[0])
 
 

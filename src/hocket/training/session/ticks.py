@@ -129,8 +129,8 @@ class Ticks:
         """
         if self._in_tick:
             raise CheckpointError(
-                "a checkpoint was asked for within a tick, by a watcher or on_update, where "
-                "the stages are at different places; save it after the tick, as in on_step"
+                "save was called within a tick, by a watcher or on_update, while "
+                "the stages are at different places; call it after the tick, as in on_step"
             )
         if self._cut_short:
             raise CheckpointError(
@@ -146,7 +146,7 @@ class Ticks:
         """
         if self._in_tick:
             raise HocketError(
-                "a step was asked for within a tick, by a watcher, where the stages are at "
+                "step was called within a tick, by a watcher, while the stages are at "
                 "different places; call it after the step"
             )
         if self._cut_short and self._holds_batches:
