@@ -70,9 +70,10 @@ class TargetSettings:
         rows: Rows; methods with their own options, ``extra_delay``, ``codec`` and remedies.
             Rows of baselines that wait for all gradients have the updates of back-propagation.
         links: Links between the machines, as for `hocket plan`; ``none`` for no limit.
-        machines: Numbers of machines besides two, which are not there: rows of Hocket without
-            a codec are trained for them at the best rate for two, and seconds of an update
-            are forecast by the planner; for two as well, to compare with what is timed.
+        scaled: Rows of Hocket for further machines; without any, all that have no codec.
+        machines: Numbers of machines besides two, which are not there: the rows of ``scaled``
+            are trained for them at the best rate for two, and seconds of an update are
+            forecast by the planner; for two as well, to compare with what is timed.
         target: Test loss that a run reaches with the first evaluation from which it stays
             there.
         updates: Updates of each training.
@@ -102,6 +103,7 @@ class TargetSettings:
     data_dir: Path | None = None
     rows: Sequence[str] = ROWS
     links: Sequence[str] = ("none", "1Gbit,20ms", "100Mbit,20ms")
+    scaled: Sequence[str] = ()
     machines: Sequence[int] = (3, 6)
     target: float = 1.7
     updates: int = 1000
@@ -137,6 +139,11 @@ class TargetSettings:
                 )
             if {"cut", "speeds"} & Row.parse(row).options.keys():
                 problems.append(f"{row!r} names its cut, and all rows have one by their times")
+        problems += [
+            f"scaled has {row!r}; give rows of Hocket's methods that are among rows"
+            for row in self.scaled
+            if row not in self.rows or as_method(Row.parse(row)) is None
+        ]
         problems += [
             f"machines is {count}; give more than {NODES}, which are measured"
             for count in self.machines
@@ -212,7 +219,7 @@ class TargetMeasurement:
         if settings.data_dir is not None:
             self._base["data_dir"] = str(settings.data_dir)
         # Rows of methods that are trained and forecast for further machines.
-        self._scaled = [
+        self._scaled = list(dict.fromkeys(settings.scaled)) or [
             row
             for row in dict.fromkeys(settings.rows)
             if (own := as_method(Row.parse(row))) and parse_method_row(own).codec == "none"

@@ -21,7 +21,7 @@ def forecast_updates(
     """Forecast rows on as many machines as there are stages, each with all of its speed.
 
     Args:
-        rows: Rows of Hocket without codecs.
+        rows: Rows of Hocket.
         links: Links between the machines.
         cuts: Modules at which stages 1, 2, ... begin.
         work: Returns the work of a tick of a row.
@@ -61,4 +61,5 @@ def _as_candidate(row: str, link: str, cuts: tuple[str, ...]) -> Candidate:
         cuts,
         extra_delay=(own.extra_delay,) * len(cuts) if own.extra_delay else (),
         devices=(Device(link=known),) * (len(cuts) + 1) if known else (),
+        codec=own.codec,
     )

@@ -110,9 +110,15 @@ def draw_target(record: Record) -> Figure:
     figure = Figure(figsize=(4 * len(panels), 5.5), layout="constrained")
     all_axes = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
     every = [row for rows in panels.values() for row in rows if row["seconds"] is not None]
-    # Of what is only timed, as nothing else takes its part, the replicas that meet rarely.
+    # Of what is only timed, the best method over the last link, and replicas that meet rarely.
+    timed = [r for r in panels[[*panels][-1]] if r["decoupled"] and "forecast" not in r]
+    fastest = min(timed, key=lambda r: r["seconds"] or math.inf, default={"row": ""})["row"]
     labels = list(
-        dict.fromkeys(r["row"] for r in every if "forecast" in r or "diloco" in r["row"])
+        dict.fromkeys(
+            r["row"]
+            for r in every
+            if "forecast" in r or r["row"] == fastest or "diloco" in r["row"]
+        )
     )
     colours = matplotlib.color_sequences["tab10" if len(labels) <= 10 else "tab20"]
     for axes, (title, rows) in zip(all_axes, panels.items(), strict=True):
@@ -126,6 +132,8 @@ def draw_target(record: Record) -> Figure:
                 axes.plot(machines, seconds, style, color=colour, markerfacecolor=face)
         axes.set_xticks(sorted({row["machines"] for row in every}))
         axes.set_yscale("log")
+        axes.yaxis.set_major_formatter("{x:g}")
+        axes.yaxis.set_minor_formatter("{x:g}")
         axes.set_title(title)
         axes.set_xlabel("machines (dots: timed; rings: forecast)")
         axes.grid(alpha=0.3)

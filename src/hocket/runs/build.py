@@ -139,18 +139,24 @@ def build_plan(config: RunConfig, previous_dir: Path | None = None) -> int | Pla
     return plan
 
 
-def format_method_options(method: str, extra_delay: Sequence[int]) -> str:
-    """Return the options of `hocket train` for a method with these extra ticks of each edge.
+def format_method_options(method: str, extra_delay: Sequence[int], codec: str) -> str:
+    """Return the options of `hocket train` for what a plan recommends.
 
-    >>> format_method_options("fdg", [1, 0]), format_method_options("fdg", [0])
-    ('--method fdg --extra-delay 1,0', '--method fdg')
+    Args:
+        method: Method with its options.
+        extra_delay: Extra ticks of each edge.
+        codec: Codec with its options.
+
+    >>> format_method_options("fdg", [1, 0], "int8"), format_method_options("fdg", [0], "none")
+    ('--method fdg --extra-delay 1,0 --codec int8', '--method fdg')
     """
     delay = f" --extra-delay {','.join(map(str, extra_delay))}" if any(extra_delay) else ""
-    return f"--method {shlex.quote(method)}{delay}"
+    encoding = f" --codec {shlex.quote(codec)}" if codec != RunConfig.codec else ""
+    return f"--method {shlex.quote(method)}{delay}{encoding}"
 
 
 def note_on_plan(config: RunConfig) -> str:
-    """Return a note if the plan's file recommends another method or extra delay than is used.
+    """Return a note if the plan's file recommends another method, extra delay or codec.
 
     Raises:
         OptionError: The file cannot be read.
@@ -163,10 +169,11 @@ def note_on_plan(config: RunConfig) -> str:
     method, delay = content.get("method"), content.get("extra_delay")
     if not isinstance(method, str) or not isinstance(delay, list):  # cuts alone
         return ""
-    recommended = format_method_options(method, delay)
+    codec = str(content.get("codec", RunConfig.codec))
+    recommended = format_method_options(method, delay, codec)
     ticks = parse_extra_delay(config.extra_delay)
     used = format_method_options(
-        config.method, [ticks] * edges if isinstance(ticks, int) else ticks
+        config.method, [ticks] * edges if isinstance(ticks, int) else ticks, config.codec
     )
     if used == recommended:
         return ""

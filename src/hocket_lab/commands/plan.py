@@ -38,6 +38,7 @@ def plan_command(
     batch_size: int = 64,
     stages: str = "",
     methods: str = "fdg,adl,ddg,fr,dgl,bp",
+    codec: str = RunConfig.codec,
     same_machine: bool = False,
     threads: int = 1,
     plan_out: Path | None = None,
@@ -58,6 +59,7 @@ def plan_command(
         stages: Numbers of stages, separated by commas; if not given, the number of devices that
             are listed, or 2,3,4.
         methods: Methods, each as name or name:option=value, separated by commas.
+        codec: Codec of the packets, as for `hocket train`.
         same_machine: Let the stages share this machine with its memory and caches: they are
             rehearsed once more, in as many processes at a time as there are stages.
         threads: Number of PyTorch's threads in each stage.
@@ -78,16 +80,10 @@ def plan_command(
     # Check the options.
     names = split_methods(methods)
     stages = stages or str(devices.stages or "2,3,4")
-    _check(stages, names, devices, threads, plan_out, picture)
+    config = RunConfig(network=network, data=data, data_dir=data_dir, batch_size=batch_size)
+    config = dataclasses.replace(config, codec=codec, threads=threads)
+    _check(config, stages, names, devices, same_machine, plan_out, picture)
     names = _distinct(names)
-    if same_machine and devices.speeds != ALIKE.speeds:
-        raise OptionError(
-            f"speeds is {devices.speeds!r}, and with same_machine all stages have the speed of "
-            "this machine; give one of the two"
-        )
-    config = RunConfig(
-        network=network, data=data, data_dir=data_dir, batch_size=batch_size, threads=threads
-    )
 
     # Cut, rehearse and forecast.
     torch.set_num_threads(threads)
@@ -96,7 +92,7 @@ def plan_command(
     counts = list(dict.fromkeys(map(int, stages.split(","))))
     predict = partial(predict_all, build, contended=same_machine, track=_track_rehearsals)
     forecasts: list[Forecast] = []
-    for candidates in cut_by_time(build, counts, names, devices):
+    for candidates in cut_by_time(build, counts, names, devices, codec):
         found = predict(candidates)
         hiding = hide_link(found)
         forecasts += [*found, *(predict(hiding) if hiding else [])]
@@ -142,19 +138,21 @@ def _distinct(methods: Sequence[str]) -> list[str]:
 
 
 def _check(
+    config: RunConfig,
     stages: str,
     methods: Sequence[str],
     devices: Devices,
-    threads: int,
+    same_machine: bool,
     plan_out: Path | None,
     picture: Path | None,
 ) -> None:
     """Check options before anything is measured.
 
     Raises:
-        OptionError: An option is out of range, a method does not exist or cannot have that
-            number of stages, nor the devices, or a file cannot be written.
+        OptionError: An option is out of range, a method or codec does not exist, a method
+            cannot have that number of stages, nor the devices, or a file cannot be written.
     """
+    from hocket.codecs.registry import parse_codec
     from hocket.methods import parse_method
 
     # Collect what is wrong by itself.
@@ -166,12 +164,18 @@ def _check(
     if not methods:
         problems.append("there are no methods; give at least one")
     built = [parse_method(name) for name in methods]
+    parse_codec(config.codec)
     allowed = dataclasses.replace(RUN_RANGES["threads"], least=1)  # one number for all stages
-    if threads not in allowed:
-        problems.append(f"threads is {threads}; use {allowed}")
+    if config.threads not in allowed:
+        problems.append(f"threads is {config.threads}; use {allowed}")
     if plan_out is not None and plan_out.suffix != ".json":
         problems.append(
             f"the plan's file is {str(plan_out)!r}; give it a name that ends in .json"
+        )
+    if same_machine and devices.speeds != ALIKE.speeds:
+        problems.append(
+            f"speeds is {devices.speeds!r}, and with same_machine all stages have the speed of "
+            "this machine; give one of the two"
         )
     if problems:
         raise OptionError(format_problems("cannot plan", problems))
@@ -252,6 +256,7 @@ def _write_plan(
         file,
         method=chosen.method,
         extra_delay=chosen.extra_delay,
+        codec=chosen.codec,
         made_for=made_for | {"devices": plain_values(dataclasses.asdict(chosen)["devices"])},
         forecasts=[plain_values(dataclasses.asdict(forecast)) for forecast in forecasts],
     )
@@ -274,7 +279,7 @@ def _train_command(config: RunConfig, chosen: "Forecast", plan_out: Path | None)
         "threads": config.threads,
     }
     written = [f"--{name} {shlex.quote(str(value))}" for name, value in options.items()]
-    method = format_method_options(chosen.method, chosen.extra_delay)
+    method = format_method_options(chosen.method, chosen.extra_delay, chosen.codec)
     return " ".join(["hocket train", *written, method])
 
 

@@ -98,7 +98,8 @@ class Forecast(Candidate):
         """The method, with its extra delay, and its number of stages."""
         ticks = ",".join(map(str, self.extra_delay))
         delay = f" with extra delay {ticks}" if ticks else ""
-        return f"{self.method}{delay} on {len(self.times)} stages"
+        codec = "" if self.codec == Candidate.codec else f" with {self.codec}"
+        return f"{self.method}{delay}{codec} on {len(self.times)} stages"
 
     @property
     def imbalance(self) -> float:
@@ -218,7 +219,7 @@ def _stage_memory(method: Method, stage: int, profiles: Sequence[StageProfile]) 
     if stage > 0:
         ahead = _messages_ahead(method, stage - 1)
         answers = method.gradients_sent(stage, stages) + profiles[stage - 1].inverts
-        sizes["packets"] += profile.received_bytes * (ahead + answers)
+        sizes["packets"] += profiles[stage - 1].sent_bytes * (ahead + answers)
     if stage < stages - 1:
         ahead = _messages_ahead(method, stage)
         answers = method.gradients_sent(stage + 1, stages) + profile.inverts

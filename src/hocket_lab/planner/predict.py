@@ -37,6 +37,7 @@ def cut_by_time(
     counts: Sequence[int],
     methods: Sequence[str],
     devices: Devices = ALIKE,
+    codec: str = Candidate.codec,
 ) -> list[list[Candidate]]:
     """Cut for each number of stages and each method, by measured times of layers.
 
@@ -45,6 +46,7 @@ def cut_by_time(
         counts: Numbers of stages.
         methods: Methods, each as name or name:option=value.
         devices: Devices of the stages.
+        codec: Codec of the packets, which are larger without it in what the cut is chosen by.
 
     Returns:
         For each number of stages, a candidate for each method. Those whose stages do not fit
@@ -82,7 +84,7 @@ def cut_by_time(
             layers = merged if name in local else costs
             try:
                 cuts = _fastest_cuts(layers, of_stages, parse_method(name).steady)
-                fitting.append(Candidate(name, cuts, devices=of_stages))
+                fitting.append(Candidate(name, cuts, devices=of_stages, codec=codec))
             except CutError as error:
                 too_large.setdefault(str(error), []).append(name)
         candidates.append(fitting)
@@ -118,7 +120,7 @@ def predict_all(
         OptionError: A stage is not compatible with a method.
         HocketError: A process of the rehearsal failed.
     """
-    baselines = [Candidate(BASELINE, candidate.cuts) for candidate in candidates]
+    baselines = [Candidate(BASELINE, one.cuts, codec=one.codec) for one in candidates]
     rehearsed = list(dict.fromkeys([Candidate(BASELINE, ()), *baselines, *candidates]))
     # With contention, stages of a method that waits are idle at times, and slower afterwards.
     found = rehearse_candidates(build, rehearsed, track, with_idle=contended)
@@ -148,8 +150,8 @@ def hide_link(forecasts: Sequence[Forecast]) -> list[Candidate]:
     programs = set(map(_spelling_key, forecasts))
     hiding = []
     for waiting in filter(lambda forecast: forecast.hiding_delay, forecasts):
-        delayed = Candidate(waiting.method, waiting.cuts, waiting.hiding_delay, waiting.devices)
-        for candidate in (*_in_other_order(waiting), delayed):
+        asked = waiting.cuts, waiting.hiding_delay, waiting.devices, waiting.codec
+        for candidate in (*_in_other_order(waiting), Candidate(waiting.method, *asked)):
             if _spelling_key(candidate) not in programs:
                 programs.add(_spelling_key(candidate))
                 hiding.append(candidate)
@@ -166,7 +168,7 @@ def _in_other_order(forecast: Forecast) -> list[Candidate]:
     turned = forwards_first(forecast.method)
     if turned is None or any(least_extra_delay(parse_method(turned), forecast.times)):
         return []
-    return [Candidate(turned, forecast.cuts, devices=forecast.devices)]
+    return [Candidate(turned, forecast.cuts, (), forecast.devices, forecast.codec)]
 
 
 def _fastest_cuts(
@@ -217,7 +219,7 @@ def _profiles_by_candidate(
     return {
         candidate: StageProfiles(
             method=profile,
-            backpropagation=found[Candidate(BASELINE, candidate.cuts)],
+            backpropagation=found[Candidate(BASELINE, candidate.cuts, codec=candidate.codec)],
             uncut=uncut,
         )
         for candidate, profile in found.items()

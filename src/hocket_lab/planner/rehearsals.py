@@ -11,6 +11,7 @@ from typing import TypeAlias
 import torch
 from torch import distributed, nn
 
+from hocket.codecs.registry import parse_codec
 from hocket.distributed.launching.launch import launch
 from hocket.errors import HocketError
 from hocket.methods import parse_method
@@ -40,12 +41,14 @@ class Candidate:
         cuts: Names of the modules at which stages 1, 2, ... begin.
         extra_delay: Additional ticks of the packets over each edge; empty for none.
         devices: Device of each stage; empty if all are as fast as this machine.
+        codec: Codec of the packets, with options.
     """
 
     method: str
     cuts: tuple[str, ...]
     extra_delay: tuple[int, ...] = ()
     devices: tuple[Device, ...] = field(default=(), compare=False)  # rehearsed here, all alike
+    codec: str = "none"
 
     def build_method(self) -> Method:
         """Return the method with its extra delay, in its steady state.
@@ -149,5 +152,6 @@ def _build_setup(candidate: Candidate, inputs: Tree) -> Setup:
         loss=cross_entropy,
         optimizer=lambda weights: torch.optim.SGD(weights, lr=1e-9, momentum=0.9),
         device=tensors(inputs)[0].device,
+        codec=parse_codec(candidate.codec),
         checksum=False,
     )

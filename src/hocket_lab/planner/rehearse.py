@@ -9,10 +9,13 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from statistics import fmean, median
+from typing import Generic
 
 import torch
 from torch import Tensor, nn
 
+from hocket.codecs.codec import Codec
+from hocket.codecs.stateless import Exact
 from hocket.engine.build import build_signals, build_stage
 from hocket.partition.costs.profile import synchronized_clock
 from hocket.partition.parts.copied_modules import copy_modules
@@ -24,7 +27,10 @@ from hocket.stage.parts import StageParts
 from hocket.stage.setup import Setup
 from hocket.stage.stage import Stage
 from hocket.timeline import Recorder
+from hocket.transport.encoded import EncodedPort
+from hocket.transport.mailbox import Mailbox, MailboxPort
 from hocket.transport.packet import Activation, Gradient
+from hocket.transport.port import Port, Received, Sent
 from hocket.tree import Tree, copy_tensors, tensors
 from hocket_lab.planner.simulate import Jitter
 from hocket_lab.planner.tensor_memory import LiveTensorMemory
@@ -45,8 +51,10 @@ class StageProfile:
     Attributes:
         batch_size: Inputs in a batch of the network.
         seconds: All durations of each kind of action; empty for actions that it never does.
-        received_bytes: Bytes of a batch received from the previous stage.
-        sent_bytes: Bytes of a batch sent to the next stage; 0 of the last one.
+        received_bytes: Bytes of a batch received from the previous stage, decoded.
+        sent_bytes: Bytes of a batch sent to the next stage, encoded; 0 of the last one.
+        returned_bytes: Bytes of a gradient that the next stage returns, encoded, and of the
+            output that comes with it; 0 if none comes back.
         weight_bytes: Parameters and buffers, also of its head or synthesizer.
         trainable_bytes: Parameters that get a gradient.
         optimizer_bytes: State of the optimizers.
@@ -58,6 +66,7 @@ class StageProfile:
     seconds: dict[Kind, tuple[float, ...]]
     received_bytes: int
     sent_bytes: int
+    returned_bytes: int
     weight_bytes: int
     trainable_bytes: int
     optimizer_bytes: int
@@ -74,11 +83,8 @@ class StageProfile:
 
     @property
     def packet_bytes(self) -> int:
-        """Mean size of a packet over the edge to the next stage, there and back.
-
-        To a stage that inverts its layers its output comes back as well.
-        """
-        return self.sent_bytes * 3 // 2 if self.inverts else self.sent_bytes
+        """Mean size of a packet over the edge to the next stage, there and back."""
+        return (self.sent_bytes + (self.returned_bytes or self.sent_bytes)) // 2
 
     @property
     def jitter(self) -> Jitter:
@@ -116,12 +122,13 @@ def rehearse(
     require_invertible(method, copies, NetworkNames())
     signals, networks = build_signals(setup, copies, inputs)
     activation = Activation(0, 0, inputs, (False,) * len(tensors(inputs)), targets)
+    received_bytes = _size_bytes(inputs)
     profiles = []
     inverting = [inverts(method, module, k, len(copies)) for k, module in enumerate(copies)]
     for k, module in enumerate(copies):
         # Put the stage between simulated neighbours.
         count = method.gradients_sent(k + 1, len(copies))
-        next_stage = _NextStage(count, returns_output=inverting[k])
+        next_stage = _NextStage(count, setup.codec, returns_output=inverting[k])
         weights = [*_parameters_and_buffers(module), *_parameters_and_buffers(networks[k])]
         parts = StageParts(
             index=k,
@@ -129,7 +136,7 @@ def rehearse(
             module=module,
             signal=signals[k],
             signal_network=networks[k],
-            to_previous=_PreviousStage(activation),
+            to_previous=_Neighbour(activation),
             to_next=next_stage,
             recorder=Recorder(k, keep=False),
             previous_inverts=k > 0 and inverting[k - 1],
@@ -139,13 +146,14 @@ def rehearse(
         # Run it until its batches are in flight, then measure it.
         with LiveTensorMemory(*weights, *tensors((activation.values, targets))) as memory:
             _fill(stage, schedule)
-        sent = next_stage.first_activation
+        sent = next_stage.first_packet
         profiles.append(
             StageProfile(
                 batch_size=len(tensors(inputs)[0]),
                 seconds=_time_actions(stage, schedule, synchronized_clock(inputs), with_idle),
-                received_bytes=_size_bytes(activation.values),
+                received_bytes=received_bytes,
                 sent_bytes=_size_bytes((sent.values, sent.network_input)),
+                returned_bytes=next_stage.returned_bytes,
                 weight_bytes=_size_bytes(weights),
                 trainable_bytes=_size_bytes([w for w in weights if w.requires_grad]),
                 optimizer_bytes=_optimizer_bytes(stage),
@@ -153,12 +161,22 @@ def rehearse(
                 inverts=inverting[k],
             )
         )
-        activation = sent
+        activation, received_bytes = sent, next_stage.activation_bytes
     return tuple(profiles)
 
 
-class _Stateless:
-    """Base of simulated neighbours, which have no state."""
+class _Neighbour(Generic[Sent, Received]):
+    """Simulated neighbour: sends the same packet for every batch, and keeps none."""
+
+    def __init__(self, packet: Received) -> None:
+        self._packet: Received = packet
+
+    def send(self, packet: Sent) -> None:
+        """Discard the packet."""
+
+    def receive(self, batch: int) -> Received:
+        """Return a copy of the packet for this batch."""
+        return replace(self._packet, batch=batch, values=copy_tensors(self._packet.values))
 
     def state_dict(self) -> Tree:
         """Return None."""
@@ -167,60 +185,60 @@ class _Stateless:
         """Do nothing."""
 
 
-class _PreviousStage(_Stateless):
-    """Simulated previous stage: sends the same activation for every batch."""
-
-    def __init__(self, activation: Activation) -> None:
-        self._activation = activation
-
-    def receive(self, batch: int) -> Activation:
-        """Return a copy of the activation for this batch."""
-        values = copy_tensors(self._activation.values)
-        return replace(self._activation, batch=batch, values=values)
-
-    def send(self, packet: Gradient) -> None:
-        """Discard the gradient."""
-
-
-class _NextStage(_Stateless):
+class _NextStage(_Neighbour[Activation, Gradient]):
     """Simulated next stage: sends random gradients of the first activation it received.
 
     Args:
         count: Number of gradients that it sends for each tensor.
+        codec: Codec of the edge between the stages.
         returns_output: Send that activation with them.
 
     Attributes:
-        first_activation: Activation that was received first; an empty one behind the last
+        first_packet: Packet that was received first, encoded; an empty one behind the last
             stage, which sends none.
+        activation_bytes: Its size when it is decoded.
+        returned_bytes: Size of a gradient, encoded, with the output that it returns.
     """
 
-    def __init__(self, count: int, *, returns_output: bool) -> None:
+    def __init__(self, count: int, codec: Codec, *, returns_output: bool) -> None:
+        super().__init__(Gradient(0, None))
         self._count = count
+        self._codec = codec
         self._returns_output = returns_output
-        self.first_activation = Activation(0, 0, None, (), None)
-        self._gradients: tuple[Tensor | None, ...] = ()
+        self.first_packet = Activation(0, 0, None, (), None)
+        self.activation_bytes = self.returned_bytes = 0
 
     @property
     def kept_bytes(self) -> int:
         """Bytes kept by this simulation, which the stage itself would not hold."""
-        return _size_bytes(self.first_activation.values) + _size_bytes(self._gradients)
+        return _size_bytes(self.first_packet.values) + _size_bytes(self._packet.values)
 
     def send(self, packet: Activation) -> None:
-        """Keep a copy of the first activation, and draw its gradients."""
-        if self.first_activation.values is None:
-            self.first_activation = replace(packet, batch=0, values=copy_tensors(packet.values))
-            self._gradients = tuple(
-                torch.randn_like(value) * GRADIENT_SCALE if flag else None
-                for _ in range(self._count)
-                for value, flag in zip(
-                    tensors(packet.values), packet.differentiable, strict=True
-                )
-            )
+        """Keep a copy of the first packet, and draw and encode its gradients."""
+        if self.first_packet.values is not None:
+            return
+        self.first_packet = replace(packet, batch=0, values=copy_tensors(packet.values))
 
-    def receive(self, batch: int) -> Gradient:
-        """Return a copy of the gradients for this batch."""
-        outputs = tensors(self.first_activation.values) if self._returns_output else []
-        return Gradient(batch, copy_tensors((*self._gradients, *outputs)))
+        # Decode it.
+        received = Mailbox("rehearsed activations", Activation)
+        returned = Mailbox("rehearsed gradients", Gradient)
+        port: Port[Gradient, Activation] = MailboxPort(returned, received)
+        if self._codec != Exact():
+            port = EncodedPort(port, self._codec.gradients, self._codec, seed=0)
+        received.put(self.first_packet)
+        activation = port.receive(0)
+        outputs = tensors(activation.values)
+        self.activation_bytes = _size_bytes(outputs)
+
+        # Answer it.
+        gradients = [
+            torch.randn_like(value) * GRADIENT_SCALE if flag else None
+            for _ in range(self._count)
+            for value, flag in zip(outputs, activation.differentiable, strict=True)
+        ]
+        port.send(Gradient(0, (*gradients, *(outputs if self._returns_output else ()))))
+        self._packet = returned.take(0)
+        self.returned_bytes = _size_bytes(self._packet.values) // max(self._count, 1)
 
 
 def _fill(stage: Stage, schedule: Program) -> None:

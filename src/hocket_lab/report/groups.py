@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 
 from hocket.runs.config import RunConfig
 from hocket_lab.report.reported_run import ReportedRun
-from hocket_lab.studies.rows import WITHOUT_EFFECT_ON_RESULTS, plain_option
+from hocket_lab.studies.rows import WITHOUT_EFFECT_ON_RESULTS, label_rows
 
 Line: TypeAlias = Mapping[float, tuple[float, float]]
 """Points (x, y) of a line by the place that tells which points of other runs are alike: the
@@ -66,7 +66,8 @@ def group_runs(runs: Sequence[ReportedRun]) -> list[Group]:
     members: dict[str, list[ReportedRun]] = {}
     for run in runs:
         members.setdefault(repr(sorted(_compared(run).items())), []).append(run)
-    labels = _labels([_compared(group[0]) for group in members.values()])
+    settings = [_compared(group[0]) for group in members.values()]
+    labels = label_rows(settings, [*settings[0]], always="method")
     return [
         Group(number, label, group)
         for number, (label, group) in enumerate(zip(labels, members.values(), strict=True))
@@ -121,29 +122,6 @@ def _compared(run: ReportedRun) -> dict[str, str]:
 
 def _as_text(values: Mapping[str, Any]) -> dict[str, str]:
     return {name: UNKNOWN if value is None else str(value) for name, value in values.items()}
-
-
-def _labels(settings: Sequence[Mapping[str, str]]) -> list[str]:
-    """Return labels of groups from the first settings that tell all of them apart."""
-    names: list[str] = ["method"]
-    told_apart = len({values["method"] for values in settings})
-    for name in settings[0]:
-        count = len({tuple(values[n] for n in [*names, name]) for values in settings})
-        if count > told_apart:
-            names.append(name)
-            told_apart = count
-    return [_label(values, names) for values in settings]
-
-
-def _label(values: Mapping[str, str], names: Sequence[str]) -> str:
-    """Return the values of some settings as text, the method's without its name.
-
-    >>> _label({"method": "fdg:shrink=0.5", "batch_size": "32"}, ["method", "batch_size"])
-    'fdg shrink=0.5, batch size 32'
-    """
-    first, *others = names
-    parts = [f"{name.replace('_', ' ')} {values[name]}" for name in others]
-    return ", ".join([plain_option(values[first]), *parts])
 
 
 def _facts(runs: Sequence[ReportedRun]) -> dict[str, str]:

@@ -1,6 +1,7 @@
 """Results that the record of a study keeps for runs whose folders are gone."""
 
 import math
+import sys
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, get_args
@@ -30,7 +31,7 @@ class KeptRuns:
         self._runs: dict[str, Mapping[str, Any]] = {}
         if file.exists():
             try:
-                record = read_json(file)
+                record = read_json(file, limit=sys.maxsize)
                 runs = [run for row in record["rows"] for run in row["runs"]]
                 runs += record.get("kept", [])
                 self._runs = {Path(run["folder"]).name: run for run in runs}

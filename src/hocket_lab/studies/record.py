@@ -3,6 +3,7 @@
 import json
 import math
 import shlex
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
@@ -101,7 +102,7 @@ class SweepRecord:
         """
         file = Path(folder) / FILE
         try:
-            return SweepRecord(Path(folder), read_json(file))
+            return SweepRecord(Path(folder), read_json(file, limit=sys.maxsize))
         except (OSError, ValueError) as error:
             raise RunFolderError(
                 f"cannot read the record {str(file)!r} ({error}); give the folder of a study"

@@ -195,7 +195,7 @@ def expand(
             cells.append((dict(zip(axes, values, strict=True)), rates))
     every = [{**vars(RunConfig()), **DEFAULTS, **base, **cell} for cell, _ in cells]
     names = list(dict.fromkeys(name for cell, _ in cells for name in cell))
-    labels = _labels(every, names)
+    labels = label_rows(every, names)
     return [
         Row(label, {**base, **cell}, rates)
         for label, (cell, rates) in zip(labels, cells, strict=True)
@@ -207,13 +207,21 @@ def as_list(value: Any) -> list[Any]:
     return list(value) if isinstance(value, list | tuple) else [value]
 
 
-def _labels(rows: Sequence[Mapping[str, Any]], names: Sequence[str]) -> list[str]:
+def label_rows(
+    rows: Sequence[Mapping[str, Any]], names: Sequence[str], always: str = ""
+) -> list[str]:
     """Return the options in which rows differ, as a text for each row.
 
     Method and stages come first. Options that follow from those before them are left out, and
     the options of an option, such as an optimizer's, if its name is enough.
+
+    Args:
+        rows: Options of each row.
+        names: Options that may tell rows apart; all are named if none does.
+        always: Option that is named in any case.
     """
-    varied = [n for n in names if any(row[n] != rows[0][n] for row in rows)] or list(names)
+    varied = [n for n in names if n == always or any(row[n] != rows[0][n] for row in rows)]
+    varied = varied or list(names)
     first = [name for name in ("method", "stages") if name in varied]
     shown: list[str] = []
     for name in dict.fromkeys([*first, *varied]):

@@ -79,6 +79,7 @@ REFUSED = [
     (SpeedSettings, {"rows": (), "steps": 0, "at_once": 0}, "steps is 0; at_once is 0"),
     (TargetSettings, {"links": ("fast",), "updates": 0}, "the link is 'fast'; updates is 0"),
     (TargetSettings, {"rates": (), "warmup": -1}, "rates is empty; warmup is -1"),
+    (TargetSettings, {"rows": ("bp",), "scaled": ("bp", "ddp")}, "scaled has 'ddp'; give"),
     (TargetSettings, {"updates": 9, "machines": (2,)}, "warmup is 100; machines is 2"),
     (
         TargetSettings,

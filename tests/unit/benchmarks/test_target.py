@@ -123,9 +123,12 @@ def test_a_stopped_measurement_goes_on_and_multiplies_updates_by_seconds(
     numbers = [list(line.get_xdata()) for line in axes.lines]
     assert [2, 3] in numbers
     assert [3, 2] not in numbers
-    many = record.with_rows([forecast[0] | {"row": f"row {n}"} for n in range(11)])
-    (legend,) = draw_target(many).legends
-    assert len({line.get_color() for line in legend.get_lines()}) == 11
+    # The best method is among those that are forecast, and each has its colour.
+    many = [forecast[0] | {"row": f"row {n}"} for n in range(11)]
+    (legend,) = draw_target(record.with_rows([*timed[:2], *many, timed[4]])).legends
+    shown = [text.get_text() for text in legend.get_texts()]
+    assert shown == [*(row["row"] for row in many), timed[4]["row"]]
+    assert len({line.get_color() for line in legend.get_lines()}) == 12
     # What is there is measured no more, and other settings do not mix with it.
     monkeypatch.setattr("benchmarks.target.time_over_link", None)
     monkeypatch.setattr("benchmarks.target.forecast_updates", None)
@@ -136,18 +139,25 @@ def test_a_stopped_measurement_goes_on_and_multiplies_updates_by_seconds(
 
 
 def test_processes_are_timed_with_their_memory_and_forecasts_are_made(tmp_path):
-    rows = ("bp", "paci:accumulate=2,extra_delay=1+predict", "dgl:checksum=false")
-    own = {"rows": rows, "machines": (), "rates": (0.01,), "most_rates": 1}
+    codec = "paci:accumulate=2,codec=int8+predict"
+    rows = ("bp", "paci:accumulate=2,extra_delay=1+predict", "dgl:checksum=false", codec)
+    own = {
+        "rows": rows,
+        "scaled": (*rows[:0:-1],),
+        "machines": (),
+        "rates": (0.01,),
+        "most_rates": 1,
+    }
     assert measure_target(SETTINGS(out=tmp_path, repetitions=1, **own)) == 0
     record = Record.read(tmp_path)
-    timed, forecast = record.rows[:3], record.rows[3:]
-    for row, machines in zip(timed, (1, 2, 2), strict=True):
+    timed, forecast = record.rows[:4], record.rows[4:]
+    for row, machines in zip(timed, (1, 2, 2, 2), strict=True):
         assert 0 < row["min_s"] <= row["update_s"] <= row["max_s"]
         assert len(row["peak_mib"]) == row["machines"] == machines
     assert [(row["row"], row["machines"]) for row in forecast[:2]] == [("ddp", 2), ("bp", 1)]
-    assert [row["row"] for row in forecast[2:]] == [timed[n]["row"] for n in (2, 1)]
+    assert [row["row"] for row in forecast[2:]] == [timed[n]["row"] for n in (2, 3, 1)]
     assert all(row["update_s"] > 0 for row in forecast)
-    assert [len(row["peak_mib"]) for row in forecast] == [0, 0, 2, 2]
+    assert [len(row["peak_mib"]) for row in forecast] == [0, 0, 2, 2, 2]
 
 
 def test_the_best_rate_lies_between_others_and_other_seeds_take_it(tmp_path):

@@ -96,7 +96,7 @@ def test_a_training_on_a_plan_notes_what_it_does_not_do_as_recommended(call, her
     options += ["--stages", "2", "--plan", str(file)]
 
     def train(*more):
-        code, _, told = call(*options, "--run-dir", here / "_".join(more), *more)
+        code, _, told = call(*options, "--run-dir", here / "_".join(map(str, more)), *more)
         assert code == 0
         return told
 
@@ -104,16 +104,20 @@ def test_a_training_on_a_plan_notes_what_it_does_not_do_as_recommended(call, her
     assert f"{note}fdg\n" in train("--method", "fdg")
     assert f"{note}ddg --extra-delay 1\n" in train("--method", "ddg", "--extra-delay", "1")
     assert "note" not in train("--method", "ddg", "--extra-delay", "2")
+    Plan(("hidden1",)).write(file, method="fdg", extra_delay=[0], codec="int8")
+    assert "recommends --method fdg --codec int8; this" in train("--method", "fdg", "--seed", 1)
     Plan(("hidden1",)).write(file)  # cuts alone
     assert "note" not in train("--method", "bp")
 
 
 def test_a_slow_link_is_hidden_by_an_extra_delay(call):
     arguments = [*SMALL, "--stages", "2", "--methods", "fdg,bp", "--link", "1Gbit,30ms"]
-    code, printed, _ = call(*arguments, "--plan-out", "plan.json")
+    code, printed, _ = call(*arguments, "--codec", "int8", "--plan-out", "plan.json")
     assert code == 0
-    assert "Recommended: fdg with extra delay " in printed
+    assert re.search("Recommended: fdg with extra delay [0-9]+ with int8 on 2 stages", printed)
+    assert re.search("train with: .* --extra-delay [0-9]+ --codec int8\n", printed)
     content = read_json("plan.json")
+    assert {content["codec"], *(one["codec"] for one in content["forecasts"])} == {"int8"}
     assert [bool(one["extra_delay"]) for one in content["forecasts"]] == [False, False, True]
     waiting, _, hidden = content["forecasts"]
     assert waiting["hiding_delay"] == hidden["extra_delay"] == content["extra_delay"]
@@ -130,6 +134,7 @@ def test_a_slow_link_is_hidden_by_an_extra_delay(call):
         (["--methods", "fdg,dglasync"], "unknown method 'dglasync' (did"),
         (["--plan-out", "plan.txt"], "file is 'plan.txt'"),
         (["--picture", "plan.gif"], "cannot draw to 'plan.gif'; use a name in .svg"),
+        (["--codec", "int4"], "unknown codec 'int4' (did"),
         (["--link", "soon"], "the link is 'soon'"),
         (["--memory", "100B", "--stages", "2"], "stage 0 needs 0 MiB and has 9.53674e-05 MiB"),
         (["--memory", "8GB,lots"], "memory is 'lots'; write bytes with a unit"),

@@ -17,6 +17,7 @@ STAGE = StageProfile(
     seconds={"F": (2.0,), "B": (4.0,), "U": (0.2,), "T": ()},
     received_bytes=MIB,
     sent_bytes=MIB,
+    returned_bytes=MIB,
     weight_bytes=4 * MIB,
     trainable_bytes=4 * MIB,
     optimizer_bytes=4 * MIB,

@@ -79,6 +79,25 @@ def test_an_input_that_travels_is_counted():
     assert [stage.sent_bytes for stage in stages] == [2 * image, 2 * image, image, 0]
 
 
+@pytest.mark.parametrize(
+    ("codec", "sent", "returned"),
+    [("int8", 1, 1), ("bf16", 2, 2), ("vq:groups=4,codes=16", None, FLOAT)],
+)
+def test_packets_are_as_large_as_their_codec_makes_them(codec, sent, returned):
+    candidate = Candidate("fdg", ("1.0", "2"), codec=codec)
+    (stages,) = rehearse_candidates(build_workload, [candidate])
+    numbers, scale = BATCH * WIDTH, FLOAT * (codec == "int8")
+    assert [stage.received_bytes for stage in stages] == [FLOAT * numbers] * 3
+    for stage in stages[:2]:
+        if sent is None:  # codes, and the codebooks that they point into
+            assert 0 < stage.sent_bytes < FLOAT * numbers
+        else:
+            assert stage.sent_bytes == sent * numbers + scale
+        assert stage.returned_bytes == returned * numbers + scale
+        assert stage.packet_bytes == (stage.sent_bytes + stage.returned_bytes) // 2
+    assert stages[2].packet_bytes == 0
+
+
 def test_graphs_in_flight_and_old_weights_are_held():
     fdg, bp = rehearse_candidates(
         build_workload, [Candidate(name, ("1.0", "2")) for name in ("fdg", "bp")]
