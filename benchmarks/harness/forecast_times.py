@@ -27,8 +27,9 @@ def forecast_updates(
         work: Returns the work of a tick of a row.
 
     Returns:
-        ``row``, ``link``, ``update_s`` and ``peak_mib`` of each row over each link. One machine
-        and data parallelism are among the rows, without their memory.
+        ``row``, ``link``, ``update_s`` and ``peak_mib`` of each row over each link. One
+        machine, data parallelism, and a pipeline with its best number of micro-batches are
+        among the rows, without their memory.
     """
     together: dict[int, list[str]] = {}
     for row in (BASE, *rows):
@@ -47,6 +48,7 @@ def forecast_updates(
                 found.append(values | {"update_s": ticks * one.tick_s, "peak_mib": peak_mib})
                 continue
             found.append(values | {"row": "ddp", "update_s": one.ddp_s})
+            found.append(values | {"row": "gpipe", "update_s": one.pipeline_s})
             if len(cuts) == 1:  # one machine, once
                 found.append(values | {"machines": 1, "update_s": one.bp_s})
     return found

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from math import inf
+from operator import itemgetter
 from typing import Any
 
 from benchmarks.peers.pipeline import SCHEDULES
@@ -40,11 +41,14 @@ def goals_table(rows: Sequence[Mapping[str, Any]]) -> str | None:
     return markdown_table(("goal", "wanted", "found", ""), lines)
 
 
-def target_goals(rows: Sequence[Mapping[str, Any]]) -> str:
+def target_goals(
+    rows: Sequence[Mapping[str, Any]], forecast: Sequence[Mapping[str, Any]] = ()
+) -> str:
     """Return a table of the goals of the decoupled row that comes first to a loss over a link.
 
     Args:
         rows: The rows over the link, with the seconds of those that came there.
+        forecast: Rows that are forecast over it, of which those on most machines are judged.
     """
     first = sorted(rows, key=lambda row: inf if row["seconds"] is None else row["seconds"])
     best = next((row for row in first if row["decoupled"]), None)
@@ -71,6 +75,16 @@ def target_goals(rows: Sequence[Mapping[str, Any]]) -> str:
         if kind == "one machine" and other["final_loss"] is not None:
             above = 100 * (best["final_loss"] - other["final_loss"])
             lines.append(_goal_line("its loss above that, hundredths", above, 1, most=True))
+
+    # Judge the forecast for most machines.
+    most = max((row["machines"] for row in forecast), default=0)
+    there = [row for row in forecast if row["machines"] == most and row["seconds"] is not None]
+    methods = [row for row in there if row["decoupled"]]
+    for pipeline in (row for row in there if row["row"] == "gpipe" and methods):
+        best = min(methods, key=itemgetter("seconds"))
+        goal = f"forecast seconds of {best['row']} on {most} machines compared with a pipeline"
+        ratio = best["seconds"] / pipeline["seconds"]
+        lines.append(_goal_line(goal, ratio, 0.6, most=True))
     return markdown_table(("goal over the last link", "wanted", "found", ""), lines)
 
 

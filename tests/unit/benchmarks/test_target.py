@@ -154,10 +154,11 @@ def test_processes_are_timed_with_their_memory_and_forecasts_are_made(tmp_path):
     for row, machines in zip(timed, (1, 2, 2, 2), strict=True):
         assert 0 < row["min_s"] <= row["update_s"] <= row["max_s"]
         assert len(row["peak_mib"]) == row["machines"] == machines
-    assert [(row["row"], row["machines"]) for row in forecast[:2]] == [("ddp", 2), ("bp", 1)]
-    assert [row["row"] for row in forecast[2:]] == [timed[n]["row"] for n in (2, 3, 1)]
+    alone = [(row["row"], row["machines"]) for row in forecast[:3]]
+    assert alone == [("ddp", 2), ("gpipe", 2), ("bp", 1)]
+    assert [row["row"] for row in forecast[3:]] == [timed[n]["row"] for n in (2, 3, 1)]
     assert all(row["update_s"] > 0 for row in forecast)
-    assert [len(row["peak_mib"]) for row in forecast] == [0, 0, 2, 2, 2]
+    assert [len(row["peak_mib"]) for row in forecast] == [0, 0, 0, 2, 2, 2]
 
 
 def test_the_best_rate_lies_between_others_and_other_seeds_take_it(tmp_path):
@@ -201,6 +202,14 @@ def test_goals_are_judged_over_the_best_row_of_each_kind():
         ("0.500", "met"),
     ]  # fmt: skip
     assert "missed" in target_goals(rows[:5])
+    further = [
+        row("gpipe", 50, 5, 1.5) | {"machines": 6},
+        *(one | {"machines": 6, "seconds": 28} for one in rows[-2:]),
+        row("gpipe", 10, 5, 1.5) | {"machines": 3},
+    ]
+    (*_, last) = target_goals(rows, further).splitlines()
+    assert "paci on 6 machines" in last
+    assert "| at most 0.60 | 0.560 | met |" in last
     never = target_goals([rows[0], rows[4], rows[5]]).splitlines()[-2:]
     assert "diloco every=16, which does not come to the loss" in never[0]
     assert [line.split(" | ")[2] for line in never] == ["0.000", "0.500"]
