@@ -121,6 +121,21 @@ def format_problems(title: str, problems: Sequence[str]) -> str:
     return "\n".join([f"{title}:", *(f"  - {problem}" for problem in listed)])
 
 
+def refuse(kind: type[HocketError], title: str, problems: Sequence[str]) -> None:
+    """Raise one error of all problems, if there are any.
+
+    Args:
+        kind: Class of the error.
+        title: Line above the problems.
+        problems: One text for each problem.
+
+    Raises:
+        HocketError: There are some.
+    """
+    if problems:
+        raise kind(format_problems(title, problems))
+
+
 class Problems(list[str]):
     """Problems of one input, which are raised together.
 

@@ -18,7 +18,7 @@ from torch.nn import functional as F
 
 from hocket.data.batches import Examples, move_examples
 from hocket.data.dataset import check_targets
-from hocket.errors import DataError, OptionError, format_problems
+from hocket.errors import DataError, OptionError, refuse
 from hocket.options.hints import wrong_fields
 from hocket.options.ranges import Range, out_of_range
 
@@ -51,8 +51,7 @@ class Mix:
         )
         if not problems and not self.mixup and not self.cutmix:
             problems.append("mixup and cutmix are both 0, which mixes nothing; give one")
-        if problems:
-            raise OptionError(format_problems("batches cannot be mixed", problems))
+        refuse(OptionError, "batches cannot be mixed", problems)
 
     def __call__(
         self, inputs: Tensor, targets_B: Tensor, rng: Generator | None = None

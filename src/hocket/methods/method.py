@@ -11,7 +11,7 @@ from functools import wraps
 from math import ceil, inf
 from typing import Any, Literal, ParamSpec
 
-from hocket.errors import OptionError, format_problems
+from hocket.errors import OptionError, format_problems, refuse
 from hocket.options.common_options import Reduce
 from hocket.options.hints import wrong_fields
 from hocket.options.ranges import Range, out_of_range
@@ -71,8 +71,7 @@ class Replay:
     def __post_init__(self) -> None:
         problems = wrong_fields(self)
         problems += out_of_range(self, {"buffer": Range(least=1), "reuse": Range(least=0)})
-        if problems:
-            raise OptionError(format_problems("this replay is impossible", problems))
+        refuse(OptionError, "this replay is impossible", problems)
 
 
 @dataclass(frozen=True, kw_only=True)

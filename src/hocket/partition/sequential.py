@@ -5,7 +5,7 @@ from itertools import pairwise
 
 from torch import nn
 
-from hocket.errors import CutError, format_problems
+from hocket.errors import CutError, refuse
 from hocket.partition.plan import Plan
 
 
@@ -96,14 +96,12 @@ def build_stages(network: nn.Module, plan: Plan) -> list[nn.Module]:
     # The layers at which the stages begin.
     layers = layers_in_order(network)
     names = list(layers)
-    missing = [cut for cut in plan.cuts if cut not in layers]
-    if missing:
-        raise CutError(
-            format_problems(
-                "the plan is for another network",
-                [f"it cuts before layer {cut!r}, which is none of {names}" for cut in missing],
-            )
-        )
+    missing = [
+        f"it cuts before layer {cut!r}, which is none of {names}"
+        for cut in plan.cuts
+        if cut not in layers
+    ]
+    refuse(CutError, "the plan is for another network", missing)
     bounds = [0, *(names.index(cut) for cut in plan.cuts), len(names)]
     problems = [
         f"stage {k} would be empty; it would begin at layer {names[a]!r} and end before "
@@ -111,10 +109,7 @@ def build_stages(network: nn.Module, plan: Plan) -> list[nn.Module]:
         for k, (a, b) in enumerate(pairwise(bounds))
         if a >= b
     ]
-    if problems:
-        raise CutError(
-            format_problems(f"cannot cut this network into {plan.stages} stages", problems)
-        )
+    refuse(CutError, f"cannot cut this network into {plan.stages} stages", problems)
 
     # The stages.
     stages = [
@@ -153,7 +148,4 @@ def require_separate(network: nn.Module, stages: Sequence[nn.Module]) -> None:
                 )
             elif not owners:
                 problems.append(f"{kind} {name!r} is in no stage; add its layer to one")
-    if problems:
-        raise CutError(
-            format_problems(f"cannot cut this network into {len(stages)} stages", problems)
-        )
+    refuse(CutError, f"cannot cut this network into {len(stages)} stages", problems)

@@ -105,11 +105,8 @@ def verify_stages(network: nn.Module, stages: Sequence[nn.Module], sample: Tree)
         _compare_a_second_batch(network, stages, sample, compare, problems)
     if problems:
         problems.append("cut elsewhere, or give the stages as a list of modules")
-        raise CutError(
-            format_problems(
-                f"cut into {len(stages)} stages, this network computes something else", problems
-            )
-        )
+        title = f"cut into {len(stages)} stages, this network computes something else"
+        raise CutError(format_problems(title, problems))
     if rounded:
         warn(
             f"cut into {len(stages)} stages, this network computes the same but for rounding, "

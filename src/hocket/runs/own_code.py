@@ -4,7 +4,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from hocket.errors import OptionError, format_problems
+from hocket.errors import OptionError, refuse
 from hocket.options.own_function import OwnFunction
 from hocket.remedies.registry import split_remedies
 
@@ -48,5 +48,4 @@ def refuse_code(choices: Sequence[tuple[str, str]], file: str) -> None:
         f"want that, give --{option} {shlex.quote(text)} as well"
         for option, text in choices
     ]
-    if problems:
-        raise OptionError(format_problems(f"{file!r} does not choose that alone", problems))
+    refuse(OptionError, f"{file!r} does not choose that alone", problems)

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from torch import nn
 
 from hocket.errors import OptionError
+from hocket.options.require import require_list
 from hocket.zoo.layer import Layer
 
 
@@ -29,11 +30,12 @@ def mlp(
         batch_norm: Whether each hidden layer has a BatchNorm before its ReLU.
 
     Raises:
-        OptionError: A width is below 1.
+        OptionError: ``hidden`` is no list, or a width is below 1.
 
     >>> list(dict(mlp(hidden=(32, 16)).named_children()))
     ['hidden0', 'hidden1', 'head']
     """
+    hidden = require_list("mlp: hidden", hidden)
     widths = [in_features, *hidden, num_classes]
     if min(widths) < 1:
         raise OptionError(f"mlp: widths are {widths}; every one must be at least 1")

@@ -172,7 +172,7 @@ def test_links_are_parsed():
     ):
         assert Link.parse(text) == link
     told = "write bits per second and a latency: 10Gbit,50us"
-    for text in ("fast", "10", "10Gbit,50", "1.2.3Gbit", "10Gbit,1.1.1us", ""):
+    for text in ("fast", "10", "10Gbit,50", "1.2.3Gbit", "10Gbit,1.1.1us", "", 3):
         with pytest.raises(OptionError, match=told):
             Link.parse(text)
 

@@ -113,6 +113,7 @@ def test_gpt_drops_nothing_in_evaluation():
         ("resnet8", {"pooling": "max"}, "pooling is 'max'; use 'global' or 'corner6'"),
         ("resnet8", {"init": "zero"}, "init is 'zero'; use 'pytorch' or 'he'"),
         ("dgl6", {"pooling": "max", "width": 0}, r"'aux' or 'buffer'\n.*width is 0; use"),
+        ("mlp", {"hidden": 8}, r"hidden is 8; give a list, such as \[8\]"),
         ("mlp", {"hidden": (8, 0)}, r"\[64, 8, 0, 10\]; every one must be at least 1"),
         ("vgg13_bn", {"dropout": 1.0}, r"vgg13_bn: dropout is 1.0; .*in \[0, 1\)"),
         ("gpt", {"dropout": -1.0}, r"dropout is -1.0; give a fraction in \[0, 1\)"),

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from hocket.errors import OptionError, format_problems
+from hocket.errors import OptionError, refuse
 from hocket.methods.method import Method
 from hocket.options.hints import matches_hint
 from hocket.options.require import require_list
@@ -42,6 +42,5 @@ def require_stage_speeds(
         for k, speed in enumerate(speeds)
         if not matches_hint(speed, float) or speed <= 0
     ]
-    if problems:
-        raise OptionError(format_problems("stages cannot run at these speeds", problems))
+    refuse(OptionError, "stages cannot run at these speeds", problems)
     return tuple(speeds)

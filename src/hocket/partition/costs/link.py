@@ -3,7 +3,7 @@
 import re
 from dataclasses import dataclass
 
-from hocket.errors import OptionError, format_problems
+from hocket.errors import OptionError, refuse
 from hocket.options.hints import wrong_fields
 from hocket.options.ranges import Range, out_of_range
 
@@ -31,8 +31,7 @@ class Link:
 
     def __post_init__(self) -> None:
         problems = wrong_fields(self) + out_of_range(self, LINK_RANGES)
-        if problems:
-            raise OptionError(format_problems("this link is impossible", problems))
+        refuse(OptionError, "this link is impossible", problems)
 
     def seconds(self, size: float) -> float:
         """Return the time of a packet of this size in bytes, in seconds.
@@ -53,7 +52,7 @@ class Link:
         Link(bytes_per_s=1250000000.0, latency_s=5e-05)
         """
         number = r"(\d+(?:\.\d+)?)"
-        match = re.fullmatch(rf"{number}([kMGT]?)bit(?:,{number}(s|ms|us|ns))?", text)
+        match = re.fullmatch(rf"{number}([kMGT]?)bit(?:,{number}(s|ms|us|ns))?", str(text))
         if match is None:
             raise OptionError(
                 f"the link is {text!r}; write bits per second and a latency: 10Gbit,50us"
