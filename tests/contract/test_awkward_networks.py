@@ -65,6 +65,34 @@ def test_numbers_that_a_module_returns_are_those_of_now(stages, change):
     assert ours == pytest.approx(theirs, rel=1e-6)
 
 
+class Narrow(nn.Linear):
+    """A layer that returns as many columns as its attribute says."""
+
+    width = 6
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return super().forward(inputs)[:, : self.width]
+
+
+class Narrowed(Network):
+    """Layers `p`, `b` and `c`; the width of the output of `p` is read behind `b`."""
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        hidden = self.p(inputs)
+        return self.c(self.b(hidden.sum(1, keepdim=True))) / hidden.shape[1]
+
+
+def narrow(network: nn.Module, step: int) -> None:
+    network.p.width = 6 - step
+
+
+@BOTH
+def test_sizes_that_an_attribute_decides_are_those_of_now(stages):
+    network = Narrowed(p=Narrow(5, 6), b=nn.Linear(1, 6), c=nn.Linear(6, 3))
+    ours, theirs, _ = train_beside_plain(network, stages, BATCHES, change=narrow)
+    assert ours == pytest.approx(theirs, rel=1e-6)
+
+
 class OwnStatistics(nn.Module):
     """A network whose own forward has the buffers of a norm, and a counter."""
 

@@ -335,8 +335,8 @@ def _find_unknown_values(recording: Recording, call: Call) -> Iterator[str]:
             yield f"a tensor that is used has an unknown origin ({where})"
     for value in recording.values_across[call.start]:
         if _find_key(value, call) is None:
-            frame = value.keys[0][0].frame
-            yield f"a tensor computed inside {frame!r} is used without being returned"
+            inner = f"a tensor computed inside {value.keys[0][0].frame!r}"
+            yield f"{inner} is used without being returned, alone or in a tuple, list or dict"
 
 
 def _find_mutated_views(recording: Recording, call: Call) -> Iterator[str]:

@@ -26,10 +26,10 @@ MOST_KNOWN = 10_000
 """Number of results to remember at most; each forward may have new numbers and shapes."""
 # Scalars among their arguments are sizes.
 _SIZED = ("view", "reshape", "expand", "narrow", "unflatten", "new_zeros", "new_ones")
-PLAIN = (
+PLAIN = frozenset([
     int, float, bool, str, type(None), type(...), torch.dtype, torch.device, torch.layout,
     torch.memory_format,
-)  # fmt: skip
+])  # fmt: skip
 
 
 def empty_like(value: Tensor, device: torch.device = META) -> Tensor:

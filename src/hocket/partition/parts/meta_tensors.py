@@ -31,10 +31,10 @@ BuildLeaf = Callable[[list[Any]], Any]
 
 
 class MetaModules:
-    """Outputs of modules on the meta device, computed once for each shape of their inputs.
+    """Outputs of modules on the meta device, computed once for equal inputs and attributes.
 
     Those with other things than tensors, such as numbers, are computed every time: they may
-    depend on attributes that a training changes.
+    depend on more that a training changes.
 
     Attributes:
         functions: The same for functions.
@@ -71,7 +71,7 @@ class MetaModules:
             CutError: The module takes neither fake tensors nor zeros of these shapes.
         """
         leaves, spec = flatten((args, kwargs))
-        described = map(_describe_argument, leaves)
+        described = (*map(_describe_argument, leaves), *_plain_attributes(module))
         signature = (name, mode, autocast_type(device), spec, *described)
         known = self._builders.get(signature)
         if known is None:
@@ -89,6 +89,16 @@ class MetaModules:
                 self._builders[signature] = known
         builders, output_spec = known
         return unflatten([build(leaves) for build in builders], output_spec)
+
+
+def _plain_attributes(module: nn.Module) -> list[Any]:
+    """Return the numbers, texts and tuples of them that are kept in a module and its layers."""
+    return [
+        value
+        for layer in module.modules()
+        for value in vars(layer).values()
+        if type(value) in PLAIN or (type(value) is tuple and PLAIN.issuperset(map(type, value)))
+    ]
 
 
 def _describe_argument(entry: Any) -> Any:
