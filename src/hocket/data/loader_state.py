@@ -28,24 +28,30 @@ def loader_state(loader: object) -> dict[str, Any]:
     """
     return {
         "torch": torch.get_rng_state(),
-        "numpy": _numpy_state(),
+        "numpy": json.dumps(np.random.get_state(legacy=False), default=np.ndarray.tolist),
         "python": random.getstate(),
         **_own_state(loader),
     }
 
 
-def restore_loader(state: dict[str, Any], loader: object) -> None:
+def restore_loader(state: dict[str, Any], loader: object, *, begun: bool = False) -> None:
     """Restore the state of a loader and of the global generators from `loader_state`.
 
+    Args:
+        state: The state.
+        loader: The loader.
+        begun: True if batches of its epoch are used, so that the rest must be of the same one.
+
     Raises:
-        DataError: The loader has other generators than the state.
+        DataError: The loader has other generators than the state, or another order.
     """
+    if begun and (order := _order(loader)) != state["order"]:
+        raise DataError(
+            f"the training data have {order}, and had {state['order']} before the checkpoint, "
+            "which is within an epoch; give the data that the training began with"
+        )
     torch.set_rng_state(state["torch"])
-    if isinstance(state["numpy"], str):
-        np.random.set_state(json.loads(state["numpy"]))
-    else:
-        kind, keys, *rest = state["numpy"]
-        np.random.set_state((kind, keys.numpy().astype(np.uint32), *rest))
+    np.random.set_state(json.loads(state["numpy"]))
     random.setstate(state["python"])
     _restore_own(loader, state)
 
@@ -63,13 +69,11 @@ def preserve_loader(loader: object) -> Iterator[None]:
         _restore_own(loader, state)
 
 
-def _numpy_state() -> list[Any] | str:
-    """Return the state of NumPy's global generator; as JSON if that is not the usual one."""
-    state = np.random.get_state(legacy=False)
-    if state["bit_generator"] != "MT19937":
-        return json.dumps(state, default=np.ndarray.tolist)
-    kind, keys, *rest = np.random.get_state()
-    return [kind, torch.from_numpy(np.asarray(keys).astype(np.int64)), *rest]
+def _order(loader: object) -> str:
+    """Return the choices of a loader that its order depends on."""
+    if not isinstance(loader, Batches):
+        return "an order of their own"
+    return f"seed={loader.seed}, shuffle={loader.shuffle}"
 
 
 def _own_state(loader: object) -> dict[str, Any]:
@@ -77,6 +81,7 @@ def _own_state(loader: object) -> dict[str, Any]:
     return {
         "generators": [generator.get_state() for generator in _generators(loader)],
         "epoch": loader.epoch if isinstance(loader, Batches) else None,
+        "order": _order(loader),
     }
 
 

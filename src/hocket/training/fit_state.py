@@ -114,7 +114,7 @@ class FitState:
             DataError: They are not the data that the epoch began with.
         """
         if self._loader_state is not None:
-            restore_loader(self._loader_state, train)
+            restore_loader(self._loader_state, train, begun=reads and self.batches > 0)
         else:
             self._loader_state = loader_state(train)
         self._start = time.perf_counter()
