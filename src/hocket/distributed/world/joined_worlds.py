@@ -235,5 +235,6 @@ def _report_uncaught(
             lines = []
         except Exception as failure:
             lines += traceback.format_exception(failure)
-    write_last_words("".join(lines))
+    if lines:
+        write_last_words("".join(lines))
     exit_process(130 if isinstance(error, KeyboardInterrupt) else code)
