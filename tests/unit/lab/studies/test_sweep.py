@@ -14,6 +14,7 @@ import pytest
 
 import hocket_lab
 from hocket.errors import RunFolderError
+from hocket.files import JSON_LIMIT
 from hocket.runs.environment import environment
 from hocket.runs.run_dir import lock_run_dir
 from hocket.runs.train import train
@@ -467,6 +468,8 @@ def done(tmp_path, monkeypatch, here):
 
 
 def test_a_run_that_ended_is_kept_and_one_that_failed_is_run_again(done, here, monkeypatch):
+    with (done / "record.json").open("a") as file:
+        file.write(" " * JSON_LIMIT)  # as if it had many curves
     (before,) = SweepRecord.read(done).rows
     shutil.rmtree(done / "runs")
     pretend_runs(monkeypatch, lambda config: 1.0)
