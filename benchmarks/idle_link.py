@@ -26,7 +26,7 @@ from hocket.partition.costs.link import Link
 
 MIB = 2**20
 TIMEOUT_S = 60
-"""Longest wait for a part of a message."""
+"""Longest time of a message, and wait for a part of it."""
 SWITCH = "/proc/sys/net/ipv4/tcp_slow_start_after_idle"
 
 
@@ -128,6 +128,7 @@ def connected(
         sender.connect(address)
         receiver, _ = server.accept()
         with receiver:
+            sender.settimeout(TIMEOUT_S)  # else its thread would outlast that of the receiver
             receiver.settimeout(TIMEOUT_S)
             yield sender, receiver
 
