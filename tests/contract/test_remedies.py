@@ -232,6 +232,16 @@ def test_a_factor_on_the_rate_is_that_of_its_reference(method, how, remedy, rate
     )
 
 
+def pipemare(stages, accumulate):
+    """The reference's words for all three techniques: T1 begins where T3 ends."""
+    rate = partial(annealed, stages=stages, anneal=4, per_update=accumulate)
+    return {
+        "rate": lambda k, t, staleness: rate(k, t - 3, staleness) if t >= 3 else 1.0,
+        "behind": predict.MeanChange(0.135, stages, accumulate),
+        "flushed": 3,
+    }
+
+
 # Remedies, and a function that returns the reference's words for a method on so many stages.
 REFERENCES = {
     "steady": ([Predict(direction="steady")], lambda *_: {"ahead": predict.spectrain}),
@@ -256,6 +266,7 @@ REFERENCES = {
         [SpikeCompensation(), Predict(direction="last")],
         lambda *_: {"spikes": True, "ahead": predict.LastChange()},
     ),
+    "pipemare": ([T1(anneal=4), T2(), T3(updates=3)], pipemare),
 }
 
 

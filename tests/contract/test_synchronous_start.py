@@ -5,13 +5,12 @@ from dataclasses import replace
 import pytest
 import torch
 
-from contract.small import SGD, conv, data, different, far, mlp, outcome, sgd, stepped, train
-from hocket import Trainer, cross_entropy
+from contract.small import conv, data, different, mlp, sgd, stepped, train
+from hocket import Trainer
 from hocket.methods import ADL, BP, DDG, FDG, PACI, PipeDream, PipeDream2BW
 from hocket.methods.method import Method
 from hocket.remedies import T1, T2, T3, Compensate, Predict, SpikeCompensation, StalenessRate
 from hocket_lab.planner.rehearsals import Candidate
-from reference import pipedream, predict
 
 
 def label(value):
@@ -70,32 +69,6 @@ def test_after_them_the_method_begins(method):
     assert not different(whole.state[1:], after.state[1:])
     late = [[e.report.staleness for e in each.of("B", 0)] for each in (begun, after, whole)]
     assert late[0] + late[1] == late[2]
-
-
-@pytest.mark.parametrize("stages", [2, 4])
-@pytest.mark.parametrize("method", [DDG(linearize="live"), PACI(accumulate=2)], ids=label)
-def test_pipemare_is_its_reference(method, stages):
-    """All three techniques; close in float64."""
-
-    def rate(k, t, staleness):
-        tau = max((stages - 1 - k) / method.accumulate, 1.0)
-        return tau ** -(1 - min((t - 3) / 4, 1)) if t >= 3 else 1.0
-
-    batches, modules = data(mlp, 13, last=3), mlp(stages)
-    losses = pipedream.train(
-        modules,
-        batches,
-        loss=cross_entropy,
-        accumulate=method.accumulate,
-        linearize="live",
-        rate=rate,
-        behind=predict.MeanChange(0.135, stages, method.accumulate),
-        flushed=3,
-        **SGD,
-    )
-    pipemare = method.with_remedies(T1(anneal=4), T2(), T3(updates=3))
-    ours = train(pipemare, mlp(stages), batches).state
-    assert not far(ours, outcome(losses, modules))
 
 
 def test_other_stages_go_on_with_those_that_are_left(tmp_path):
