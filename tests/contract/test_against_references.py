@@ -1,8 +1,8 @@
 """Every method against its naive transcription from the paper: weights, statistics, losses."""
 
-import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import product
 from typing import Any
 
 import pytest
@@ -62,75 +62,58 @@ from reference import (
 
 networks = pytest.mark.parametrize(("net", "stages"), [(mlp, 2), (mlp, 4), (conv, 3)])
 Reference = Callable[..., list[float]]
+Pairs = list[tuple[Method, Reference]]
+RECOMPUTE = {"recompute": [False, True]}
+BACKWARDS = {"linearize": LINEARIZE, "order": ORDERS}
 
 
-def pairs() -> dict[str, tuple[Method, Reference]]:
-    """Each method that waits, at all its choices, beside its reference."""
-    found: dict[str, tuple[Method, Reference]] = {
-        "bp": (BP(), bp.train),
-        "fr-official": (
-            build_method("fr-official"),
-            partial(fr.train, first_rate=2.0, statistics_twice=True),
-        ),
-        "adl-official": (
-            build_method("adl-official"),
-            partial(adl.train, accumulate=4, reduce="sum", linearize="live"),
-        ),
-    }
-    for again in (False, True):
-        both = {"accumulate": 5, "recompute": again}
-        name = "recompute" if again else "stash"
-        found[f"gpipe-{name}"] = (
-            GPipe(**both),
-            partial(flushed.train, order=flushed.gpipe, **both),
-        )
-        found[f"1f1b-{name}"] = OneFOneB(**both), partial(flushed.train, **both)
-    for how in LINEARIZE:
-        found[f"pipedream-{how}"] = (
-            PipeDream(linearize=how),
-            partial(pipedream.train, linearize=how),
-        )
-        found[f"paci-{how}"] = (
-            PACI(accumulate=3, linearize=how),
-            partial(pipedream.train, accumulate=3, linearize=how),
-        )
-    for order in ORDERS:
-        found[f"fr-{order}"] = FR(order=order), partial(fr.train, order=order)
-        found[f"dsp-{order}"] = DSP(order=order), partial(dsp.train, order=order)
-    for how, order in itertools.product(LINEARIZE, ORDERS):
-        both = {"linearize": how, "order": order}
-        found[f"ddg-{how}-{order}"] = DDG(**both), partial(ddg.train, **both)
-        found[f"fdg-{how}-{order}"] = (
-            FDG(shrink=0.7, **both),
-            partial(fdg.train, shrink=0.7, **both),
-        )
-        for options in [{"accumulate": 2, "reduce": "sum"}, {"accumulate": 5}]:
-            found[f"adl-{options['accumulate']}-{how}-{order}"] = (
-                ADL(**options, **both),
-                partial(adl.train, **options, **both),
-            )
-    return found
+def every(
+    method: Callable[..., Method], reference: Reference, **choices: Sequence[Any]
+) -> Pairs:
+    """The method and its reference at each combination of the choices."""
+    pairs = []
+    for values in product(*choices.values()):
+        options = dict(zip(choices, values, strict=True))
+        pairs.append((method(**options), partial(reference, **options)))
+    return pairs
 
 
-PAIRS = pairs()
 # The same whatever the stages, by the delay of all their gradients on so many of them.
-HELD = {
-    "2bw": (PipeDream2BW(accumulate=3), lambda stages: 1),
-    "2bw late": (PipeDream2BW(accumulate=4, backward_delay=1), lambda stages: 1),
-    "double": (ADL(hold="double", accumulate=5), lambda stages: 1),
-    "forward first": (
-        ADL(hold="double", accumulate=6, order="forward-first"),
-        lambda stages: 1,
+HELD = [
+    (PipeDream2BW(accumulate=3), lambda stages: 1),
+    (PipeDream2BW(accumulate=4, backward_delay=1), lambda stages: 1),
+    (ADL(hold="double", accumulate=5), lambda stages: 1),
+    (ADL(hold="double", accumulate=6, order="forward-first"), lambda stages: 1),
+    (PipeDream(hold="vertical"), lambda stages: stages - 1),
+    (ADL(hold="vertical", accumulate=1), lambda stages: 2 * stages - 3),
+]
+PAIRS: Pairs = [  # every method that waits
+    (BP(), bp.train),
+    *every(GPipe, partial(flushed.train, order=flushed.gpipe), accumulate=[5], **RECOMPUTE),
+    *every(OneFOneB, flushed.train, accumulate=[5], **RECOMPUTE),
+    *every(PipeDream, pipedream.train, linearize=LINEARIZE),
+    *every(PACI, pipedream.train, accumulate=[3], linearize=LINEARIZE),
+    *every(FR, fr.train, order=ORDERS),
+    *every(DSP, dsp.train, order=ORDERS),
+    *every(DDG, ddg.train, **BACKWARDS),
+    *every(FDG, fdg.train, shrink=[0.7], **BACKWARDS),
+    *every(ADL, adl.train, accumulate=[2], reduce=["sum"], **BACKWARDS),
+    *every(ADL, adl.train, accumulate=[5], **BACKWARDS),
+    (build_method("fr-official"), partial(fr.train, first_rate=2.0, statistics_twice=True)),
+    (
+        build_method("adl-official"),
+        partial(adl.train, accumulate=4, reduce="sum", linearize="live"),
     ),
-    "vertical": (PipeDream(hold="vertical"), lambda stages: stages - 1),
-    "adl vertical": (ADL(hold="vertical", accumulate=1), lambda stages: 2 * stages - 3),
-}
-for name, (method, delay) in HELD.items():
-    PAIRS[name] = method, partial(held.train, accumulate=method.accumulate, delay=delay)
+    *(
+        (method, partial(held.train, accumulate=method.accumulate, delay=delay))
+        for method, delay in HELD
+    ),
+]
+NAMES = [f"{m.name} {m.linearize} {m.order} {m.hold} {m.accumulate}" for m, _ in PAIRS]
 
 
 @networks
-@pytest.mark.parametrize(("method", "reference"), PAIRS.values(), ids=PAIRS.keys())
+@pytest.mark.parametrize(("method", "reference"), PAIRS, ids=NAMES)
 def test_a_waiting_method_is_its_reference(method, reference, net, stages):
     """Bit-equal: the same kernels in the same order."""
     batches, modules = data(net, 13, last=3), net(stages)
