@@ -150,10 +150,9 @@ def main(words: Sequence[str] | None = None) -> int:
         _add_commands_of_other_packages()
     try:
         app.config = (_defaults(words),) if words[:1] == ["train"] else ()
+        return run_app(app, words)
     except HocketError as error:
         return end_with_error(error)
-    try:
-        return run_app(app, words)
     finally:
         app.config = ()
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from hocket.data.batches import Batches
 from hocket.data.cifar import cifar10, cifar100
 from hocket.data.dataset import Data
 from hocket.data.dataset import hold_out as divide
@@ -83,6 +84,11 @@ def load(
     if data_dir is not None:
         chosen["data_dir"] = Path(data_dir)
     data = _find_loader(name)(batch_size=batch_size, seed=seed, **chosen)
+    if not isinstance(data.train, Batches) or not isinstance(data.test, Batches):
+        raise OptionError(
+            f"{name} returns data whose loaders are no hocket.data.Batches; serve the examples "
+            "in these, or pass the loaders to Trainer.fit"
+        )
     if hold_out:
         data = divide(data, hold_out)
     train, test = (each.with_options(workers=workers) for each in (data.train, data.test))

@@ -12,7 +12,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from hocket.errors import HocketError, OptionError, format_problems, unknown_name
+from hocket.errors import HocketError, OptionError, unknown_name
 
 FORM = re.compile(
     r"(?P<name>(?P<module>[^:=,]+):(?P<function>[A-Za-z_]\w*))(:(?P<rest>.*))?", re.S
@@ -80,13 +80,8 @@ class OwnFunction:
                     module = importlib.import_module(self.module)
         except Exception as error:
             raise OptionError(
-                format_problems(
-                    f"cannot import {self.module!r} for the {kind} {str(self)!r}",
-                    [
-                        f"{type(error).__name__}: {error}",
-                        "name a module, or a file that ends in .py",
-                    ],
-                )
+                f"cannot import {self.module!r} for the {kind} {str(self)!r}: "
+                f"{type(error).__name__}: {error}; name a module, or a file that ends in .py"
             ) from error
         # Find the function in it.
         function = getattr(module, self.function, None)

@@ -27,7 +27,7 @@ from __future__ import annotations
 
 import beside
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import torch
@@ -54,6 +54,10 @@ def toy(*, batch_size, seed=0, size: int = 64):
     examples = InMemory(inputs, (inputs[:, 0] > 0).long())
     train = Batches(examples, batch_size, seed=seed, shuffle=True)
     return Data("toy", train, Batches(examples, batch_size), 2, (8,), "vectors")
+
+
+def loaders(*, batch_size, seed=0):
+    return replace(toy(batch_size=batch_size), test=[])
 
 
 def small(num_classes, in_features, width=4):
@@ -143,6 +147,7 @@ NETWORKS = {
         (lambda: parse_method("mine.py:number"), "mine.py:number returns a int; .*Method"),
         (lambda: parse_remedies(["mine.py:late"]), "returns a Method; .*Remedy"),
         (lambda: load_data(RunConfig(data="mine.py:number")), "does not take .*batch_size"),
+        (lambda: load_data(RunConfig(data="mine.py:loaders")), "mine.py:loaders .*Batches"),
         (lambda: load_data(RunConfig(data="mine.py")), "the data set 'mine.py' is a file"),
     ],
 )
