@@ -52,16 +52,14 @@ def forward(module: nn.Module, x: Tensor, linearize: str) -> tuple[Tensor, Kept]
     return out.detach().clone(), (runner, x, None if linearize == "recompute" else out)
 
 
-def backward(
-    module: nn.Module, kept: Kept, g: Tensor, statistics_twice: bool = False
-) -> Tensor | None:
+def backward(module: nn.Module, kept: Kept, g: Tensor) -> Tensor | None:
     """Add the batch's gradients to those of ``module``; return the gradient of its input."""
     runner, x, out = kept
     if out is None:  # statistics count once; put back last, as the backward checks versions
         saved = [b.clone() for b in module.buffers()]
         module(x).backward(g)
         for b, before in zip(module.buffers(), saved, strict=True):
-            b.copy_(b if statistics_twice else before)
+            b.copy_(before)
     else:
         out.backward(g)
     if runner is not module:
