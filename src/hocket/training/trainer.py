@@ -358,6 +358,7 @@ class Trainer:
                 "changed; call end_epoch after each epoch, or give scheduler_unit='update'"
             )
         state.drain()
+        self._session.cut.warn_of_new_weights()
         with self._session.reporting_failures(), ctrl_c_held_back():
             return self._session.ticks.finish()
 

@@ -172,7 +172,8 @@ def test_a_trainer_is_not_copied(duplicate, steps):
         duplicate(trainer)
 
 
-def test_weights_that_are_replaced_after_the_first_batch_are_told():
+@pytest.mark.parametrize("end", [Trainer.finish, Trainer.state_dict])
+def test_weights_that_are_replaced_after_the_first_batch_are_told(end):
     network = nn.Sequential(*mlp(2))
     trainer = Trainer(network, stages=2, optimizer=sgd)
     trainer.step(*data(mlp, 1)[0])
@@ -180,7 +181,7 @@ def test_weights_that_are_replaced_after_the_first_batch_are_told():
     values = {name: value.clone() for name, value in network.state_dict().items()}
     network.load_state_dict(values, assign=True)
     with pytest.warns(UserWarning, match=r"'0.0.weight', .* are not trained; build a new"):
-        trainer.state_dict()
+        end(trainer)
 
 
 @pytest.mark.parametrize("ends_epochs", [False, True])

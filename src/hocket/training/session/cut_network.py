@@ -133,7 +133,10 @@ class CutNetwork:
         for stage, module in enumerate(self.modules):
             world.copy_weights(module, source=stage * world.replicas)
         self.collected = True
-        # Warn of weights that came into the network after its stages were built.
+        self.warn_of_new_weights()
+
+    def warn_of_new_weights(self) -> None:
+        """Warn of weights that came into the network after its stages were built."""
         named = self.network.named_parameters()
         names = [repr(name) for name, weight in named if id(weight) not in self._trained]
         if names and self._trained:
