@@ -11,7 +11,7 @@ from functools import wraps
 from math import ceil, inf
 from typing import Any, Literal, ParamSpec
 
-from hocket.errors import OptionError, format_problems, refuse
+from hocket.errors import OptionError, refuse
 from hocket.options.common_options import Reduce
 from hocket.options.hints import wrong_fields
 from hocket.options.ranges import Range, out_of_range
@@ -141,10 +141,7 @@ class Method:
         problems += remedy_problems(
             self.remedies, stale=stale, hold=self.hold, linearize=self.linearize
         )
-        if problems:
-            raise OptionError(
-                format_problems(f"method {self.name!r} cannot be built", problems)
-            )
+        refuse(OptionError, f"method {self.name!r} cannot be built", problems)
 
     @property
     def flushed_updates(self) -> float:
