@@ -70,7 +70,8 @@ class TargetSettings:
         rows: Rows; methods with their own options, ``extra_delay``, ``codec`` and remedies.
             Rows of baselines that wait for all gradients have the updates of back-propagation.
         links: Links between the machines, as for `hocket plan`; ``none`` for no limit.
-        scaled: Rows of Hocket for further machines; without any, all that have no codec.
+        scaled: Rows of Hocket for further machines, which need not be among ``rows`` and are
+            not timed then; if there are none, those of ``rows`` without a codec.
         machines: Numbers of machines besides two, which are not there: the rows of ``scaled``
             are trained for them at the best rate for two, and seconds of an update are
             forecast by the planner; for two as well, to compare with what is timed.
@@ -124,7 +125,7 @@ class TargetSettings:
 
     def __post_init__(self) -> None:
         problems = link_problems(self.links)
-        for row in self.rows:
+        for row in (*self.rows, *self.scaled):
             parse_row(row)
             if self.batch % (parts := accumulated(row)):
                 problems.append(
@@ -140,9 +141,9 @@ class TargetSettings:
             if {"cut", "speeds"} & Row.parse(row).options.keys():
                 problems.append(f"{row!r} names its cut, and all rows have one by their times")
         problems += [
-            f"scaled has {row!r}; give rows of Hocket's methods that are among rows"
+            f"scaled has {row!r}; give rows of Hocket's methods"
             for row in self.scaled
-            if row not in self.rows or as_method(Row.parse(row)) is None
+            if as_method(Row.parse(row)) is None
         ]
         problems += [
             f"machines is {count}; give more than {NODES}, which are measured"
@@ -236,7 +237,7 @@ class TargetMeasurement:
         first, *others = settings.seeds
         # Cut for all numbers of machines first: it fails if there are fewer layers.
         trainings, *further = map(self.trainings, (NODES, *settings.machines))
-        rows = list(dict.fromkeys([BASE, *map(trained_row, settings.rows)]))
+        rows = list(dict.fromkeys([BASE, *map(trained_row, [*settings.rows, *self._scaled])]))
         found = trainings.search(rows, settings.rates, settings.most_rates, first)
         best = {row: best_rate(curves, settings.updates) for row, curves in found.items()}
         runs = {row: [curves[best[row]]] for row, curves in found.items()}

@@ -140,23 +140,25 @@ def test_a_stopped_measurement_goes_on_and_multiplies_updates_by_seconds(
 
 def test_processes_are_timed_with_their_memory_and_forecasts_are_made(tmp_path):
     codec = "paci:accumulate=2,codec=int8+predict"
-    rows = ("bp", "paci:accumulate=2,extra_delay=1+predict", "dgl:checksum=false", codec)
+    rows = ("bp", "paci:accumulate=2,extra_delay=1+predict", "dgl:checksum=false")
     own = {
         "rows": rows,
-        "scaled": (*rows[:0:-1],),
+        "scaled": (codec, *rows[:0:-1]),
         "machines": (),
         "rates": (0.01,),
         "most_rates": 1,
     }
     assert measure_target(SETTINGS(out=tmp_path, repetitions=1, **own)) == 0
     record = Record.read(tmp_path)
-    timed, forecast = record.rows[:4], record.rows[4:]
-    for row, machines in zip(timed, (1, 2, 2, 2), strict=True):
+    timed, forecast = record.rows[:3], record.rows[3:]
+    for row, machines in zip(timed, (1, 2, 2), strict=True):
         assert 0 < row["min_s"] <= row["update_s"] <= row["max_s"]
         assert len(row["peak_mib"]) == row["machines"] == machines
     alone = [(row["row"], row["machines"]) for row in forecast[:3]]
     assert alone == [("ddp", 2), ("gpipe", 2), ("bp", 1)]
-    assert [row["row"] for row in forecast[3:]] == [timed[n]["row"] for n in (2, 3, 1)]
+    further = [timed[2]["row"], "paci accumulate=2 codec=int8+predict", timed[1]["row"]]
+    assert [row["row"] for row in forecast[3:]] == further
+    assert all(row["final_loss"] > 0 for row in forecast)
     assert all(row["update_s"] > 0 for row in forecast)
     assert [len(row["peak_mib"]) for row in forecast] == [0, 0, 0, 2, 2, 2]
 
