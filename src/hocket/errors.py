@@ -121,7 +121,7 @@ def format_problems(title: str, problems: Sequence[str]) -> str:
     return "\n".join([f"{title}:", *(f"  - {problem}" for problem in listed)])
 
 
-def refuse(kind: type[HocketError], title: str, problems: Sequence[str]) -> None:
+def raise_problems(kind: type[HocketError], title: str, problems: Sequence[str]) -> None:
     """Raise one error of all problems, if there are any.
 
     Args:

@@ -8,8 +8,8 @@ ROOT = Path(__file__).parents[2]
 # Lines of Python. A limit falls with what is removed, and rises only with a named reason.
 MOST_LINES = {
     "src/hocket": 42_310,
-    "src/hocket_lab": 6_905,
-    "benchmarks": 8_470,
+    "src/hocket_lab": 6_925,
+    "benchmarks": 8_525,
     "tests": 43_220,
 }
 # Words, as `wc -w` counts them.

@@ -17,7 +17,7 @@ import torch
 
 from contract.free_stages import left_by
 from contract.processes import wait_until
-from contract.small import Batches, conv, data, sgd
+from contract.small import Batches, WatchedBatches, conv, data, sgd
 from hocket import Checkpoints, Trainer
 from hocket.checkpoint.directory import newest_first
 from hocket.distributed.folder import identity
@@ -103,18 +103,6 @@ def build_trainer(watchers, **options):
     )
 
 
-class ObservedBatches(list):
-    """Batches that call a function each time that somebody begins to read them."""
-
-    def __init__(self, batches, on_read):
-        super().__init__(batches)
-        self.on_read = on_read
-
-    def __iter__(self):
-        self.on_read()
-        return super().__iter__()
-
-
 def train(
     folder,
     victim,
@@ -163,7 +151,7 @@ def train(
         first_tick = trainer.engine.tick_count
     history = trainer.fit(
         learnable(LENGTH),
-        ObservedBatches(learnable(3), lambda: reach("evaluation")),
+        WatchedBatches(learnable(3), lambda *_: reach("evaluation")),
         epochs=EPOCHS,
         on_epoch=lambda _: reach("gathered"),
         progress=False,

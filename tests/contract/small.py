@@ -6,7 +6,7 @@ Equal seeds give equal networks, so that two trainings can be compared tensor by
 import copy
 import inspect
 import itertools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -250,6 +250,20 @@ def data(net: Net, count: int, size: int = 4, last: int | None = None) -> Batche
         )
         for n in sizes
     ]
+
+
+class WatchedBatches(list[tuple[Tensor, Tensor]]):
+    """Batches that call a function before each: with the number of the reading, and its own."""
+
+    def __init__(self, batches: Batches, before: Callable[[int, int], object]):
+        super().__init__(batches)
+        self.before, self.readings = before, 0
+
+    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
+        reading, self.readings = self.readings, self.readings + 1
+        for number, batch in enumerate(super().__iter__()):
+            self.before(reading, number)
+            yield batch
 
 
 def sgd(params: Iterable[nn.Parameter], **options: Any) -> torch.optim.Optimizer:

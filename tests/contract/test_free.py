@@ -7,7 +7,19 @@ from functools import partial
 import pytest
 from torch.optim.lr_scheduler import ExponentialLR
 
-from contract.small import SGD, conv, data, different, far, mlp, sgd, stepped, tensors_of, train
+from contract.small import (
+    SGD,
+    WatchedBatches,
+    conv,
+    data,
+    different,
+    far,
+    mlp,
+    sgd,
+    stepped,
+    tensors_of,
+    train,
+)
 from hocket import Checkpoints, Trainer, cross_entropy
 from hocket.checkpoint.directory import newest_first
 from hocket.codecs import VQ
@@ -129,19 +141,6 @@ def test_a_stage_that_has_learned_enough_forwards_in_evaluation_mode():
 PACES = [(1.0, 1.0), (1.0, 0.5), (0.5, 1.0), (1.0, 1.7)]
 
 
-class Stops(list):
-    """Data that end as Ctrl-C does, at a batch of the second reading."""
-
-    readings = 0
-
-    def __iter__(self):
-        self.readings += 1
-        for number, batch in enumerate(super().__iter__()):
-            if (self.readings, number) == (2, 2):
-                raise KeyboardInterrupt
-            yield batch
-
-
 @pytest.mark.parametrize("speeds", PACES)
 @pytest.mark.parametrize("length", [2, 4, 7])
 def test_a_second_training_begins_with_a_new_epoch_of_every_stage(length, speeds, tmp_path):
@@ -190,9 +189,13 @@ def test_a_training_after_one_that_was_stopped_begins_with_a_new_epoch():
         if event.action.kind == "U":
             updates[stage.index].append(event.report.epoch)
 
+    def stop(reading, number):
+        if (reading, number) == (1, 2):
+            raise KeyboardInterrupt
+
     trainer = Trainer(mlp(2), method=DGLAsync(), optimizer=sgd, watchers=[watch])
     with pytest.raises(KeyboardInterrupt):
-        trainer.fit(Stops(data(mlp, 4)), epochs=3, progress=False)
+        trainer.fit(WatchedBatches(data(mlp, 4), stop), epochs=3, progress=False)
     assert updates == [[0] * 4 + [1] * 2] * 2
     trainer.fit(data(mlp, 4), epochs=2, progress=False)
     assert updates == [[0] * 4 + [1] * 2 + [1] * 4 + [2] * 4] * 2

@@ -6,7 +6,7 @@ import pytest
 from torch import nn
 
 from contract.resumed import CASES, FREE, all_of, differences, resumable
-from contract.small import LOCKSTEP, data, mlp, sgd
+from contract.small import LOCKSTEP, WatchedBatches, data, mlp, sgd
 from contract.spoiled import BACKWARD, FORWARD
 from contract.worlds import NETS, Case, distinct, trained
 from hocket import Checkpoints, Trainer
@@ -76,32 +76,23 @@ class Falls(Exception):
     """Ends a training from outside."""
 
 
-class Falling(list):
-    """Data that end in an error at one batch of each reading, as long as there are any."""
-
-    def __init__(self, batches, falls):
-        super().__init__(batches)
-        self.falls = falls
-
-    def __iter__(self):
-        for number, batch in enumerate(super().__iter__()):
-            if self.falls and self.falls[0] == number:
-                del self.falls[0]
-                raise Falls
-            yield batch
-
-
 @pytest.mark.parametrize("case", [*CASES[::6], FREE[3]], ids=str)
 def test_a_training_may_be_resumed_again_and_again(case, tmp_path):
-    whole = trained(case, 3)
+    whole, falls = trained(case, 3), [2, 1, 2, 1]
+
+    def fall(_, number):
+        if falls and falls[0] == number:
+            del falls[0]
+            raise Falls
+
     batches = data(NETS[case.net], case.batches, case.size, last=case.last)
-    falls = Falling(batches, [2, 1, 2, 1])
+    batches = WatchedBatches(batches, fall)
     checkpoints, resume = Checkpoints(tmp_path, every=1, keep=1), None
-    while falls.falls:
+    while falls:
         with pytest.raises(Falls):
-            trained(case, 3, checkpoints, resume, batches=falls)
+            trained(case, 3, checkpoints, resume, batches=batches)
         resume = tmp_path
-    assert not differences(whole, trained(case, 3, checkpoints, resume, batches=falls))
+    assert not differences(whole, trained(case, 3, checkpoints, resume, batches=batches))
 
 
 # Stages that run freely, where they cannot go on.

@@ -8,9 +8,8 @@ from pathlib import Path
 
 import numpy
 import pytest
-import torch
-from torch import distributed
 
+from contract.processes import in_processes
 from contract.resumed import CASES, all_of, differences, resumable
 from contract.small import LOCKSTEP
 from contract.worlds import Case, Left, distinct, trained
@@ -57,16 +56,16 @@ def seed_loaders() -> None:
     numpy.random.seed(0)
 
 
-def _work(folder: str, cases: Sequence[Case], stages: int) -> int:
+def _work(folder: Path, cases: Sequence[Case], stages: int) -> list[tuple[Left, Left]]:
     """Leave checkpoints, and go on from some of them."""
-    rank = distributed.get_rank()
+    found = []
     for number, case in enumerate(cases):
-        own = Path(folder, f"{number}-apart")
+        own = folder / f"{number}-apart"
         seed_loaders()
         whole, _ = all_of(case, stages, own)
         resumed = trained(case, stages, resume=own / place(number, case, stages))
-        torch.save((whole, resumed), Path(folder) / f"{number}-{rank}.pt")
-    return 0
+        found.append((whole, resumed))
+    return found
 
 
 @dataclass
@@ -92,10 +91,9 @@ def all_in(folder: Path, stages: int) -> dict[Case, Done]:
         seed_loaders()
         alone, apart = (folder / f"{number}-{kind}" for kind in ("alone", "apart"))
         found[case] = Done(alone, apart, all_of(case, stages, alone)[0])
-    assert launch(_work, str(folder), WORLDS[stages], stages, processes=stages, threads=1) == 0
-    for number, each in enumerate(found.values()):
-        files = [folder / f"{number}-{rank}.pt" for rank in range(stages)]
-        each.processes = [torch.load(file, weights_only=False) for file in files]
+    left = in_processes(_work, folder, WORLDS[stages], stages, processes=stages)
+    for each, in_all in zip(found.values(), zip(*left, strict=True), strict=True):
+        each.processes = list(in_all)
     return found
 
 

@@ -6,10 +6,12 @@ forwards K-1-k of them, then one forward and one backward in turn. Each starts a
 soon as its packet is there, and all update with the mean before the next group.
 """
 
+from typing import Any
+
 from torch import nn
 
 from reference import pipedream
-from reference._linearize import Batches, Loss
+from reference._linearize import Batches
 
 
 def gpipe(behind: int, batches: int) -> str:
@@ -21,20 +23,11 @@ def train(
     modules: list[nn.Module],
     batches: Batches,
     *,
-    loss: Loss,
     accumulate: int = 1,
-    order: pipedream.Order | None = None,
     recompute: bool = False,
-    **options: float,  # of SGD
+    **options: Any,  # of PipeDream
 ) -> list[float]:
     """Train ``modules`` in place; return the loss of each batch."""
-    return pipedream.train(
-        modules,
-        batches,
-        loss=loss,
-        accumulate=accumulate,
-        linearize="recompute" if recompute else "stash",
-        flushed=len(batches) // accumulate,
-        order=order,
-        **options,
-    )
+    options["linearize"] = "recompute" if recompute else "stash"
+    flushed = len(batches) // accumulate
+    return pipedream.train(modules, batches, accumulate=accumulate, flushed=flushed, **options)

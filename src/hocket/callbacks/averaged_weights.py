@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.optim.swa_utils import get_ema_multi_avg_fn
 
-from hocket.errors import OptionError, refuse
+from hocket.errors import OptionError, raise_problems
 from hocket.options.ranges import wrong_counts
 from hocket.stage.stage import Stage
 from hocket.training.callback import Callback, TrainerView
@@ -36,7 +36,7 @@ class AveragedWeights(Callback):
         problems = wrong_counts(0, start=start)
         if not (isinstance(decay, Real) and 0 <= decay < 1):
             problems.append(f"decay is {decay!r}; use a number in [0, 1)")
-        refuse(OptionError, "weights cannot be averaged", problems)
+        raise_problems(OptionError, "weights cannot be averaged", problems)
         self._start = start
         self._update_averages = get_ema_multi_avg_fn(decay)
         self._averages: dict[int, dict[str, Tensor]] = {}

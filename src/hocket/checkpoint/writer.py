@@ -29,7 +29,7 @@ from hocket.checkpoint.serialize import pack
 from hocket.distributed.failures.phases import RunningClock
 from hocket.distributed.world.solo_world import SoloWorld
 from hocket.distributed.world.world import World
-from hocket.errors import CheckpointError, HocketError, OptionError, refuse, warn
+from hocket.errors import CheckpointError, HocketError, OptionError, raise_problems, warn
 from hocket.options.hints import wrong_fields
 from hocket.options.ranges import Range, out_of_range
 from hocket.options.require import wrong_functions
@@ -71,7 +71,7 @@ class Checkpoints:
     def __post_init__(self) -> None:
         problems = wrong_fields(self) + wrong_functions(note=self.note)
         problems += out_of_range(self, {"every": Range(least=0), "keep": Range(least=1)})
-        refuse(OptionError, "invalid options for checkpoints", problems)
+        raise_problems(OptionError, "invalid options for checkpoints", problems)
 
 
 @dataclass(frozen=True)

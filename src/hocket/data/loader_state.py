@@ -45,7 +45,8 @@ def restore_loader(state: dict[str, Any], loader: object, *, begun: bool = False
     Raises:
         DataError: The loader has other generators than the state, or another order.
     """
-    if begun and (order := _order(loader)) != state["order"]:
+    order = _order(loader)
+    if begun and None not in (order, state["order"]) and order != state["order"]:
         raise DataError(
             f"the training data have {order}, and had {state['order']} before the checkpoint, "
             "which is within an epoch; give the data that the training began with"
@@ -69,10 +70,10 @@ def preserve_loader(loader: object) -> Iterator[None]:
         _restore_own(loader, state)
 
 
-def _order(loader: object) -> str:
-    """Return the choices of a loader that its order depends on."""
+def _order(loader: object) -> str | None:
+    """Return the choices of a loader that its order depends on; None if they are not known."""
     if not isinstance(loader, Batches):
-        return "an order of their own"
+        return None
     return f"seed={loader.seed}, shuffle={loader.shuffle}"
 
 

@@ -18,7 +18,7 @@ from torch.nn import functional as F
 
 from hocket.data.batches import Examples, move_examples
 from hocket.data.dataset import check_targets
-from hocket.errors import DataError, OptionError, refuse
+from hocket.errors import DataError, OptionError, raise_problems
 from hocket.options.hints import wrong_fields
 from hocket.options.ranges import Range, out_of_range
 
@@ -51,7 +51,7 @@ class Mix:
         )
         if not problems and not self.mixup and not self.cutmix:
             problems.append("mixup and cutmix are both 0, which mixes nothing; give one")
-        refuse(OptionError, "batches cannot be mixed", problems)
+        raise_problems(OptionError, "batches cannot be mixed", problems)
 
     def __call__(
         self, inputs: Tensor, targets_B: Tensor, rng: Generator | None = None

@@ -16,7 +16,7 @@ from hocket.data.images import folder
 from hocket.data.mixing import Mix, MixedExamples
 from hocket.data.synthetic import synthetic
 from hocket.data.text import text
-from hocket.errors import OptionError, refuse
+from hocket.errors import OptionError, raise_problems
 from hocket.options.hints import argument_hints, wrong_options
 from hocket.options.own_function import load_own
 
@@ -140,7 +140,7 @@ def check_data(name: str, data_dir: Path | None, /, **chosen: Any) -> None:
         problems.append("it reads files; pass their folder with --data-dir (data_dir=...)")
     if not reads_files and data_dir is not None:
         problems.append(f"it reads no files; drop --data-dir (data_dir={str(data_dir)!r})")
-    refuse(OptionError, f"cannot load data set {name!r}", problems)
+    raise_problems(OptionError, f"cannot load data set {name!r}", problems)
 
 
 _SETTINGS = [

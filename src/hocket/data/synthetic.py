@@ -8,7 +8,7 @@ from torch import Generator, Tensor
 from hocket.data.batches import Batches, InMemory
 from hocket.data.dataset import Data, Kind
 from hocket.data.randomness import make_generator
-from hocket.errors import OptionError, refuse
+from hocket.errors import OptionError, raise_problems
 from hocket.options.ranges import wrong_counts
 
 
@@ -42,7 +42,7 @@ def synthetic(
     problems += wrong_counts(1, classes=classes, examples=examples, test_examples=test_examples)
     if noise < 0:
         problems.append(f"noise is {noise}; give 0 or more")
-    refuse(OptionError, "cannot make synthetic data", problems)
+    raise_problems(OptionError, "cannot make synthetic data", problems)
     rng = make_generator(seed, "examples")
     centres_M = torch.randn(classes, *shape, generator=rng)
     kind: Kind = "images" if len(shape) == 3 else "vectors"

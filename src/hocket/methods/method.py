@@ -11,7 +11,7 @@ from functools import wraps
 from math import ceil, inf
 from typing import Any, Literal, ParamSpec
 
-from hocket.errors import OptionError, refuse
+from hocket.errors import OptionError, raise_problems
 from hocket.options.common_options import Reduce
 from hocket.options.hints import wrong_fields
 from hocket.options.ranges import Range, out_of_range
@@ -71,7 +71,7 @@ class Replay:
     def __post_init__(self) -> None:
         problems = wrong_fields(self)
         problems += out_of_range(self, {"buffer": Range(least=1), "reuse": Range(least=0)})
-        refuse(OptionError, "this replay is impossible", problems)
+        raise_problems(OptionError, "this replay is impossible", problems)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -141,7 +141,7 @@ class Method:
         problems += remedy_problems(
             self.remedies, stale=stale, hold=self.hold, linearize=self.linearize
         )
-        refuse(OptionError, f"method {self.name!r} cannot be built", problems)
+        raise_problems(OptionError, f"method {self.name!r} cannot be built", problems)
 
     @property
     def flushed_updates(self) -> float:

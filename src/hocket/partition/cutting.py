@@ -7,7 +7,7 @@ from typing import Literal, get_args
 
 from torch import nn
 
-from hocket.errors import CutError, OptionError, format_problems, refuse, warn
+from hocket.errors import CutError, OptionError, format_problems, raise_problems, warn
 from hocket.modes import training_mode
 from hocket.options.ranges import check_choice
 from hocket.partition.costs.balance import balance, smallest_split
@@ -332,7 +332,7 @@ def _find_positions(graph: CutGraph, plan: Plan) -> list[int]:
         for name in plan.cuts
         if name not in modules
     ]
-    refuse(CutError, "the plan is for another network", foreign)
+    raise_problems(CutError, "the plan is for another network", foreign)
 
     # Names of the plan before which this network cannot be cut, and names out of order. A
     # module may have several, of which cut points have the first.
@@ -352,5 +352,5 @@ def _find_positions(graph: CutGraph, plan: Plan) -> list[int]:
         for a, b in pairwise(positions)
         if a >= b
     ]
-    refuse(CutError, f"cannot cut this network into {plan.stages} stages", problems)
+    raise_problems(CutError, f"cannot cut this network into {plan.stages} stages", problems)
     return positions

@@ -5,7 +5,7 @@ from itertools import pairwise
 
 from torch import nn
 
-from hocket.errors import CutError, refuse
+from hocket.errors import CutError, raise_problems
 from hocket.partition.plan import Plan
 
 
@@ -101,7 +101,7 @@ def build_stages(network: nn.Module, plan: Plan) -> list[nn.Module]:
         for cut in plan.cuts
         if cut not in layers
     ]
-    refuse(CutError, "the plan is for another network", missing)
+    raise_problems(CutError, "the plan is for another network", missing)
     bounds = [0, *(names.index(cut) for cut in plan.cuts), len(names)]
     problems = [
         f"stage {k} would be empty; it would begin at layer {names[a]!r} and end before "
@@ -109,7 +109,7 @@ def build_stages(network: nn.Module, plan: Plan) -> list[nn.Module]:
         for k, (a, b) in enumerate(pairwise(bounds))
         if a >= b
     ]
-    refuse(CutError, f"cannot cut this network into {plan.stages} stages", problems)
+    raise_problems(CutError, f"cannot cut this network into {plan.stages} stages", problems)
 
     # The stages.
     stages = [
@@ -148,4 +148,4 @@ def require_separate(network: nn.Module, stages: Sequence[nn.Module]) -> None:
                 )
             elif not owners:
                 problems.append(f"{kind} {name!r} is in no stage; add its layer to one")
-    refuse(CutError, f"cannot cut this network into {len(stages)} stages", problems)
+    raise_problems(CutError, f"cannot cut this network into {len(stages)} stages", problems)

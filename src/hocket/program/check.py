@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from itertools import chain
 from typing import TypeAlias
 
-from hocket.errors import ProgramError, refuse
+from hocket.errors import ProgramError, raise_problems
 from hocket.methods.method import Method
 from hocket.program.action import Action, Tick, dependency
 
@@ -61,7 +61,7 @@ def check_program(ticks: Sequence[Tick], method: Method, stages: int) -> None:
     problems += _accumulation_problems(actions, method, stages)
     problems += _version_problems(actions, method, stages)
     problems += _flush_problems(actions, method, stages)
-    refuse(ProgramError, f"not a program of {method.name!r}", problems)
+    raise_problems(ProgramError, f"not a program of {method.name!r}", problems)
 
 
 def _requirements(

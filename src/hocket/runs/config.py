@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from hocket.errors import OptionError, Problems, format_problems, refuse
+from hocket.errors import OptionError, Problems, format_problems, raise_problems
 from hocket.files import read_json, write_text_atomically
 from hocket.options.common_options import NEEDED, RANGES, CommonOptions
 from hocket.options.hints import wrong_options
@@ -178,7 +178,7 @@ def check_same_run(config: RunConfig, before: RunConfig) -> None:
         for name, value in config.as_dict().items()
         if name not in MAY_CHANGE and value != values_before[name]
     ]
-    refuse(OptionError, "a resumed run keeps its choices", problems)
+    raise_problems(OptionError, "a resumed run keeps its choices", problems)
 
 
 def read_values(file: Path) -> dict[str, Any]:

@@ -4,7 +4,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from hocket.errors import OptionError, refuse
+from hocket.errors import OptionError, raise_problems
 from hocket.options.own_function import OwnFunction
 from hocket.remedies.registry import split_remedies
 
@@ -48,4 +48,4 @@ def refuse_code(choices: Sequence[tuple[str, str]], file: str) -> None:
         f"want that, give --{option} {shlex.quote(text)} as well"
         for option, text in choices
     ]
-    refuse(OptionError, f"{file!r} does not choose that alone", problems)
+    raise_problems(OptionError, f"{file!r} does not choose that alone", problems)

@@ -14,7 +14,7 @@ from hocket.data import Data
 from hocket.distributed.folder.restart import environment_number
 from hocket.distributed.network.device import parse_device
 from hocket.distributed.replicas.meet import as_meet
-from hocket.errors import OptionError, Problems, import_extra, refuse
+from hocket.errors import OptionError, Problems, import_extra, raise_problems
 from hocket.methods.method import Method
 from hocket.optim.factory import OptimizerFactory
 from hocket.options.common_options import CommonOptions
@@ -169,7 +169,7 @@ def parse_trackers(text: str) -> Sequence[type[WandB | MLflow]]:
         problems.append(f"log_to is {text!r}; name each once")
     if "tensorboard" in names:
         problems.append("files for TensorBoard have their own option: --tensorboard")
-    refuse(OptionError, "cannot send metrics to these trackers", problems)
+    raise_problems(OptionError, "cannot send metrics to these trackers", problems)
     for name in names:
         import_extra(name, name, f"the tracker {name!r}", has=TRACKERS[name].needs)
     return [TRACKERS[name] for name in names]

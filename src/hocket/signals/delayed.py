@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from torch import nn
 
-from hocket.errors import OptionError, refuse
+from hocket.errors import OptionError, raise_problems
 from hocket.options.hints import wrong_fields
 from hocket.options.ranges import Range, out_of_range
 from hocket.signals.signal import BackwardRoots, Signal, SignalInput
@@ -29,7 +29,7 @@ class Delayed(Signal):
 
     def __post_init__(self) -> None:
         problems = wrong_fields(self) + out_of_range(self, {"shrink": Range(above=0, most=1)})
-        refuse(OptionError, "a delayed gradient is impossible", problems)
+        raise_problems(OptionError, "a delayed gradient is impossible", problems)
 
     needs_gradient = True
     computes = False

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from hocket.errors import OptionError, refuse
+from hocket.errors import OptionError, raise_problems
 from hocket.options.hints import wrong_fields
 from hocket.signals.local import Local
 from hocket.signals.signal import (
@@ -89,7 +89,7 @@ class InfoPro(Signal):
                 "weights of reconstruction and prediction; or four, of the first stage and of "
                 "the last one with a head"
             )
-        refuse(OptionError, "a local loss cannot be built", problems)
+        raise_problems(OptionError, "a local loss cannot be built", problems)
 
     @property
     def needs_input(self) -> bool:

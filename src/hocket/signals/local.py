@@ -5,7 +5,7 @@ from functools import partial
 
 from torch import Tensor, nn
 
-from hocket.errors import OptionError, refuse
+from hocket.errors import OptionError, raise_problems
 from hocket.options.hints import wrong_fields
 from hocket.options.ranges import Range, out_of_range
 from hocket.signals.heads import (
@@ -63,7 +63,7 @@ class Local(Signal):
                 f"depth=0 leaves no hidden layers that width={self.width!r} could change; "
                 "leave one of them out"
             )
-        refuse(OptionError, "a local loss cannot be built", problems)
+        raise_problems(OptionError, "a local loss cannot be built", problems)
 
     def build_network(self, shapes: StageShapes) -> nn.Module:
         """Build the head; it trains with the stage and is dropped afterwards; see the base.

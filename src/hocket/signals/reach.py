@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from torch import Tensor, nn
 
-from hocket.errors import OptionError, refuse
+from hocket.errors import OptionError, raise_problems
 from hocket.options.hints import wrong_fields
 from hocket.options.ranges import Range, out_of_range
 from hocket.signals.local import Local
@@ -40,7 +40,7 @@ class Reach(Signal):
         problems = wrong_fields(self) + out_of_range(self, {"reach": Range(least=1)})
         if not isinstance(self.own, Signal) or self.own.expects_answer:
             problems.append(f"own is {self.own!r}; give a local loss, such as Local()")
-        refuse(OptionError, "gradients of this reach are impossible", problems)
+        raise_problems(OptionError, "gradients of this reach are impossible", problems)
 
     needs_gradient = True
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from math import ceil
 
-from hocket.errors import OptionError, refuse
+from hocket.errors import OptionError, raise_problems
 from hocket.options.hints import wrong_fields
 from hocket.options.ranges import Range, out_of_range
 
@@ -43,7 +43,7 @@ class Budget:
                 f"epochs is {self.epochs} and updates is {self.updates}; a training ends after "
                 "one of the two, so give one"
             )
-        refuse(OptionError, "this length is impossible", problems)
+        raise_problems(OptionError, "this length is impossible", problems)
 
     def is_spent(self, epochs: int, updates: int) -> bool:
         """Return True after these numbers of epochs and updates.

@@ -13,7 +13,7 @@ from typing import Literal, get_args
 
 from torch import nn
 
-from hocket.errors import OptionError, refuse
+from hocket.errors import OptionError, raise_problems
 from hocket.options.ranges import wrong_choice
 from hocket.zoo.residual import (
     PadShortcut,
@@ -56,7 +56,7 @@ def _make_builder(depth: int, summary: str) -> Callable[..., nn.Sequential]:
         """
         problems = wrong_choice("pooling", pooling, get_args(Pooling))
         problems += wrong_choice("init", init, get_args(Init))
-        refuse(OptionError, "cannot build this CIFAR ResNet", problems)
+        raise_problems(OptionError, "cannot build this CIFAR ResNet", problems)
 
         # Three groups of blocks between stem and head.
         stem = conv_norm_relu(in_channels, 16, 3)

@@ -11,7 +11,7 @@ from typing import Literal, get_args
 
 from torch import nn
 
-from hocket.errors import OptionError, refuse
+from hocket.errors import OptionError, raise_problems
 from hocket.options.ranges import wrong_choice, wrong_counts
 from hocket.zoo.layer import Layer
 from hocket.zoo.residual import average_head, conv_norm_relu
@@ -46,7 +46,7 @@ def dgl6(
     """
     problems = wrong_choice("pooling", pooling, get_args(Pooling))
     problems += wrong_counts(1, width=width)
-    refuse(OptionError, "cannot build this dgl6", problems)
+    raise_problems(OptionError, "cannot build this dgl6", problems)
     layers: OrderedDict[str, nn.Module] = OrderedDict()
     inputs = in_channels
     for block in range(6):

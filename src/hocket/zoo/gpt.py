@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from hocket.errors import DataError, OptionError, refuse
+from hocket.errors import DataError, OptionError, raise_problems
 from hocket.zoo.layer import Layer
 
 
@@ -125,7 +125,7 @@ def gpt(
         problems.append(f"{heads} heads do not divide width {width}; choose a multiple")
     if not 0 <= dropout < 1:
         problems.append(f"dropout is {dropout}; give a fraction in [0, 1)")
-    refuse(OptionError, "cannot build this gpt", problems)
+    raise_problems(OptionError, "cannot build this gpt", problems)
     layers: OrderedDict[str, nn.Module] = OrderedDict()
     layers["embed"] = TokenEmbedding(vocab, context, width, dropout)
     for number in range(depth):

@@ -13,7 +13,7 @@ import torch
 from torch.distributed import HashStore
 from torch.utils.data import DataLoader, TensorDataset
 
-from contract.small import data, different, mlp, stepped, values_of
+from contract.small import WatchedBatches, data, different, mlp, stepped, values_of
 from hocket import Checkpoints
 from hocket.checkpoint import writer
 from hocket.checkpoint.directory import Manifest, checkpoint_name, claim_folder, newest_first
@@ -256,15 +256,14 @@ def test_the_state_is_that_of_its_tick_however_slow_the_disk(tmp_path, monkeypat
     trainer, batches = trainer_of(mlp(2)), data(mlp, 6)
     monkeypatch.setattr(writer, "write_file", write)
 
-    class Slow(list):
-        def __iter__(self):
-            for number, batch in enumerate(super().__iter__()):
-                if number == 5:
-                    may_write.set()
-                yield batch
+    def release(_, number):
+        if number == 5:
+            may_write.set()
 
     checkpoints = Checkpoints(tmp_path / "slow", every=4)
-    trainer.fit(Slow(batches), epochs=1, progress=False, checkpoints=checkpoints)
+    trainer.fit(
+        WatchedBatches(batches, release), epochs=1, progress=False, checkpoints=checkpoints
+    )
     resumed = trainer_of(mlp(2), resume=tmp_path / "slow" / checkpoint_name(4, 0))
     resumed.fit(batches, epochs=1, progress=False)
     assert not different(values_of(resumed), values_of(trainer))

@@ -3,7 +3,7 @@
 import pytest
 
 from contract.resumed import all_of, differences, resumable
-from contract.small import LOCKSTEP, Trained, data, mlp, sgd, stepped
+from contract.small import LOCKSTEP, Trained, WatchedBatches, data, mlp, sgd, stepped
 from contract.worlds import Case, trained
 from hocket import Checkpoints, Trainer
 from hocket.errors import OptionError
@@ -63,19 +63,15 @@ def test_evaluations_take_none_of_the_time_of_training(monkeypatch):
     clock = [0.0]
     monkeypatch.setattr(fit_state.time, "perf_counter", lambda: clock[0])
 
-    class Slow(list):
-        """Batches of which each takes an hour."""
-
-        def __iter__(self):
-            for batch in super().__iter__():
-                clock[0] += 3600.0
-                yield batch
+    def wait_an_hour(*_):
+        clock[0] += 3600.0
 
     def look(updates, result):
         clock[0] += 60.0
 
     options = {"evaluate_every": 2, "on_evaluation": look}
-    history = fitted(FDG(), epochs=2, validation=Slow(data(mlp, 2)), **options).history
+    batches = WatchedBatches(data(mlp, 2), wait_an_hour)
+    history = fitted(FDG(), epochs=2, validation=batches, **options).history
     assert clock[0] > 3600.0 * 4
     assert [epoch.seconds for epoch in history] == [0.0, 0.0]
 

@@ -11,9 +11,9 @@ from torch.utils.data import DataLoader, TensorDataset
 from torchmetrics import MetricCollection
 from torchmetrics.classification import MulticlassAccuracy
 
+from contract.processes import in_processes
 from contract.small import Network, data, different, mlp, sgd
 from hocket import Trainer
-from hocket.distributed.launching.launch import launch
 from hocket.errors import DataError, OptionError
 
 BATCHES = data(mlp, 3)
@@ -75,8 +75,8 @@ def test_training_data_that_are_also_evaluated_are_served_as_without(when):
     assert different(fitted(when), fitted()) == []
 
 
-def work(folder):
-    """Predict among processes, with metrics of one's own; each process leaves what it got."""
+def predicted():
+    """What a process gets when it predicts among others, with metrics of one's own."""
     stages = mlp(2)
     accuracy = MulticlassAccuracy(3, average="micro")
     metrics = {
@@ -94,18 +94,15 @@ def work(folder):
     torch.manual_seed(0)
     with Trainer(Pair(), optimizer=sgd, stages=2) as trainer:
         (left["mapping"],) = trainer.predict([{"x": BATCHES[0][0]}])
-        torch.save(left, f"{folder}/{trainer.process_name}.pt")
-    return 0
+    return left
 
 
-def test_every_process_gets_all_of_it(tmp_path):
-    assert launch(work, str(tmp_path), processes=2, threads=1) == 0
+def test_every_process_gets_all_of_it():
     alone = Trainer(mlp(2), optimizer=sgd)
     outputs = alone.predict(BATCHES)
     torch.manual_seed(0)
     scores = Pair()(BATCHES[0][0])["scores"]
-    for k in range(2):
-        left = torch.load(tmp_path / f"stage{k}.pt")
+    for left in in_processes(predicted, processes=2):
         assert different(left["outputs"], outputs) == []
         assert torch.equal(left["mapping"]["scores"], scores)
         assert left["mapping"]["hidden"][1] == 7

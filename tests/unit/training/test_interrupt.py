@@ -8,7 +8,7 @@ from contextlib import nullcontext, suppress
 import pytest
 from torch.distributed import HashStore
 
-from contract.small import data, different, mlp, sgd, stepped
+from contract.small import WatchedBatches, data, different, mlp, sgd, stepped
 from hocket import Checkpoints, Trainer
 from hocket.methods import METHODS
 from hocket.training.fit.interrupt import (
@@ -125,20 +125,15 @@ def test_no_batch_is_begun_after_a_signal(heard):
         assert list(read) == []
 
 
-class StoppedLoader(list):
-    """Loader in which a signal comes while a batch is read, in one of its epochs."""
+def loader(count, *stop):
+    """Batches; a signal comes while one is read, if an epoch and a batch are given."""
 
-    def __init__(self, batches, epoch=None, number=0):
-        super().__init__(batches)
-        self.epochs, self.stop = 0, (epoch, number)
+    def read(*place):
+        if place == stop:
+            signal.raise_signal(signal.SIGTERM)
+            pytest.fail("the batch was read to its end")
 
-    def __iter__(self):
-        epoch, self.epochs = self.epochs, self.epochs + 1
-        for number, batch in enumerate(super().__iter__()):
-            if (epoch, number) == self.stop:
-                signal.raise_signal(signal.SIGTERM)
-                pytest.fail("the batch was read to its end")
-            yield batch
+    return WatchedBatches(data(mlp, count), read)
 
 
 def fit(train, validation, folder, *, resume=False, method="fdg"):
@@ -165,13 +160,12 @@ def fit(train, validation, folder, *, resume=False, method="fdg"):
 def test_sigterm_in_a_long_read_or_an_evaluation_leaves_a_checkpoint_of_that_moment(
     train_at, validation_at, method, tmp_path
 ):
-    batches, others = data(mlp, 4), data(mlp, 3)
-    whole = fit(StoppedLoader(batches), StoppedLoader(others), tmp_path / "a", method=method)
-    stopped = StoppedLoader(batches, *train_at), StoppedLoader(others, *validation_at)
+    whole = fit(loader(4), loader(3), tmp_path / "a", method=method)
+    stopped = loader(4, *train_at), loader(3, *validation_at)
     assert fit(*stopped, tmp_path / "b", method=method) == (signal.SIGTERM,)
-    again = StoppedLoader(batches), StoppedLoader(others)
+    again = loader(4), loader(3)
     assert fit(*again, tmp_path / "b", resume=True, method=method) == whole
-    assert again[0].epochs + stopped[0].epochs <= 3  # no epoch is trained again
+    assert again[0].readings + stopped[0].readings <= 3  # no epoch is trained again
 
 
 def press_in_tick_5(number=signal.SIGINT):
@@ -322,7 +316,7 @@ def test_a_signal_that_is_ignored_stays_ignored():
 
 
 def test_a_signal_before_the_first_batch_leaves_nothing_to_resume(tmp_path):
-    assert fit(StoppedLoader(data(mlp, 4), 0, 0), None, tmp_path) == (signal.SIGTERM,)
+    assert fit(loader(4, 0, 0), None, tmp_path) == (signal.SIGTERM,)
     assert not list(tmp_path.glob("tick-*"))
 
 

@@ -24,7 +24,7 @@ from hocket.distributed.launching.fork_server import ForkedProcess, ForkServer
 from hocket.distributed.launching.supervisor import Supervisor, print_message
 from hocket.distributed.launching.worker_main import WorkerSpec
 from hocket.distributed.network.network_interface import loopback_interface
-from hocket.errors import OptionError, PeerLostError, refuse, warn
+from hocket.errors import OptionError, PeerLostError, raise_problems, warn
 
 FILES, FILES_PER_PROCESS = 40, 8
 """Files and connections of a process of a launch: its own, and those for each process."""
@@ -207,7 +207,7 @@ def _check_options(processes: int, threads: int, grace_s: float, timeout_s: floa
             f"launch was called in the thread {threading.current_thread().name!r}, which "
             "cannot handle Ctrl-C; call it in the main thread"
         )
-    refuse(OptionError, "cannot start processes", problems)
+    raise_problems(OptionError, "cannot start processes", problems)
 
     # What works, but is slow.
     cores = usable_cores()

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from types import MappingProxyType
 
-from hocket.errors import OptionError, format_problems, refuse, unknown_name
+from hocket.errors import OptionError, format_problems, raise_problems, unknown_name
 from hocket.options.hints import wrong_arguments, wrong_fields
 from hocket.options.named import Named
 from hocket.options.ranges import Range, out_of_range
@@ -55,7 +55,7 @@ class Meet:
                 f"overlap is {self.overlap} and every is {self.every}, so that a fragment "
                 "would meet again before its last result is applied; use a smaller overlap"
             )
-        refuse(OptionError, "replicas cannot meet like this", problems)
+        raise_problems(OptionError, "replicas cannot meet like this", problems)
 
 
 def local_sgd(every: int = 64, fragments: int = 1, overlap: int = 0) -> Meet:

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from hocket.errors import OptionError, refuse
+from hocket.errors import OptionError, raise_problems
 from hocket.methods.method import Method
 from hocket.options.hints import matches_hint
 from hocket.options.require import require_list
@@ -42,5 +42,5 @@ def require_stage_speeds(
         for k, speed in enumerate(speeds)
         if not matches_hint(speed, float) or speed <= 0
     ]
-    refuse(OptionError, "stages cannot run at these speeds", problems)
+    raise_problems(OptionError, "stages cannot run at these speeds", problems)
     return tuple(speeds)

@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from hocket.errors import OptionError, refuse
+from hocket.errors import OptionError, raise_problems
 from hocket.options.hints import matches_hint
 from hocket.partition.costs.link import ONE_MACHINE, Link
 
@@ -38,7 +38,7 @@ class Device:
             problems.append(
                 f"link is {self.link!r}; use a Link, such as Link.parse('10Gbit,50us')"
             )
-        refuse(OptionError, "this device is impossible", problems)
+        raise_problems(OptionError, "this device is impossible", problems)
 
 
 def format_memory(needed_mib: Sequence[float], devices: Sequence[Device]) -> str:

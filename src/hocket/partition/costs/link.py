@@ -3,7 +3,7 @@
 import re
 from dataclasses import dataclass
 
-from hocket.errors import OptionError, refuse
+from hocket.errors import OptionError, raise_problems
 from hocket.options.hints import wrong_fields
 from hocket.options.ranges import Range, out_of_range
 
@@ -31,7 +31,7 @@ class Link:
 
     def __post_init__(self) -> None:
         problems = wrong_fields(self) + out_of_range(self, LINK_RANGES)
-        refuse(OptionError, "this link is impossible", problems)
+        raise_problems(OptionError, "this link is impossible", problems)
 
     def seconds(self, size: float) -> float:
         """Return the time of a packet of this size in bytes, in seconds.

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from hocket.checkpoint.directory import Manifest, newest_first, read_manifest, read_part
 from hocket.engine.engine import LockstepEngine
-from hocket.errors import CheckpointError, format_problems, refuse, warn
+from hocket.errors import CheckpointError, format_problems, raise_problems, warn
 from hocket.stage.stage import Stage
 from hocket.stage.weight_copies.forward_state import named_tensors, set_tensors
 from hocket.training.results.metrics import EpochResult
@@ -187,7 +187,7 @@ def require_matching_stages(pairs: Sequence[tuple[Stage, Tree]], network: nn.Mod
             )
             if was != now
         ]
-    refuse(CheckpointError, "the checkpoint is of another network", problems)
+    raise_problems(CheckpointError, "the checkpoint is of another network", problems)
 
 
 def reshard(engine: LockstepEngine, network: nn.Module, snapshot: Snapshot, epoch: int) -> None:

@@ -6,7 +6,7 @@ from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 from torch import Tensor, nn
 
-from hocket.errors import DataError, OptionError, refuse
+from hocket.errors import DataError, OptionError, raise_problems
 from hocket.tree import Tree
 
 MetricFunction: TypeAlias = Callable[[Any, Any], float | Tensor]
@@ -62,7 +62,7 @@ class OwnMetrics:
             if isinstance(metric, type)
             or not (isinstance(metric, MetricObject) or callable(metric))
         ]
-        refuse(OptionError, "cannot use these metrics", problems)
+        raise_problems(OptionError, "cannot use these metrics", problems)
         self._metrics = dict(metrics)
         self._sums: dict[str, float] = {}
         self._samples = 0
