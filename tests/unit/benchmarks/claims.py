@@ -12,7 +12,7 @@ from functools import cache
 from pathlib import Path
 
 from contract.library_networks import CASES
-from hocket.methods import METHODS
+from hocket.methods import METHODS, parse_method
 from hocket.remedies import REMEDIES
 
 ROOT = Path(__file__).parents[3]
@@ -54,6 +54,11 @@ def finals(record, metric, factor=1):
     """Return the mean of the seeds at the end of a study, by the row's label."""
     ends = column(record, "final").items()
     return {label: factor * end[metric]["mean"] for label, end in ends}
+
+
+def lateness(method, stages=6):
+    """Return the mean updates of the first stage between forward and backward of a batch."""
+    return parse_method(method).steady.staleness(0, stages)
 
 
 def above(values, base):
@@ -110,8 +115,12 @@ TIME, FAR_TIME = (
 LARGE_ENDS, PEAKS_MIB = (
     column("target", key, link="100Mbit,20ms") for key in ("final_loss", "peak_mib")
 )
+ON_TWO_STAGES, SIX = (
+    finals(f"target/trainings/{count}-machines/methods", "test_loss") for count in (2, 6)
+)
+PLAINLY = "extra delay 0, codec none, replicas 1, meet none"
 BUSIER_MIB = {label: max(peaks) for label, peaks in PEAKS_MIB.items()}
-ADL = "adl accumulate=4+predict"
+ADL, PACI_16 = "adl accumulate=4+predict", "paci accumulate=16+predict"
 BEST_ADL = "adl accumulate=8 order=forward-first codec=int8+predict"
 LOCAL, DILOCO = "local-sgd every=16", "diloco every=16"
 WAITS = "1f1b microbatches=4"
@@ -196,6 +205,13 @@ RESULTS = EXPECTED | {
     ],
     "It ends at": [*(LARGE_ENDS[label] for label in (BEST_ADL, "dgl", "bp")), "0.01"],
     "DiLoCo ends": [LARGE_ENDS[DILOCO]],
+    "not timed yet": [ON_TWO_STAGES[f"{PACI_16}, stages 2, {PLAINLY}"]],
+    "updates stale, ends": [lateness("paci:accumulate=16"), SIX[PACI_16], SIX["dgl"]],
+    "With four gradients an": [
+        *(lateness("paci:accumulate=4"), SIX["paci accumulate=4+predict"]),
+        *(lateness("adl:accumulate=4"), SIX[ADL]),
+        *(lateness("fdg"), SIX["fdg+predict"]),
+    ],
     "| back-propagation |": [CIFAR[BP], "7.78"],
     "| `fdg` |": [CIFAR["fdg, stages 2"], "7.92"],
     "gradients shrunk": [CIFAR["fdg shrink=0.5, stages 2"], "half", "7.23"],
@@ -294,7 +310,6 @@ SETTINGS = {
         "learns Shakespeare": ("2,000", "length of the training"),
         "ResNet-8 learns CIFAR-10": ("32", "size of the batches"),
         "How long do they": ("1.7", "a target"),
-        "All rows have one seed": ("0.001", "the rate"),
         "| row | here": ("30 300", "lengths of trainings"),
         "On two machines: 0.58": ("0.58 0.01", "goals"),
     },

@@ -141,14 +141,8 @@ def test_a_stopped_measurement_goes_on_and_multiplies_updates_by_seconds(
 def test_processes_are_timed_with_their_memory_and_forecasts_are_made(tmp_path):
     codec = "paci:accumulate=2,codec=int8+predict"
     rows = ("bp", "paci:accumulate=2,extra_delay=1+predict", "dgl:checksum=false")
-    own = {
-        "rows": rows,
-        "scaled": (codec, *rows[:0:-1]),
-        "machines": (),
-        "rates": (0.01,),
-        "most_rates": 1,
-    }
-    assert measure_target(SETTINGS(out=tmp_path, repetitions=1, **own)) == 0
+    own = {"rows": rows, "scaled": (codec, *rows[:0:-1]), "machines": (), "rates": (0.01,)}
+    assert measure_target(SETTINGS(out=tmp_path, most_rates=1, repetitions=1, **own)) == 0
     record = Record.read(tmp_path)
     timed, forecast = record.rows[:3], record.rows[3:]
     for row, machines in zip(timed, (1, 2, 2), strict=True):
