@@ -70,8 +70,8 @@ class TargetSettings:
         rows: Rows; methods with their own options, ``extra_delay``, ``codec`` and remedies.
             Rows of baselines that wait for all gradients have the updates of back-propagation.
         links: Links between the machines, as for `hocket plan`; ``none`` for no limit.
-        scaled: Rows of Hocket for further machines, which need not be among ``rows`` and are
-            not timed then; if there are none, those of ``rows`` without a codec.
+        scaled: Rows of Hocket for further machines; others than ``rows`` are not timed. Not
+            given, all ``rows`` without a codec are.
         machines: Numbers of machines besides two, which are not there: the rows of ``scaled``
             are trained for them at the best rate for two, and seconds of an update are
             forecast by the planner; for two as well, to compare with what is timed.
