@@ -16,7 +16,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
 from io import FileIO
 from pathlib import Path
 from typing import Any, TypeVar
@@ -26,14 +25,12 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.faults.fault import Fault
-from benchmarks.faults.notes import pending_faults, take_due
+from benchmarks.faults.notes import take_due
 from benchmarks.faults.packets import damage_packet, relabel_packet
 from benchmarks.faults.processes import children_of, parent_of, wake_command
 from benchmarks.faults.stranger import send_stranger
 from hocket.checkpoint import writer
 from hocket.checkpoint.directory import FileDigest
-from hocket.distributed.failures import detector
-from hocket.distributed.failures.phases import Verdict
 from hocket.distributed.folder.identity import current_identity
 from hocket.distributed.network.sockets import own_sockets
 from hocket.distributed.world import world
@@ -67,14 +64,10 @@ class Injector:
         faults: Faults of all stages.
         folder: Folder of the files that record the faults that have happened.
         rank: Rank of this process, which equals its stage.
-        pending: Those that have not happened in earlier launches.
     """
 
-    def __init__(
-        self, faults: Sequence[Fault], folder: Path, rank: int, pending: Sequence[Fault]
-    ) -> None:
+    def __init__(self, faults: Sequence[Fault], folder: Path, rank: int) -> None:
         self._faults = faults
-        self._pending = pending
         self._folder = folder
         self._rank = rank
         self._tick = 0
@@ -93,7 +86,6 @@ class Injector:
             (writer, "finish_checkpoint", self._finish_checkpoint),
             (metrics_log, "_append_whole", self._append),
             (world, "form_without_strangers", self._form),
-            (detector, "judge", self._judge),
         ]
         with ExitStack() as stack:
             for owner, name, faulty in patched:
@@ -198,15 +190,6 @@ class Injector:
             return groups
 
         return original(form_and_wait, *place, **names)
-
-    def _judge(self, original: Callable[..., Verdict], waiter: int, *waits: Any) -> Verdict:
-        """Give stages without a fault more time, as they may be slow on a busy machine."""
-        verdict = original(waiter, *waits)
-        later = pending_faults(self._folder, self._faults)
-        now = [fault for fault in self._pending if fault not in later]
-        if any(fault.stage == verdict.rank or fault.kind == "drop packet of" for fault in now):
-            return verdict
-        return replace(verdict, status=verdict.status or waits[0], left_s=PAUSE_S)
 
 
 def _wrap(faulty: Callable[..., Any], original: Callable[..., Any]) -> Callable[..., Any]:

@@ -113,23 +113,22 @@ def _batches() -> list[Batch]:
     ]
 
 
-def launch_job(job: FaultyJob, folder: Path, attempt: int, pending: Sequence[Fault]) -> int:
+def launch_job(job: FaultyJob, folder: Path, attempt: int, limits: TimeLimits) -> int:
     """Launch the processes of a job, after ``attempt`` launches; return the exit code."""
-    arguments = (job, folder, attempt, pending)
+    arguments = (job, folder, attempt, limits)
     return launch(run_faulty_job, *arguments, processes=job.stages, threads=1, grace_s=GRACE_S)
 
 
-def run_faulty_job(job: FaultyJob, folder: Path, attempt: int, pending: Sequence[Fault]) -> int:
+def run_faulty_job(job: FaultyJob, folder: Path, attempt: int, limits: TimeLimits) -> int:
     """Run one process of a job, and write its results into the folder.
 
     The files are ``pid-*`` for every process; ``span-ATTEMPT-RANK.json`` with its first and
     last tick, unless it was killed; ``metrics.stageRANK.jsonl``; and ``digest-RANK`` of its
-    final weights. ATTEMPT is the number of earlier launches, in which the ``pending`` faults
-    have not happened.
+    final weights. ATTEMPT is the number of earlier launches.
     """
     rank = int(os.environ["RANK"])
     (folder / f"pid-{os.getpid()}").touch()
-    injector = Injector(job.faults, folder, rank, pending)
+    injector = Injector(job.faults, folder, rank)
     try:
         with (
             injector.active(),
@@ -138,7 +137,7 @@ def run_faulty_job(job: FaultyJob, folder: Path, attempt: int, pending: Sequence
             digest = train_with_faults(
                 job,
                 folder,
-                job.time_limits(pending),
+                limits,
                 load=injector.loader,
                 watchers=[log.log_event],
                 progress=True,

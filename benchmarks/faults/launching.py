@@ -25,7 +25,7 @@ _END = b"end of the launch\n"
 
 def run_launch(job: FaultyJob, folder: Path, attempt: int, pending: Sequence[Fault]) -> int:
     """Launch a job after ``attempt`` earlier launches; return the exit code."""
-    arguments = (job, folder, attempt, pending)
+    arguments = (job, folder, attempt, job.time_limits(pending))
     if any(fault.kind == "suspend job of" for fault in pending):
         # The launcher is stopped as well, and this process is not to be.
         return launch(launch_job, *arguments, processes=1, threads=1)

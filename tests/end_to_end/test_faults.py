@@ -61,7 +61,13 @@ OTHERS = [
 
 @pytest.mark.parametrize("job", [*JOBS, *OTHERS], ids=lambda job: f"{job.method} {job.stages}")
 def test_a_job_keeps_its_guarantee(job, tmp_path):
-    outcome = run_trial(job, tmp_path)
+    first, second = tmp_path / "first", tmp_path / "second"
+    first.mkdir()
+    outcome = run_trial(job, first)
+    if outcome.unnamed_faults:
+        # With time-outs this short, a healthy process may look hung on a busy machine.
+        second.mkdir()
+        outcome = run_trial(job, second)
     assert outcome.violations == [], outcome.outputs
 
 
@@ -116,7 +122,7 @@ for _ in range(2):
     with place.open("a") as file:
         weights = [modules[0].weight.tolist(), modules[1].weight.tolist()]
         print(weights, file=file)
-sys.exit(run_faulty_job(job, Path(folder), attempt, job.faults))
+sys.exit(run_faulty_job(job, Path(folder), attempt, job.time_limits(job.faults)))
 """
 
 
