@@ -9,7 +9,7 @@ ROOT = Path(__file__).parents[2]
 MOST_LINES = {
     "src/hocket": 42_310,
     "src/hocket_lab": 6_925,
-    "benchmarks": 8_525,
+    "benchmarks": 8_506,
     "tests": 43_220,
 }
 # Words, as `wc -w` counts them.

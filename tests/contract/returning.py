@@ -151,7 +151,7 @@ def train(
         first_tick = trainer.engine.tick_count
     history = trainer.fit(
         learnable(LENGTH),
-        WatchedBatches(learnable(3), lambda *_: reach("evaluation")),
+        WatchedBatches(learnable(3), lambda _, number: number or reach("evaluation")),
         epochs=EPOCHS,
         on_epoch=lambda _: reach("gathered"),
         progress=False,

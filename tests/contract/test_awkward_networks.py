@@ -82,12 +82,11 @@ class Narrowed(Network):
         return self.c(self.b(hidden.sum(1, keepdim=True))) / hidden.shape[1]
 
 
-def narrow(network: nn.Module, step: int) -> None:
-    network.p.width = 6 - step
-
-
 @BOTH
 def test_sizes_that_an_attribute_decides_are_those_of_now(stages):
+    def narrow(network, step):
+        network.p.width = 6 - step
+
     network = Narrowed(p=Narrow(5, 6), b=nn.Linear(1, 6), c=nn.Linear(6, 3))
     ours, theirs, _ = train_beside_plain(network, stages, BATCHES, change=narrow)
     assert ours == pytest.approx(theirs, rel=1e-6)

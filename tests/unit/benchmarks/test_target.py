@@ -152,8 +152,7 @@ def test_processes_are_timed_with_their_memory_and_forecasts_are_made(tmp_path):
     assert alone == [("ddp", 2), ("gpipe", 2), ("bp", 1)]
     further = [timed[2]["row"], "paci accumulate=2 codec=int8+predict", timed[1]["row"]]
     assert [row["row"] for row in forecast[3:]] == further
-    assert all(row["final_loss"] > 0 for row in forecast)
-    assert all(row["update_s"] > 0 for row in forecast)
+    assert all(min(row["final_loss"], row["update_s"]) > 0 for row in forecast)
     assert [len(row["peak_mib"]) for row in forecast] == [0, 0, 0, 2, 2, 2]
 
 

@@ -261,9 +261,8 @@ def test_the_state_is_that_of_its_tick_however_slow_the_disk(tmp_path, monkeypat
             may_write.set()
 
     checkpoints = Checkpoints(tmp_path / "slow", every=4)
-    trainer.fit(
-        WatchedBatches(batches, release), epochs=1, progress=False, checkpoints=checkpoints
-    )
+    watched = WatchedBatches(batches, release)
+    trainer.fit(watched, epochs=1, progress=False, checkpoints=checkpoints)
     resumed = trainer_of(mlp(2), resume=tmp_path / "slow" / checkpoint_name(4, 0))
     resumed.fit(batches, epochs=1, progress=False)
     assert not different(values_of(resumed), values_of(trainer))

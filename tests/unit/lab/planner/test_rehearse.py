@@ -85,10 +85,9 @@ def test_packets_are_as_large_as_their_codec_makes_them(codec, each, scale):
     candidates = [Candidate("fdg", ("1.0", "2"), codec=name) for name in names]
     stages, learned = rehearse_candidates(build_workload, candidates)
     numbers = BATCH * WIDTH
-    size = each * numbers + scale
     assert [stage.received_bytes for stage in stages] == [FLOAT * numbers] * 3
     sizes = [(stage.sent_bytes, stage.returned_bytes, stage.packet_bytes) for stage in stages]
-    assert sizes == [(size,) * 3] * 2 + [(0,) * 3]
+    assert sizes == [(each * numbers + scale,) * 3] * 2 + [(0,) * 3]
     assert learned[0].sent_bytes < FLOAT * numbers == learned[0].returned_bytes
 
 
