@@ -7,8 +7,8 @@ import pytest
 ROOT = Path(__file__).parents[2]
 # Lines of Python. A limit falls with what is removed, and rises only with a named reason.
 MOST_LINES = {
-    "src/hocket": 42_310,
-    "src/hocket_lab": 6_925,
+    "src/hocket": 42_304,
+    "src/hocket_lab": 6_918,
     "benchmarks": 8_506,
     "tests": 43_220,
 }

@@ -16,7 +16,8 @@ from hocket.remedies.remedy import (
     count_flushed_updates,
 )
 from hocket.stage.contexts import PassContexts
-from hocket.stage.finite.nonfinite import LateCheck, NonFiniteCheck
+from hocket.stage.finite.late_check import LateCheck
+from hocket.stage.finite.nonfinite import NonFiniteCheck
 from hocket.stage.graphs.recorder import GraphRecorder, build_recorder
 from hocket.stage.graphs.runner import Runner, build_runner
 from hocket.stage.graphs.step import ReplayedStep

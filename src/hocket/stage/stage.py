@@ -12,7 +12,7 @@ from torch import Tensor
 from hocket.errors import CheckpointError
 from hocket.program.action import Action
 from hocket.stage.core import StageCore, build_core
-from hocket.stage.finite.nonfinite import check_pending
+from hocket.stage.finite.late_check import check_pending
 from hocket.stage.in_flight import NOT_KEPT, DeferredTarget, ForwardedBatch
 from hocket.stage.parts import StageParts
 from hocket.stage.passes.backward import backward

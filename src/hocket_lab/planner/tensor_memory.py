@@ -1,7 +1,6 @@
 """Memory of live tensors, counted in bytes: the current amount and the peak."""
 
 import weakref
-from collections.abc import Callable, Mapping, Sequence
 from typing import Any, final
 
 import torch
@@ -39,11 +38,7 @@ class LiveTensorMemory(TorchDispatchMode):
         self._known = {storage._cdata for storage in self._excluded}
 
     def __torch_dispatch__(
-        self,
-        func: Callable[..., Any],
-        types: Sequence[type],
-        args: tuple[Any, ...] = (),
-        kwargs: Mapping[str, Any] | None = None,
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         """Call the operator, and count the tensors that it reads and returns."""
         output = func(*args, **(kwargs or {}))

@@ -1,7 +1,7 @@
 """Copies of modules and of what they are given, which run without a trace in the network."""
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from torch import Tensor, nn
@@ -40,11 +40,7 @@ class _CopiesWithoutGraph(TorchFunctionMode):
     """
 
     def __torch_function__(
-        self,
-        func: Callable[..., Any],
-        types: Any,
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         if func is Tensor.__deepcopy__ and (args[0].grad_fn or isinstance(args[0], FakeTensor)):
             return args[0].detach().clone()

@@ -74,11 +74,7 @@ class _Interception(TorchFunctionMode):
         self._interceptor = interceptor
 
     def __torch_function__(
-        self,
-        func: Function,
-        types: Any,
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
+        self, func: Function, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         return self._interceptor.function(func, args, kwargs or {})
 

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from hocket.errors import warn
-from hocket.stage.finite.nonfinite import LateCheck, Unnamed
+from hocket.stage.finite.late_check import LateCheck, Unnamed
 from hocket.stage.graphs.recorder import GraphRecorder, fill
 from hocket.stage.late_gradients.linearizer import Linearizer, is_ordinary
 from hocket.stage.layers.known_layers import hooks_of

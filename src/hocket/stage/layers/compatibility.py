@@ -6,7 +6,7 @@ references. A forward that is repeated needs its random numbers again.
 """
 
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy
@@ -181,11 +181,7 @@ class ForbidForward(TorchFunctionMode):
         self._stage = stage
 
     def __torch_function__(
-        self,
-        func: Callable[..., Any],
-        types: Any,
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         if torch.is_grad_enabled() or func is torch.autograd.backward:
             raise LinearizeError(

@@ -1,6 +1,6 @@
 """Check of forwards: do they leave alone what they are said to, and do they change weights?"""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
@@ -39,11 +39,7 @@ class WeightEdits(TorchFunctionMode):
         self._data: list[Tensor] = []
 
     def __torch_function__(
-        self,
-        func: Callable[..., Any],
-        types: Any,
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         result = func(*args, **(kwargs or {}))
         if func == Tensor.data.__get__:  # type: ignore[attr-defined]

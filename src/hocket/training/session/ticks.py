@@ -9,7 +9,7 @@ from hocket.engine.engine import Engine, UnbuiltEngine
 from hocket.engine.event import Event
 from hocket.errors import CheckpointError, DataError, HocketError, NonFiniteError
 from hocket.partition.inputs import as_inputs, as_tree
-from hocket.stage.finite.nonfinite import check_pending
+from hocket.stage.finite.late_check import check_pending
 from hocket.stage.setup import Setup
 from hocket.stage.update.updater import Updater
 from hocket.training.session.batches import Upload
