@@ -1,6 +1,7 @@
 """Runs below the paths that a user names: run folders, folders of them, and studies."""
 
 import dataclasses
+import os
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -66,8 +67,8 @@ def find_runs(paths: Sequence[Path]) -> FoundRuns:
 
 def _read_path(path: Path) -> Iterator[ReportedRun | ReportedStudy | str]:
     """Yield the runs and studies below a path, and a reason for each that cannot be read."""
-    if not path.is_dir():
-        problem = "is a file" if path.exists() else "does not exist"
+    if not os.path.isdir(path):  # whatever the system says of it
+        problem = "is a file" if os.path.exists(path) else "does not exist"
         yield f"{str(path)!r} {problem}; give the folders of runs"
         return
     try:
@@ -118,7 +119,8 @@ def _read_study_run(
         yield from _read_path(run_dir)
         return
     if not run["curve"]:
-        yield f"the run {str(run_dir)!r} has not been evaluated yet; call `hocket sweep` again"
+        reason = run["message"] or "it has not been evaluated yet; call `hocket sweep` again"
+        yield f"cannot show the run {str(run_dir)!r}: {reason}".replace("\n", " ")
         return
     # Build the run from its record.
     options = {**DEFAULTS, **row["options"], "data_dir": _data_dir(folder, row)}

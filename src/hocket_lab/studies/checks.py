@@ -159,17 +159,14 @@ def _option_problems(where: str, table: Mapping[str, Any]) -> list[str]:
         for name, advice in REFUSED.items()
         if name in table
     ]
-    if where != "base":
-        problems += [
-            f"{where}: {name} is an empty list; give at least one value"
-            for name, value in table.items()
-            if value == []
-        ]
     for name, value in table.items():
         if name not in hints and (advice := _advice_on(name)):
             problems.append(f"{where}: {name} is no option: {advice}")
             continue
-        for each in [value] if where == "base" else as_list(value):
+        values = [value] if where == "base" else as_list(value)
+        if not values:
+            problems.append(f"{where}: {name} is an empty list; give at least one value")
+        for each in values:
             if isinstance(each, Method):
                 problems.append(
                     f"{where}: {name} is a Method object; write it as text, with its options "

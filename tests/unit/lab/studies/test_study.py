@@ -117,6 +117,7 @@ def test_one_error_lists_all_problems_of_a_file(tmp_path):
         ({"grid": BP, "seeds": [-1]}, r"seeds has -1; use a number in \[0, "),
         ({"grid": BP, "seeds": "all"}, "seeds is 'all'; wanted a list, each a whole number"),
         ({"grid": BP, "learning_rates": [1, 1]}, "learning_rates has 1 twice"),
+        ({"grid": BP | {"stages": ()}}, "grid: stages is an empty list"),
         ({"grid": BP | {"learning_rates": ["a"]}}, "grid: learning_rates is .*'a'.*; wanted"),
         ({"grid": BP, "seeds_for_sweep": [0]}, "no effect without learning_rates"),
         ({"grid": BP, "hold_out_for_sweep": 0.1}, "hold_out_for_sweep has no effect without"),
