@@ -105,7 +105,7 @@ class BestWeights(BestEpoch):
         self, file: Path | str, metric: str = "test_error", *, mode: Mode = "min"
     ) -> None:
         super().__init__(metric, mode=mode)
-        self._file = Path(file)
+        self._file = Path(file).absolute()  # also after a change of the working directory
 
     def on_start(self, trainer: TrainerView, state: dict[str, Any] | None) -> None:
         """Begin to compare, or continue.

@@ -172,12 +172,6 @@ def log_files(folder: Path) -> list[Path]:
     return [*folder.glob("metrics*.jsonl"), *folder.glob("events.out.tfevents.*")]
 
 
-def remove_logs(folder: Path) -> None:
-    """Remove the metrics of a training that begins anew in its folder."""
-    for file in log_files(folder):
-        file.unlink()
-
-
 def cut_logs(folder: Path, sizes: Mapping[str, int]) -> None:
     """Cut files to sizes in bytes, by name, which `MetricsLog.written` gave at a checkpoint."""
     for file in log_files(folder):

@@ -117,8 +117,7 @@ def lock_run_dir(run_dir: Path, noun: str = "run folder") -> Iterator[None]:
         # Leave a name for others' messages; on a full disk the lock holds without one.
         with suppress(OSError):
             lock.truncate()
-            lock.write(f"process {os.getpid()} on {platform.node()}")
-            lock.flush()
+            os.write(number, f"process {os.getpid()} on {platform.node()}".encode())
         yield
 
 

@@ -17,7 +17,7 @@ from hocket.errors import DataError, HocketError, OptionError, RunFolderError, S
 from hocket.runs.build import KEPT_PLAN
 from hocket.runs.config import OF_A_MACHINE, RunConfig, write_json
 from hocket.runs.environment import environment
-from hocket.runs.metrics_log import MetricsLog, cut_logs, cut_unknown_logs, remove_logs
+from hocket.runs.metrics_log import MetricsLog, cut_logs, cut_unknown_logs, log_files
 from hocket.runs.resolve import ResolvedRun
 from hocket.runs.run_dir import (
     TIMELINE,
@@ -221,7 +221,11 @@ def _try_batch(trainer: Trainer, data: Data, config: RunConfig) -> None:
 
 
 def _resume(trainer: Trainer, run: ResolvedRun, run_dir: Path) -> ResumePoint | None:
-    """Resume from the last checkpoint of a run, with its logs; None if not all have one."""
+    """Resume from the last checkpoint of a run, with its logs; None if not all have one.
+
+    Raises:
+        RunFolderError: A file of what came later cannot be cut or removed.
+    """
     point = None
     if any(trainer.gather(has_checkpoints(run_dir, run.config.stages))):
         point = trainer.resume(checkpoint_dir(run_dir))
@@ -235,14 +239,17 @@ def _resume(trainer: Trainer, run: ResolvedRun, run_dir: Path) -> ResumePoint | 
     # The summary goes, too: the training has not ended.
     sizes = _log_sizes(point) if point is not None else {}
     known = {name for names in trainer.gather(list(sizes)) for name in names}
-    if trainer.is_main_process:
-        (run_dir / SUMMARY).unlink(missing_ok=True)
-        if point is None:
-            remove_logs(run_dir)
-        else:
-            cut_unknown_logs(run_dir, known, point.tick, point.epoch)
-    if point is not None:
+    try:
+        if trainer.is_main_process:
+            (run_dir / SUMMARY).unlink(missing_ok=True)
+            if point is None:
+                for file in log_files(run_dir):
+                    file.unlink()
+            else:
+                cut_unknown_logs(run_dir, known, point.tick, point.epoch)
         cut_logs(run_dir, sizes)
+    except OSError as error:
+        raise RunFolderError(cannot_write(Path(error.filename or run_dir), error)) from error
     return point
 
 

@@ -103,12 +103,6 @@ def test_weights_that_do_not_fit_are_saved_elsewhere(call, monkeypatch, tmp_path
     assert set(torch.load(place, weights_only=True)) >= {"head.0.weight", "head.0.bias"}
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
-def test_a_folder_that_cannot_be_written_is_refused(call):
-    Path("mine").mkdir(mode=0o500)
-    assert "cannot write 'mine/.lock': Permission denied" in call("train", *QUICK)[2]
-
-
 def test_a_run_folder_that_is_in_use_or_has_links_is_refused(call):
     assert call("train", *QUICK, "--checkpoint-every", 10)[0] == 0
     before = Path("mine/run.json").stat().st_mtime_ns
@@ -124,6 +118,10 @@ def test_a_run_folder_that_is_in_use_or_has_links_is_refused(call):
     assert call("train", "--resume", "mine", "--epochs", 2)[0] == 0
     kept = [json.loads(line)["tick"] for line in file.read_text().splitlines()]
     assert kept == list(range(25)), "the gradient of the last of 23 batches is 2 ticks late"
+    # A result that cannot be removed is named.
+    Path("mine/summary.json").unlink()
+    Path("mine/summary.json").mkdir()
+    assert "'mine/summary.json': " in call("train", "--resume", "mine", "--epochs", 3)[2]
     # Nothing is written through a link.
     names = ("metrics.jsonl", "run.json.part", "environment.json.part", "summary.json.part")
     Path("victim").write_text("mine")

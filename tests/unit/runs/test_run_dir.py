@@ -103,10 +103,10 @@ def test_weights_that_a_disk_does_not_take_are_an_error_of_the_system(tmp_path, 
     if suffix == ".safetensors":
         pytest.importorskip("safetensors")
     limit = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (1024, limit[1]))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, limit[1]))
     try:
-        with pytest.raises(OSError, match="File too large"):
+        with lock_run_dir(tmp_path), pytest.raises(OSError, match="File too large"):
             save_weights(nn.Linear(99, 9), tmp_path / f"network{suffix}")
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limit)
-    assert not list(tmp_path.iterdir())
+    assert list(tmp_path.iterdir()) == [tmp_path / LOCK], "the lock holds without a name"

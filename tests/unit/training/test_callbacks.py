@@ -257,10 +257,12 @@ def test_a_training_that_had_stopped_stays_so_unless_patience_is_added(tmp_path)
         assert len(history) == epochs
 
 
-def test_the_file_of_best_weights_has_those_of_the_best_epoch(tmp_path):
+def test_the_file_of_best_weights_has_those_of_the_best_epoch(tmp_path, monkeypatch):
     """The best epoch is in the middle, as the loss of later ones is made larger."""
     file = tmp_path / "best.pt"
-    trainer, best, seen = trainer_of(), BestWeights(file, "train_loss"), []
+    monkeypatch.chdir(tmp_path)
+    trainer, best, seen = trainer_of(), BestWeights("best.pt", "train_loss"), []
+    monkeypatch.chdir("/")
     best.on_start(trainer, None)
     for number, loss in enumerate([3, 1, 2]):
         fit(trainer, epochs=1)

@@ -70,13 +70,13 @@ def saving(
         if session.world.is_main:
             _warn_of_unsaved(session.setup.loss, session.cut.network)
         # Choose folder and processes; a detached stage saves alone, after its own ticks.
-        world, folder = session.world, Path(checkpoints.folder)
+        world, folder = session.world, Path(checkpoints.folder).absolute()  # despite a chdir
         if session.detached:
-            folder /= str(world.process_name)
-            checkpoints, world = replace(checkpoints, folder=folder), SoloWorld()
+            folder, world = folder / str(world.process_name), SoloWorld()
             # A job that begins anew, as a stage had no checkpoint, finds checkpoints of others.
             session.checkpoint_folders.add(folder.resolve())
         # Claim the folder.
+        checkpoints = replace(checkpoints, folder=folder)
         with session.world.in_phase(Phase.SAVING):
             problem = ""
             if world.is_main:
