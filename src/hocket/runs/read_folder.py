@@ -1,6 +1,7 @@
 """Contents of a run folder: choices, state and results of a run, ended or not."""
 
 import json
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -54,10 +55,10 @@ class RunContents:
 
 def run_folders(path: Path) -> list[Path]:
     """Return the run folders at a path: a run folder, a folder of them, or a study."""
-    if (path / "run.json").is_file():
+    if os.path.isfile(path / "run.json"):
         return [path]
-    files = [file for depth in ("*", "runs/*") for file in path.glob(f"{depth}/run.json")]
-    return sorted(file.parent for file in files)
+    depths = ("*", "runs/*") if os.path.isdir(path) else ()  # or closed to this user
+    return sorted(file.parent for depth in depths for file in path.glob(f"{depth}/run.json"))
 
 
 def read_run_folder(folder: Path) -> RunContents:
@@ -66,7 +67,7 @@ def read_run_folder(folder: Path) -> RunContents:
     Raises:
         RunFolderError: It is not the folder of a run, or a file in it is damaged.
     """
-    if not (folder / "run.json").is_file():
+    if not os.path.isfile(folder / "run.json"):
         raise RunFolderError(
             f"{str(folder)!r} is no run folder, as it has no run.json; give folders that "
             "`hocket train` or `hocket sweep` has written"

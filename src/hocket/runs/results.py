@@ -46,8 +46,7 @@ def results(*paths: Path | str) -> "DataFrame":
 
 def matching_paths(*patterns: Path | str) -> list[Path]:
     """Return the paths that match patterns; a pattern that matches nothing stays a path."""
-    texts = map(str, patterns)
-    return [Path(path) for text in texts for path in sorted(glob(text)) or [text]]
+    return [Path(path) for text in map(str, patterns) for path in sorted(glob(text)) or [text]]
 
 
 def _row(run: RunContents) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """``hocket watch``: a report in the browser that follows its runs."""
 
+import os
 from pathlib import Path
 
 from hocket.cli.output import print_note
@@ -25,7 +26,7 @@ def watch_command(*folders: Path, port: int = 8470) -> int:
     try:
         find_runs(folders)
     except RunFolderError as error:
-        if not folders or any(folder.is_file() for folder in folders):
+        if not folders or any(map(os.path.isfile, folders)):
             raise
         print_note(f"{error}; the page waits for the first run")
     with LiveReport(folders, port) as server:

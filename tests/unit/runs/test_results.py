@@ -40,8 +40,8 @@ def test_folders_that_cannot_be_read_are_left_out_with_the_reason(tmp_path):
     assert list(found["run"]) == ["[whole]"]
     assert ["broken" in str(each.message) for each in told] == [True, False]
     assert list(hocket.results(tmp_path / "[whole]")["run"]) == ["[whole]"]
-    with pytest.raises(RunFolderError, match="'nothing' is no run folder"):
-        hocket.results("nothing")
+    with pytest.raises(RunFolderError, match=r"'(nothing){64}' is no run folder"):
+        hocket.results("nothing" * 64)  # more than a name may have
 
 
 def test_pandas_is_an_extra(monkeypatch):

@@ -91,8 +91,8 @@ def test_the_name_of_a_folder_is_no_line_of_its_script():
 def test_a_folder_without_a_run_is_refused_and_so_is_a_file_that_cannot_be_written(
     tmp_path, capsys
 ):
-    assert main(["script", str(tmp_path)]) == 2
-    assert "no run.json" in capsys.readouterr().err
     run, long = make_run(tmp_path / "run"), tmp_path / ("x" * 300)
+    assert main(["script", str(long)]) == 2
+    assert "no run.json" in capsys.readouterr().err
     assert main(["script", str(run), "--out", str(long)]) == 2
     assert "cannot write the script to" in capsys.readouterr().err
