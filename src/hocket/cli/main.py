@@ -45,6 +45,7 @@ app = App(
     help="Train a network cut into stages that all work at the same time.",
     version_flags=["--version"],
     result_action="return_value",
+    suppress_keyboard_interrupt=False,  # `run_app` tells of it
     console=console,
     default_parameter=Parameter(converter=_convert),
 )
@@ -225,7 +226,7 @@ def _defaults(words: Sequence[str]) -> cyclopts.config.Dict:
         )
     if (run_dir := _value_of("--resume", words)) is not None:
         file = str(Path(run_dir) / "run.json")
-        if not Path(file).exists():
+        if not os.path.exists(file):
             raise OptionError(
                 f"{run_dir!r} is no run folder, as it has no run.json; give --resume the "
                 "folder that `hocket train` printed, in runs/ by default"

@@ -85,8 +85,7 @@ def end_with_error(error: HocketError) -> int:
         return print_error(error)
     from hocket.distributed.world import joined_worlds
 
-    first = joined_worlds.report_failure(error)
-    if not first:
+    if not joined_worlds.report_failure(error):  # another one was first
         code = PeerFailedError.exit_code
     elif joined_worlds.report_symptom(error, f"error: {_full_text(error)}\n"):
         code = _exit_code(error)

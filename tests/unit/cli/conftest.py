@@ -18,12 +18,7 @@ def call(capsys):
     """Return a function that runs a command: exit code, standard output, standard error."""
 
     def run(*words):
-        try:
-            code = main([str(word) for word in words])
-        except SystemExit as end:
-            code = end.code
-        said = capsys.readouterr()
-        return code, said.out, said.err
+        return main([str(word) for word in words]), *capsys.readouterr()
 
     return run
 

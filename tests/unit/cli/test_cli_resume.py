@@ -113,6 +113,11 @@ def test_a_signal_leaves_a_checkpoint_of_its_tick(call, whole, monkeypatch, numb
     assert read_results(Path("stopped")) == read_results(whole)
 
 
+def test_ctrl_c_before_a_training_is_told(call, monkeypatch):
+    monkeypatch.setattr("hocket.runs.start.train", lambda *_, **__: os.kill(os.getpid(), 2))
+    assert call("train") == (130, "", "interrupted\n")
+
+
 def test_the_command_to_resume_is_quoted_and_names_a_network_of_ones_own(call, monkeypatch):
     Path("nets.py").write_text("from hocket.zoo import mlp as build\n")
     stop_at(monkeypatch, 17, signal.SIGINT)
@@ -307,7 +312,7 @@ RESTARTS = ("--max-restarts", 1, "--checkpoint-every", 5)
 @pytest.mark.parametrize(
     ("variables", "words", "said"),
     [
-        ({}, ["--resume", "nowhere"], "'nowhere' is no run folder, as it has no run.json"),
+        ({}, ["--resume", "nowhere" * 64], "nowhere' is no run folder, as it has no run.json"),
         ({}, ["--processes", 0], "processes is 0; use at least 1"),
         ({}, ["--max-restarts", -1], "max_restarts is -1"),
         ({}, ["--max-restarts", 1, "--checkpoint-every", 5], "max_restarts is 1"),
