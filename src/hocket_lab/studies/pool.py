@@ -166,7 +166,7 @@ def in_common(run: Run) -> Hashable:
 
 def start_process(words: Sequence[str], output: FileIO) -> Process:
     """Start the process of a run, with its words for `child.main`, or of several without."""
-    program = _PROGRAM.format(path=sys.path)
+    program = _PROGRAM.format(path=[*map(os.fsdecode, sys.path)])  # Paths, too
     return subprocess.Popen(
         [sys.executable, "-c", program, *words],
         stdin=subprocess.PIPE,

@@ -61,7 +61,8 @@ def rate_of(config):
     return float(re.search("lr=([^,]*)", config.optimizer)[1])
 
 
-def test_a_sweep_trains_as_the_command_does(tmp_path):
+def test_a_sweep_trains_as_the_command_does(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "path", [*sys.path, tmp_path])
     record = sweep(study(seeds=[0, 1], target="test_loss <= 100"), tmp_path / "a")
     (row,) = record.rows
     assert row["state"] == "complete"
