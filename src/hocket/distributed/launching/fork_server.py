@@ -48,7 +48,7 @@ class ForkServer:
         self._launcher = os.getpid()
         self._is_ready = False
         self._control, theirs = Pipe()
-        path = [folder or os.getcwd() for folder in sys.path]
+        path = [os.fsdecode(folder) or os.getcwd() for folder in sys.path]
         program = (
             f"import sys; sys.path[:] = {path!r}; from {__name__} import serve; "
             f"serve({theirs.fileno()}, {list(modules)!r})"
