@@ -214,7 +214,7 @@ class TrainingRun:
         except OSError as error:
             message = cannot_write(file, error)
             with suppress(OSError):
-                rescue = Path(tempfile.mkdtemp(prefix=f"hocket-{self._run_dir.name}-"))
+                rescue = Path(tempfile.mkdtemp(prefix=f"hocket-{self._run_dir.name[:64]}-"))
                 try:
                     save_weights(network, rescue / file.name)
                     message += f"; the weights are in {str(rescue / file.name)!r} instead"
