@@ -26,6 +26,7 @@ from hocket.distributed.launching.launch import launch
 from hocket.distributed.world.membership import Membership
 from hocket.methods import DGLAsync
 from hocket.runs.run_dir import has_checkpoints
+from hocket.transport.processes.connection import Connection
 
 STAGES = 3
 LENGTH = 8
@@ -51,11 +52,6 @@ def write_number(folder, name, number):
 def read_number(folder, name):
     file = Path(folder, name)
     return int(file.read_text()) if file.exists() else -1
-
-
-def last_update(folder, rank):
-    """Return the last tick in which a stage has updated its weights, in any incarnation."""
-    return read_number(folder, f"{rank}.tick")
 
 
 class KillOnce:
@@ -137,7 +133,9 @@ def train(
             os.kill(os.getpid(), signal.SIGKILL)
 
     if identity.has_rejoined() and dies_in_tick:
-        wait_until(lambda: all(last_update(folder, o) >= KILLED_AT + MORE for o in others))
+        wait_until(
+            lambda: all(read_number(folder, f"{o}.tick") >= KILLED_AT + MORE for o in others)
+        )
     events = []
     killer = KillOnce(folder, victim if dies_in_tick else None, rank, again)
     watchers = [lambda event, _: events.append(event), killer]
@@ -166,14 +164,15 @@ def train(
 
 
 def train_apart(folder, victim):
-    """Train with a killed stage that is connected again only after its last tick."""
+    """Train with a killed stage that drops no packet, and is connected after its last tick."""
     form = Membership.pair_group
 
     def form_late(membership, rank):
-        ended = last_update(folder, victim) == EPOCHS * LENGTH - 1
+        ended = read_number(folder, f"{victim}.tick") == EPOCHS * LENGTH - 1
         return form(membership, rank) if ended else None
 
-    with patch.object(Membership, "pair_group", form_late):
+    never = patch.object(Connection, "busy", False)
+    with patch.object(Membership, "pair_group", form_late), never:
         return train(folder, victim)
 
 

@@ -43,7 +43,8 @@ def build(in_features, num_classes):
 
 
 @pytest.mark.parametrize("name", sorted(CHOICES.keys() - OF_THE_FOLDER - UNSEEN))
-def test_a_script_trains_to_the_bits_of_the_run(name, tmp_path, monkeypatch, capsys):
+def test_a_script_trains_to_the_bits_of_the_run(name, tmp_path, monkeypatch, capsys, request):
+    request.addfinalizer(lambda: torch.set_num_threads(1))  # a script may set another number
     monkeypatch.chdir(tmp_path)
     Path("own.py").write_text(OWN)
     folder = ran(tmp_path, **CHOICES[name])
