@@ -41,6 +41,12 @@ def goals_table(rows: Sequence[Mapping[str, Any]]) -> str | None:
     return markdown_table(("goal", "wanted", "found", ""), lines)
 
 
+def fastest_method(rows: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:
+    """Return the decoupled row that comes first to the loss; None if none comes there."""
+    there = [row for row in rows if row["decoupled"] and row["seconds"] is not None]
+    return min(there, key=itemgetter("seconds"), default=None)
+
+
 def target_goals(
     rows: Sequence[Mapping[str, Any]], forecast: Sequence[Mapping[str, Any]] = ()
 ) -> str:
@@ -50,10 +56,9 @@ def target_goals(
         rows: The rows over the link, with the seconds of those that came there.
         forecast: Rows that are forecast over it, of which those on most machines are judged.
     """
-    first = sorted(rows, key=lambda row: inf if row["seconds"] is None else row["seconds"])
-    best = next((row for row in first if row["decoupled"]), None)
-    if best is None or best["seconds"] is None:
+    if (best := fastest_method(rows)) is None:
         return "No decoupled row comes to the loss over the last link: all goals are missed."
+    first = sorted(rows, key=lambda row: inf if row["seconds"] is None else row["seconds"])
     kinds = (
         ("one machine", ("bp",), 0.58),
         ("the best pipeline that waits", ("1f1b", "hocket-1f1b"), 0.85),
@@ -79,9 +84,8 @@ def target_goals(
     # Judge the forecast for most machines.
     most = max((row["machines"] for row in forecast), default=0)
     there = [row for row in forecast if row["machines"] == most and row["seconds"] is not None]
-    methods = [row for row in there if row["decoupled"]]
-    for pipeline in (row for row in there if row["row"] == "gpipe" and methods):
-        best = min(methods, key=itemgetter("seconds"))
+    pipeline = next((row for row in there if row["row"] == "gpipe"), None)
+    if (best := fastest_method(there)) is not None and pipeline is not None:
         goal = f"forecast seconds of {best['row']} on {most} machines compared with a pipeline"
         ratio = best["seconds"] / pipeline["seconds"]
         lines.append(_goal_line(goal, ratio, 0.6, most=True))

@@ -10,6 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from benchmarks.harness.record import Record
+from benchmarks.report.goals import fastest_method
 from benchmarks.report.target import name_link
 from hocket_lab.report.line_chart import log_ticks
 
@@ -111,15 +112,10 @@ def draw_target(record: Record) -> Figure:
     all_axes = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
     every = [row for rows in panels.values() for row in rows if row["seconds"] is not None]
     # Of what is only timed, the best method over the last link, and replicas that meet rarely.
-    timed = [r for r in panels[[*panels][-1]] if r["decoupled"] and "forecast" not in r]
-    fastest = min(timed, key=lambda r: r["seconds"] or math.inf, default={"row": ""})["row"]
-    labels = list(
-        dict.fromkeys(
-            r["row"]
-            for r in every
-            if "forecast" in r or r["row"] == fastest or "diloco" in r["row"]
-        )
-    )
+    timed = [r for r in panels[[*panels][-1]] if "forecast" not in r]
+    best = (fastest_method(timed) or {"row": None})["row"]
+    drawn = (r for r in every if "forecast" in r or r["row"] == best or "diloco" in r["row"])
+    labels = list(dict.fromkeys(r["row"] for r in drawn))
     colours = matplotlib.color_sequences["tab10" if len(labels) <= 10 else "tab20"]
     for axes, (title, rows) in zip(all_axes, panels.items(), strict=True):
         for label, colour in zip(labels, cycle(colours), strict=False):

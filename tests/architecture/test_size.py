@@ -9,7 +9,7 @@ ROOT = Path(__file__).parents[2]
 MOST_LINES = {
     "src/hocket": 42_304,
     "src/hocket_lab": 6_918,
-    "benchmarks": 8_506,
+    "benchmarks": 8_505,
     "tests": 43_220,
 }
 # Words, as `wc -w` counts them.
