@@ -133,9 +133,8 @@ def train(
             os.kill(os.getpid(), signal.SIGKILL)
 
     if identity.has_rejoined() and dies_in_tick:
-        wait_until(
-            lambda: all(read_number(folder, f"{o}.tick") >= KILLED_AT + MORE for o in others)
-        )
+        files = [f"{other}.tick" for other in others]
+        wait_until(lambda: min(read_number(folder, f) for f in files) >= KILLED_AT + MORE)
     events = []
     killer = KillOnce(folder, victim if dies_in_tick else None, rank, again)
     watchers = [lambda event, _: events.append(event), killer]

@@ -137,10 +137,8 @@ BEST_ADL, FINE_ADL = (
 )
 LOCAL, DILOCO = "local-sgd every=16", "diloco every=16"
 WAITS = "1f1b microbatches=4"
-OTHERS, LINKED = (
-    (LOCAL, WAITS, "ddp", "bp-all"),
-    ("bp-all", LOCAL, "dgl", BEST_ADL, ADL, WAITS, "ddp"),
-)
+OTHERS = LOCAL, WAITS, "ddp", "bp-all"
+LINKED = "bp-all", LOCAL, "dgl", BEST_ADL, ADL, WAITS, "ddp"
 OF_PIPELINE = FAR_TIME[BEST_ADL] / FAR_TIME[WAITS]
 OF_MEMORY = shares({label: max(peaks) for label, peaks in PEAKS_MIB.items()}, BEST_ADL)
 

@@ -378,6 +378,9 @@ def test_without_any_run_the_reasons_are_the_error(tmp_path):
     for given, said in ((paths, reasons), ([], "none was named")):
         with pytest.raises(RunFolderError, match=said):
             find_runs(given)
+    (tmp_path / "empty/record.json").write_text('{"rows": [{}]}')
+    with pytest.raises(RunFolderError, match="is none of `hocket sweep`"):
+        find_runs([tmp_path / "empty"])
 
 
 @pytest.mark.parametrize(
