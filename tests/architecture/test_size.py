@@ -8,8 +8,8 @@ ROOT = Path(__file__).parents[2]
 # Lines of Python. A limit falls with what is removed, and rises only with a named reason.
 MOST_LINES = {
     "src/hocket": 42_304,
-    "src/hocket_lab": 6_918,
-    "benchmarks": 8_505,
+    "src/hocket_lab": 6_915,
+    "benchmarks": 8_499,
     "tests": 43_220,
 }
 # Words, as `wc -w` counts them.

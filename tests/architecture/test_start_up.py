@@ -193,9 +193,7 @@ EXTRAS = {
 
 
 def test_whoever_lacks_an_extra_gets_its_name_in_one_line(tmp_path):
-    answers = json.loads(
-        run_python("-c", WITHOUT.format(commands=list(EXTRAS)), folder=tmp_path)
-    )
+    answers = json.loads(run_python("-c", WITHOUT.format(commands=[*EXTRAS]), folder=tmp_path))
     for extra, (code, said) in zip(EXTRAS.values(), answers, strict=True):
         assert code == 2
         assert said.startswith("error: ")

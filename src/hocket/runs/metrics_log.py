@@ -97,7 +97,7 @@ class MetricsLog:
     def __enter__(self) -> "MetricsLog":
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+    def __exit__(self, kind: object, *_: object) -> None:
         self._trackers.close(failed=kind is not None)
         with self._giving_up():
             if self._board is not None:

@@ -12,11 +12,12 @@ from statistics import fmean, median
 from typing import Generic
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from hocket.codecs.codec import Codec
 from hocket.codecs.stateless import Exact
-from hocket.engine.build import build_signals, build_stage
+from hocket.engine.build_signals import build_signals
+from hocket.engine.build_stage import build_stage
 from hocket.partition.costs.profile import synchronized_clock
 from hocket.partition.parts.copied_modules import copy_modules
 from hocket.program.action import Action, Kind, dependency
@@ -129,7 +130,7 @@ def rehearse(
         # Put the stage between simulated neighbours.
         count = method.gradients_sent(k + 1, len(copies))
         next_stage = _NextStage(count, setup.codec, returns_output=inverting[k])
-        weights = [*_parameters_and_buffers(module), *_parameters_and_buffers(networks[k])]
+        weights = [w for m in (module, networks[k]) for w in chain(m.parameters(), m.buffers())]
         parts = StageParts(
             index=k,
             count=len(copies),
@@ -274,10 +275,6 @@ def _optimizer_bytes(stage: Stage) -> int:
     """Return the bytes of the states of a stage's optimizers."""
     optimizers = (stage.updater.optimizer, stage.signal_updater.optimizer)
     return _size_bytes([list(each.state.values()) for each in optimizers if each is not None])
-
-
-def _parameters_and_buffers(module: nn.Module) -> list[Tensor]:
-    return [*module.parameters(), *module.buffers()]
 
 
 def _size_bytes(values: Tree) -> int:

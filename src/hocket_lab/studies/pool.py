@@ -72,7 +72,7 @@ class Pool:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+    def __exit__(self, kind: object, *_: object) -> None:
         if kind is not KeyboardInterrupt:  # a second Ctrl-C does not wait
             self.stop()
         for process in {each.process for each in self.running} | {*self._shared.values()}:

@@ -24,7 +24,9 @@ from hocket.distributed.replicas.sync_batchnorm import (
     unshare_statistics,
 )
 from hocket.distributed.world.solo_world import SoloWorld
-from hocket.engine.build import EngineParts, build_distributed, build_replicated
+from hocket.engine.build_here import build_replicated
+from hocket.engine.build_process import build_distributed
+from hocket.engine.engine_parts import EngineParts
 from hocket.errors import HocketError, OptionError
 from hocket.methods import FDG
 from hocket.stage.layers.module_tensors import NetworkNames
@@ -174,14 +176,13 @@ def test_all_processes_refuse_a_layer_of_any_stage():
     network = nn.Sequential(
         nn.Linear(2, 2), nn.BatchNorm1d(2), nn.Sequential(nn.Linear(2, 2), Activated(2))
     )
-    setup = Setup(
-        method=FDG(), loss=cross_entropy, optimizer=sgd, batchnorm="shared", replicas=2
-    )
+    given = {"batchnorm": "shared", "replicas": 2, "optimizer": sgd}
+    setup = Setup(method=FDG(), loss=cross_entropy, **given)
     modules = [network[:2], network[2:]]
     for stage in range(2):
         world = SimpleNamespace(stage=stage, replicas=2)
-        names = NetworkNames(network)
-        parts = EngineParts(setup, modules, torch.randn(4, 2), [], world, names=names)
+        sample = torch.randn(4, 2)
+        parts = EngineParts(setup, modules, sample, [], world, None, NetworkNames(network))
         with pytest.raises(OptionError, match=r"have of their own: '2\.1'; use"):
             build_distributed(parts, world)
     assert "forward" not in vars(network[1])

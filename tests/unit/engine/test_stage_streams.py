@@ -9,7 +9,9 @@ from torch import nn
 from contract.small import data, different, mlp, sgd, tensors_of
 from hocket import Trainer, cross_entropy
 from hocket.distributed.world.solo_world import SoloWorld
-from hocket.engine import build
+from hocket.engine import build_here
+from hocket.engine.build import build_engine
+from hocket.engine.engine_parts import EngineParts
 from hocket.engine.stage_streams import StageStreams, StreamPort, on_streams
 from hocket.errors import OptionError
 from hocket.methods import BP, FDG, DGLAsync
@@ -128,12 +130,12 @@ def fitted(stages: list[nn.Module]) -> list[torch.Tensor]:
 
 def test_stages_on_streams_have_the_same_program_and_bits(monkeypatch):
     plain = fitted(mlp(3))
-    streams, serial = Streams(monkeypatch), build.SerialEngine
+    streams, serial = Streams(monkeypatch), build_here.SerialEngine
 
     def build_with_streams(method, stages, source, watchers, meter, _):
         return serial(method, stages, source, watchers, meter, StageStreams("cuda", 3))
 
-    monkeypatch.setattr(build, "SerialEngine", build_with_streams)
+    monkeypatch.setattr(build_here, "SerialEngine", build_with_streams)
     assert different(fitted(mlp(3)), plain) == []
     assert streams.calls.count("outside waits for stage 2") > 5
 
@@ -148,8 +150,7 @@ def test_stages_on_streams_have_the_same_program_and_bits(monkeypatch):
     ids=["cpu", "single", "free"],
 )
 def test_streams_are_refused_where_nothing_overlaps(stages, options, said):
-    device = torch.device(options.pop("device"))
-    given = {"method": FDG(), "loss": cross_entropy, "optimizer": sgd, **options}
-    setup = Setup(device=device, streams=True, **given)
+    options = {"method": FDG(), "loss": cross_entropy, "optimizer": sgd, **options}
+    setup = Setup(streams=True, **options | {"device": torch.device(options["device"])})
     with pytest.raises(OptionError, match=said):
-        build.build_engine(build.EngineParts(setup, [mlp(2)] * stages, None, [], SoloWorld()))
+        build_engine(EngineParts(setup, [mlp(2)] * stages, None, [], SoloWorld()))

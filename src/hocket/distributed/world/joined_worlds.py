@@ -9,7 +9,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from inspect import getclosurevars
-from types import TracebackType
 from typing import Any
 from weakref import WeakValueDictionary
 
@@ -215,10 +214,7 @@ def _next_store(identity: ProcessIdentity) -> Store:
 
 
 def _report_uncaught(
-    hook: Callable[..., object],
-    kind: type[BaseException],
-    error: BaseException,
-    trace: TracebackType | None,
+    hook: Callable[..., object], kind: type[BaseException], error: BaseException, trace: object
 ) -> None:
     """Report an uncaught error to the other processes, print it, and end this process.
 

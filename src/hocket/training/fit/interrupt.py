@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Any, Self, TypeVar
 
 from torch.distributed.distributed_c10d import Store
@@ -75,12 +75,7 @@ class Interrupt:
             self._before = {n: signal.signal(n, self._ask) for n in self._signals}
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self.asked and current_identity() is not None:
             self._before |= dict.fromkeys(
                 self._before.keys() - {signal.SIGCHLD}, signal.SIG_IGN

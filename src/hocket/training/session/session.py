@@ -16,8 +16,9 @@ from hocket.distributed.failures.phases import Phase
 from hocket.distributed.replicas.sync_batchnorm import unshare_statistics
 from hocket.distributed.world.joined_worlds import join_world
 from hocket.distributed.world.solo_world import SoloWorld
-from hocket.engine.build import EngineParts, build_engine
+from hocket.engine.build import build_engine
 from hocket.engine.engine import Engine, UnbuiltEngine
+from hocket.engine.engine_parts import EngineParts
 from hocket.engine.event import Event, Watcher
 from hocket.engine.gradient_error import GradientErrorMeter
 from hocket.errors import OptionError, warn
