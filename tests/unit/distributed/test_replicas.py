@@ -180,8 +180,7 @@ def test_all_processes_refuse_a_layer_of_any_stage():
     setup = Setup(method=FDG(), loss=cross_entropy, **given)
     modules = [network[:2], network[2:]]
     for stage in range(2):
-        world = SimpleNamespace(stage=stage, replicas=2)
-        sample = torch.randn(4, 2)
+        world, sample = SimpleNamespace(stage=stage, replicas=2), torch.randn(4, 2)
         parts = EngineParts(setup, modules, sample, [], world, None, NetworkNames(network))
         with pytest.raises(OptionError, match=r"have of their own: '2\.1'; use"):
             build_distributed(parts, world)
