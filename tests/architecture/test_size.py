@@ -7,10 +7,10 @@ import pytest
 ROOT = Path(__file__).parents[2]
 # Lines of Python. A limit falls with what is removed, and rises only with a named reason.
 MOST_LINES = {
-    "src/hocket": 42_304,
-    "src/hocket_lab": 6_915,
+    "src/hocket": 42_303,
+    "src/hocket_lab": 6_914,
     "benchmarks": 8_499,
-    "tests": 43_220,
+    "tests": 43_219,
 }
 # Words, as `wc -w` counts them.
 MOST_WORDS = {

@@ -16,7 +16,7 @@ from hocket.data.images import folder
 from hocket.data.mixing import Mix, MixedExamples
 from hocket.data.synthetic import synthetic
 from hocket.data.text import text
-from hocket.errors import OptionError, raise_problems
+from hocket.errors import DataError, OptionError, raise_problems
 from hocket.options.hints import argument_hints, wrong_options
 from hocket.options.own_function import load_own
 
@@ -83,7 +83,10 @@ def load(
     check_data(name, data_dir, **chosen)
     if data_dir is not None:
         chosen["data_dir"] = Path(data_dir)
-    data = _find_loader(name)(batch_size=batch_size, seed=seed, **chosen)
+    try:
+        data = _find_loader(name)(batch_size=batch_size, seed=seed, **chosen)
+    except OSError as error:
+        raise DataError(f"cannot read data set {name!r}: {error}; make it readable") from error
     if not isinstance(data.train, Batches) or not isinstance(data.test, Batches):
         raise OptionError(
             f"{name} returns data whose loaders are no hocket.data.Batches; serve the examples "

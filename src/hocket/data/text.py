@@ -78,18 +78,14 @@ def text(*, data_dir: Path, batch_size: int, seed: int = 0, context: int = 64) -
         raise OptionError(f"context is {context}; give 1 or more characters")
 
     # Find the file: this one, or the only text file of the folder.
-    path = data_dir
-    if not path.is_file():
-        if not path.is_dir():
-            raise DataError(f"no text at {path}; give a text file or a folder with one *.txt")
-        files = sorted(path.glob("*.txt"))
-        if len(files) != 1:
-            names = ", ".join(file.name for file in files) or "none"
-            raise DataError(
-                f"{path} has {len(files)} text files ({names}), wanted exactly 1; "
-                "give the path of the file itself"
-            )
-        path = files[0]
+    files = [data_dir] if data_dir.is_file() else sorted(data_dir.glob("*.txt"))
+    if len(files) != 1:
+        names = ", ".join(file.name for file in files) or "none"
+        raise DataError(
+            f"no text at {data_dir}: it is no file, and has {len(files)} text files ({names}), "
+            "wanted exactly 1; give the path of the file itself"
+        )
+    (path,) = files
 
     # Read it, with a token for each character.
     try:

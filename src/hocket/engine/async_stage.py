@@ -1,12 +1,12 @@
 """A stage at its own pace: its turns, its epochs and its goal."""
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from hocket.engine.event import Event, Watcher, execute
 from hocket.program.action import Action
 from hocket.stage.passes.forward_only import pass_on
-from hocket.stage.report import ActionReport
 from hocket.stage.stage import Stage
 from hocket.transport.replay_buffer import BufferToPrevious
 from hocket.tree import Tree
@@ -107,7 +107,8 @@ class AsyncStage:
             events = self.final_update(tick)
             self.turns += 1
             forward = Action("F", k, number)
-            return [*events, execute(self.stage, forward, tick, self._watchers, self._pass_on)]
+            do = partial(pass_on, self.stage.core)
+            return [*events, execute(self.stage, forward, tick, self._watchers, do)]
         self.turns += 1
         self._trained += 1
         self._accumulated += 1
@@ -122,9 +123,6 @@ class AsyncStage:
         if not count:
             return []
         return [self._execute(Action("U", self.stage.index, self.turns - 1), tick)]
-
-    def _pass_on(self, forward: Action) -> ActionReport:
-        return pass_on(self.stage.core, forward.batch)
 
     def _execute(self, action: Action, tick: int) -> Event:
         return execute(self.stage, action, tick, self._watchers)

@@ -11,6 +11,7 @@ from statistics import median
 from typing import TYPE_CHECKING
 
 from hocket.errors import OptionError, import_extra
+from hocket.files import replace_atomically
 from hocket.program.action import Tick
 from hocket.timeline import Span, SpanKind, Timeline
 from hocket.timeline.recorder import KIND_NAMES
@@ -151,7 +152,8 @@ def draw_panels(panels: Sequence[Panel], file: Path) -> None:
             frameon=False,
         )
         try:
-            figure.savefig(file)
+            with replace_atomically(file) as unfinished:
+                figure.savefig(unfinished, format=file.suffix[1:])
         except OSError as error:
             raise OptionError(f"cannot draw to {str(file)!r}: {error.strerror}") from error
 

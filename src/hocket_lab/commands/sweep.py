@@ -61,9 +61,9 @@ def sweep_command(
     # Tell what is missing by the exit code as well.
     if record.stopped_by:
         print_note(
-            f"interrupted: {record.unfinished} runs are missing; the same command goes on"
+            f"interrupted; runs that are missing: {record.unfinished}; the same command goes on"
         )
         return 128 + record.stopped_by
     if record.unfinished:
-        print_note(f"{record.unfinished} runs were stopped by others; the same command goes on")
+        print_note(f"runs stopped by others: {record.unfinished}; the same command goes on")
     return 1 if record.failures or record.unfinished else 0

@@ -1,6 +1,7 @@
 """Checks of a study, all before anything runs, so that one error lists every problem."""
 
 import math
+import os
 import typing
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -228,8 +229,8 @@ def _run_problems(row: Row, rate: float | None, first: dict[str, Row]) -> list[s
         return problems
     # What it names does not exist, or not here.
     problems.attempt(ResolvedRun.from_config, run.config)
-    if (place := run.config.data_dir) is not None and not place.exists():
-        problems.append(f"data_dir is {str(place)!r}, which does not exist")
+    if (place := run.config.data_dir) is not None and not os.path.exists(place):
+        problems.append(f"data_dir is {str(place)!r}, which does not exist or is closed to you")
     if (other := first.setdefault(run.name, row)) is not row:
         problems.append(f"it has the same runs as row {other.label!r}; list it once")
     return problems

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypeAlias
 
 from hocket.errors import OptionError, Problems, format_problems
 from hocket.files import open_regular_file
@@ -19,7 +19,9 @@ from hocket_lab.studies.target import Target
 
 FILE_LIMIT = 2**20
 """Most bytes of a study file that is read."""
-_NO_CODE: Mapping[str, Sequence[str]] = MappingProxyType({})
+OwnCode: TypeAlias = Mapping[str, str | Sequence[str]]
+"""Values of a study's file whose code may be run, by option."""
+_NO_CODE: OwnCode = MappingProxyType({})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,15 +73,13 @@ class Study:
         problems.raise_together(f"study {self.name!r} is impossible")
 
     @staticmethod
-    def read(
-        file: Path | str, *, own_code: Mapping[str, Sequence[str]] = _NO_CODE, **changes: Any
-    ) -> "Study":
+    def read(file: Path | str, *, own_code: OwnCode = _NO_CODE, **changes: Any) -> "Study":
         """Read a study from a TOML file.
 
         Args:
             file: The file.
             own_code: Values of the file whose code may be run, by option:
-                ``{"network": ["own.py:function"]}``.
+                ``{"network": "own.py:function"}``.
             changes: Keys that replace the file's; of a table, such as ``base``, only the
                 options that are given.
 
@@ -95,9 +95,8 @@ class Study:
             values[key] = {**values.get(key, {}), **value} if merged else value
         # Refuse code before a check imports it.
         named = own_choices(values)
-        allowed = {
-            f for texts in own_code.values() for text in texts for f in own_functions(text)
-        }
+        codes = [(key, text) for key, texts in own_code.items() for text in as_list(texts)]
+        allowed = {function for _, text in codes for function in own_functions(text)}
         refuse_code(
             [each for each in named if not set(own_functions(each[1])) <= allowed], str(file)
         )
@@ -110,8 +109,7 @@ class Study:
         problems += [
             f"{option} is {text!r}, but the study names no such function of a file; drop "
             f"--{option} {shlex.quote(text)}"
-            for option, texts in own_code.items()
-            for text in texts
+            for option, text in codes
             if not own_functions(text) or not set(own_functions(text)) <= set(found)
         ]
         tables = grid_tables(values.get("grid", ()))

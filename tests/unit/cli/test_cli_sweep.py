@@ -65,9 +65,9 @@ def test_runs_that_belong_to_no_row_any_more_are_told(call, tmp_path, kept, said
 @pytest.mark.parametrize(
     ("output", "ended", "sent", "code", "said"),
     [
-        (b"", -15, False, 1, "2 runs were stopped by others; the same command goes on"),
+        (b"", -15, False, 1, "runs stopped by others: 2; the same command goes on"),
         (b"none left\n", 1, False, 1, "failed: bp, seed 0: .* exit code 1: none left"),
-        (b"", -15, True, 143, r"(?s)stopped: bp, seed 0\n.*: 2 runs are missing"),
+        (b"", -15, True, 143, r"(?s)stopped: bp, seed 0\n.*missing: 2"),
     ],
     ids=["stopped by others", "failed", "stopped"],
 )

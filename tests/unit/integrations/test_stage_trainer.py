@@ -32,32 +32,26 @@ def quiet():
         yield
 
 
-def gpt2():
+def build_network(kind, config, **options):
     torch.manual_seed(0)
-    config = transformers.GPT2Config(
-        vocab_size=WORDS, n_embd=16, n_layer=2, n_head=2, n_positions=LENGTH,
-        resid_pdrop=0, embd_pdrop=0, attn_pdrop=0, bos_token_id=0, eos_token_id=0,
-    )  # fmt: skip
-    return transformers.GPT2LMHeadModel(config)
+    return kind(config(vocab_size=WORDS, **options))
 
 
-def bert():
-    torch.manual_seed(0)
-    config = transformers.BertConfig(
-        vocab_size=WORDS, hidden_size=16, intermediate_size=32, num_hidden_layers=2,
-        num_attention_heads=2, max_position_embeddings=LENGTH, hidden_dropout_prob=0,
-        attention_probs_dropout_prob=0,
-    )  # fmt: skip
-    return transformers.BertForSequenceClassification(config)
-
-
-def llama():
-    torch.manual_seed(0)
-    config = transformers.LlamaConfig(
-        vocab_size=WORDS, hidden_size=16, intermediate_size=16, num_hidden_layers=4,
-        num_attention_heads=2, num_key_value_heads=2,
-    )  # fmt: skip
-    return transformers.LlamaForCausalLM(config)
+gpt2 = partial(
+    build_network, transformers.GPT2LMHeadModel, transformers.GPT2Config, n_embd=16, n_layer=2,
+    n_head=2, n_positions=LENGTH, resid_pdrop=0, embd_pdrop=0, attn_pdrop=0, bos_token_id=0,
+    eos_token_id=0,
+)  # fmt: skip
+SMALL = {"hidden_size": 16, "num_attention_heads": 2}
+bert = partial(
+    build_network, transformers.BertForSequenceClassification, transformers.BertConfig, **SMALL,
+    intermediate_size=32, num_hidden_layers=2, max_position_embeddings=LENGTH,
+    hidden_dropout_prob=0, attention_probs_dropout_prob=0,
+)  # fmt: skip
+llama = partial(
+    build_network, transformers.LlamaForCausalLM, transformers.LlamaConfig, **SMALL,
+    intermediate_size=16, num_hidden_layers=4, num_key_value_heads=2,
+)  # fmt: skip
 
 
 def texts(count):

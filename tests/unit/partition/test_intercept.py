@@ -102,11 +102,9 @@ def test_threads_intercept_one_network_at_the_same_time():
     assert attributes(network) == before
 
 
-def through_pickle(module):
-    return pickle.loads(pickle.dumps(module))
-
-
-@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, through_pickle])
+@pytest.mark.parametrize(
+    "copied", [copy.copy, copy.deepcopy, lambda module: pickle.loads(pickle.dumps(module))]
+)
 def test_a_copy_that_a_forward_makes_is_a_plain_module(copied):
     class Teaching(Chain):
         teacher = ()

@@ -63,6 +63,15 @@ def test_rows_are_the_stages_that_were_recorded_with_the_numbers_that_fit(tmp_pa
     assert set(re.findall(r"stage \d", svg)) == {"stage 2"}
 
 
-def test_a_picture_that_cannot_be_written_is_an_error(tmp_path):
-    with pytest.raises(OptionError, match=r"cannot draw to .*a\.svg': No such file"):
-        draw_program(unroll_method("fdg"), 3, "fdg", tmp_path / "none/a.svg")
+def test_a_picture_that_cannot_be_written_is_an_error_and_leaves_the_old_one(
+    tmp_path, monkeypatch
+):
+    def fill(path):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("hocket.files.sync_path", fill)
+    (tmp_path / "a.svg").write_text("old")
+    for place, said in (("none/a.svg", "No such file"), ("a.svg", "No space left")):
+        with pytest.raises(OptionError, match=rf"cannot draw to .*a\.svg': {said}"):
+            draw_program(unroll_method("fdg"), 3, "fdg", tmp_path / place)
+    assert [path.read_text() for path in tmp_path.iterdir()] == ["old"]

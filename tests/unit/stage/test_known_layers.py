@@ -302,10 +302,6 @@ def cut_before(*plan):
     return lambda kind: cut(kind(), stages=Plan(plan), sample=torch.ones(2, 6))
 
 
-def before_a_layer(kind):
-    return [kind(), nn.Linear(6, 3)]
-
-
 @pytest.mark.parametrize(
     "method", ["fdg", "ddg", "fdg:linearize=live", "ddg:linearize=live", "fr"]
 )
@@ -315,7 +311,7 @@ def before_a_layer(kind):
         (cut_before("second"), (Between, Unknown)),
         (cut_before("second.inner"), (Between, Unknown)),
         (cut_before("second.inner", "head"), (Between, Unknown)),
-        (before_a_layer, (Routed, RoutedUnknown)),
+        (lambda kind: [kind(), nn.Linear(6, 3)], (Routed, RoutedUnknown)),
     ],
     ids=["second", "inner", "both", "routed"],
 )

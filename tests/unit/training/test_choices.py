@@ -137,8 +137,7 @@ def test_an_epoch_that_has_begun_counts_and_other_data_between_two_epochs_are_to
         after.fit(loader(count=20), epochs=2, progress=False)
 
 
-def halve(optimizer):
-    return lr_scheduler.ReduceLROnPlateau(optimizer, factor=0.5, patience=0)
+HALVE = partial(lr_scheduler.ReduceLROnPlateau, factor=0.5, patience=0)
 
 
 class Counting(optim.SGD):
@@ -154,7 +153,7 @@ class Counting(optim.SGD):
         return super().step(closure)
 
 
-@pytest.mark.parametrize("options", [{"scheduler": halve}, {"optimizer": Counting}])
+@pytest.mark.parametrize("options", [{"scheduler": HALVE}, {"optimizer": Counting}])
 def test_what_the_training_itself_has_changed_is_not_told(tmp_path, options):
     options = options | {"scheduler_unit": "epoch"}
     before = trainer(**options)

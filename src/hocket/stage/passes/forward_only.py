@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from hocket.modes import evaluation_mode
+from hocket.program.action import Action
 from hocket.signals.losses import class_dimension
 from hocket.stage.core import StageCore
 from hocket.stage.layers.module_tensors import find_tables
@@ -86,14 +87,14 @@ def add_to_ensemble(ensemble: Tensor | None, prediction: Tensor) -> Tensor:
     return probabilities if ensemble is None else ensemble / 2 + probabilities
 
 
-def pass_on(core: StageCore, batch: int) -> ActionReport:
-    """Forward a batch for the stages behind, as a stage that has finished training.
+def pass_on(core: StageCore, forward: Action) -> ActionReport:
+    """Do a forward for the stages behind only, as a stage that has finished training.
 
     Raises:
         PacketError: The batch has not come.
         NonFiniteError: The output is NaN or infinite, and that is to stop the training.
     """
-    activation = core.parts.to_previous.receive(batch)
+    activation = core.parts.to_previous.receive(forward.batch)
     with torch.no_grad(), evaluation_mode(core.parts.module), core.contexts.autocast():
         output = core.parts.module(copy_tensors(activation.values))
     outputs = tensors(output)

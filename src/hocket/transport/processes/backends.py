@@ -181,6 +181,5 @@ class Backends:
 
 def _device_id(device: torch.device) -> str:
     """Return a name that no other device of the machine has."""
-    if device.type != "cuda":
-        return str(device)
-    return str(torch.cuda.get_device_properties(device).uuid)
+    on_gpu = device.type == "cuda"
+    return str(torch.cuda.get_device_properties(device).uuid if on_gpu else device)

@@ -130,6 +130,7 @@ def test_one_error_lists_all_problems_of_a_file(tmp_path):
         ({"grid": [BP, BP]}, "row 'bp, stages 1': it has the same runs as row 'bp, stages 1'"),
         ({"grid": BP | {"batch_size": 0, "method": "pb"}}, "(?s)batch_size is 0.*method 'pb'"),
         ({"grid": BP | {"data": "text", "data_dir": "no"}}, "data_dir is 'no', which does not"),
+        ({"grid": BP | {"data": "text", "data_dir": "x" * 300}}, "data_dir is 'xxx.*closed"),
         ({"grid": BP | {"plan": "a,b"}}, "makes 3 stages, but stages is 1"),
         ({"grid": BP, "base": {"clip": "much"}}, "clip is 'much'; use a norm"),
         ({"grid": BP, "name": ""}, "name is ''; give one that can be the name of a folder"),
@@ -156,7 +157,7 @@ def test_a_file_does_not_run_code_alone_and_its_command_allows_the_code(tmp_path
         ):
             Study.read(file, own_code={"network": allowed})
     nets.write_text("def small(num_classes, in_features): ...")
-    study = Study.read(file, own_code={"network": [own]})
+    study = Study.read(file, own_code={"network": own})
     assert study_command(study) == f"hocket sweep study.toml --data-dir DIR --network {own}"
     assert (study.grid, "file" in study.as_dict()) == ({"network": own}, False)
 
