@@ -183,10 +183,10 @@ def _forward_twice(
 ) -> tuple[tuple[Result, ...], list[str]]:
     """Return the results of a second forward, and the names of attributes that changed."""
     with _same_state(network, grad=True):
-        before = _plain_attributes(network)
+        before = _named_numbers(network)
         for _ in range(2):
             passed = _forward(network, stages, sample)
-        changed = dict(_plain_attributes(network) - before)
+        changed = dict(_named_numbers(network) - before)
     return _copy_results(passed[-1][1]), sorted(map(repr, changed))
 
 
@@ -199,7 +199,7 @@ def _copy_results(output: Tree) -> tuple[Result, ...]:
     )
 
 
-def _plain_attributes(network: nn.Module) -> set[tuple[str, Any]]:
+def _named_numbers(network: nn.Module) -> set[tuple[str, Any]]:
     """Return the numbers and texts among the attributes of all modules, by name."""
     return {
         (f"{path}.{name}".lstrip("."), value)
