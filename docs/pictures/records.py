@@ -61,9 +61,9 @@ FAST = {
 # Rows of links.svg, and its links.
 LINKED = {
     "bp, both cores": "bp-all",
-    "Local SGD": "local-sgd every=16",
-    "DGL": "dgl",
     "ADL, M=8, int8": "adl accumulate=8 order=forward-first codec=int8+predict",
+    "DGL": "dgl",
+    "Local SGD": "local-sgd every=16",
     "ADL, M=4": "adl accumulate=4+predict",
     "1F1B of PyTorch": "1f1b microbatches=4",
     "DDP": "ddp",

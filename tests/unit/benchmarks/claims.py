@@ -139,7 +139,7 @@ SIX_ADL = "adl accumulate=16,order=forward-first+predict"
 LOCAL, DILOCO = "local-sgd every=16", "diloco every=16"
 WAITS = "1f1b microbatches=4"
 OTHERS = LOCAL, WAITS, "ddp", "bp-all"
-LINKED = "bp-all", LOCAL, "dgl", BEST_ADL, ADL, WAITS, "ddp"
+LINKED = "bp-all", BEST_ADL, "dgl", LOCAL, ADL, WAITS, "ddp"
 OF_PIPELINE = FAR_TIME[BEST_ADL] / FAR_TIME[WAITS]
 OF_MEMORY = shares({label: max(peaks) for label, peaks in PEAKS_MIB.items()}, BEST_ADL)
 
