@@ -86,7 +86,7 @@ def load(
     try:
         data = _find_loader(name)(batch_size=batch_size, seed=seed, **chosen)
     except OSError as error:
-        raise DataError(f"cannot read data set {name!r}: {error}; make it readable") from error
+        raise DataError(f"cannot read data set {name!r}: {error}; look at its path") from error
     if not isinstance(data.train, Batches) or not isinstance(data.test, Batches):
         raise OptionError(
             f"{name} returns data whose loaders are no hocket.data.Batches; serve the examples "
