@@ -110,11 +110,11 @@ def short_target_table(record: Record) -> str:
         *((name_link(link), compare(link)) for link in dict.fromkeys((first, last))),
     )
     legend = (
-        "{network} on {data}, batches of {batch}: seconds until the test loss stays at "
-        "{target:g} or less, over each link, compared with bp on one machine; a dash: not in "
-        "{updates} updates. Each method in its fastest variant. Learning rates tried: {tried}; "
-        "seeds: {seeds}. Memory without PyTorch itself. Measured on {date} with torch {torch} "
-        "on {cpu}."
+        "{network} on {data}, batches of {batch}: updates to a test loss that stays at "
+        "{target:g} or less, times seconds of an update over the link, compared with bp on one "
+        "machine; a dash: not in {updates} updates. Of each method the fastest variant timed, "
+        "at the rates {tried}; seeds: {seeds}. Memory without PyTorch itself. Measured on "
+        "{date} with torch {torch} on {cpu}."
     )
     lists = {"tried": settings["rates"], "seeds": settings["seeds"]}
     written = {name: ", ".join(map(str, values)) for name, values in lists.items()}
