@@ -162,7 +162,7 @@ def test_replicas_on_two_machines_give_the_weights_of_one(link, folders, run_her
     _, block, _ = documented("sh", "several-machines.md")
     require_success(run_on_both(link, folders, on_each(block)))
     run_here(*torchrun_arguments(block), "--processes", "4")
-    require_equal_bits(folders[0] / "run/network.pt", tmp_path / "run/network.pt")
+    require_equal_bits(folders[0] / "both/network.pt", tmp_path / "both/network.pt")
     assert file_names(folders[1]) == [f"metrics.stage1-replica{n}.jsonl" for n in (0, 1)]
 
 
