@@ -11,7 +11,6 @@ from statistics import median
 from typing import Any
 
 from cyclopts import Parameter
-from torch import nn
 
 from benchmarks.harness.balance import Balancer
 from benchmarks.harness.link_times import TimedRow, started_rows
@@ -29,7 +28,6 @@ from benchmarks.harness.settings import StepSettings, check_settings, select_fie
 from benchmarks.harness.slowed import slowed
 from benchmarks.harness.workers import RowProcesses
 from benchmarks.harness.workload import Workload
-from benchmarks.peers.baseline import PreparedTraining
 from benchmarks.peers.pipeline import SCHEDULES
 from benchmarks.peers.rows import BASE, build_baseline, parse_row
 from hocket.options.ranges import Range, out_of_range
@@ -143,7 +141,6 @@ def _time_group(
                 "processes": world.baseline.processes,
                 "threads": world.baseline.threads,
                 "choices": world.baseline.describe(),
-                "parameters": world.query(count_parameters),
                 "peak_mib": world.peak_mib(),
             }
             row |= summarize_turns(
@@ -163,12 +160,6 @@ def _repeat(world: RowProcesses, settings: SpeedSettings) -> Repetition:
     speed = settings.slow if world.baseline.processes > 1 else 1.0
     with slowed(world.last_process, speed):
         return run_repetition(world, TimedSteps(settings.steps))
-
-
-def count_parameters(training: PreparedTraining) -> int:
-    """Query: return the number of parameters that a process trains."""
-    weights = {part for part in training.state.values() if isinstance(part, nn.Parameter)}
-    return sum(weight.numel() for weight in weights)
 
 
 def _summarize_row(row: Mapping[str, Any]) -> str:

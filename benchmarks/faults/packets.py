@@ -26,8 +26,8 @@ def damage_packet(message: OutgoingMessage, part: int = -1, bit: int = 0) -> Out
 def relabel_packet(message: OutgoingMessage, number: int) -> OutgoingMessage:
     """Return a copy of a message with the number of another batch."""
     (backend, first, lane), *others = message.parts
-    rest = others.pop(0)[1] if wire.remaining_bytes(first) else None
-    first, rest = wire.encode_header(wire.decode_header(first, rest) | {"number": number})
+    header = wire.decode_header(first, lambda _: others.pop(0)[1])
+    first, rest = wire.encode_header(header | {"number": number})
     parts = [(backend, first, lane)]
     if rest is not None:
         parts.append((backend, rest, Lane.LATE))

@@ -2,9 +2,8 @@
 
 A document quotes a record between ``<!-- record: MARKER -->`` and ``<!-- end -->``. The marker
 of a whole table is the name of the record's folder. For a record of speed the marker may name
-rows, for a short table of these: ``speed rows=bp,fdg order=forward-first``. For a study,
-``gpt-characters-2000 rows=short`` is a short table, and ``gpt-characters-2000 rows=1,3`` one of
-its first and third row; a record of times to a loss has a short table of all rows.
+rows, for a short table of these: ``speed rows=bp,fdg order=forward-first``; for a study their
+numbers, ``gpt-characters-2000 rows=1,3``. ``target rows=short`` is a short table of all rows.
 """
 
 import re

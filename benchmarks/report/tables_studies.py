@@ -1,4 +1,4 @@
-"""Tables of studies: a short one of a record, and the hours that published ones take."""
+"""Short tables of studies."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -17,7 +17,7 @@ def short_study_table(record: Record, chosen: str) -> str:
 
     Args:
         record: The record of the study.
-        chosen: Numbers of rows of the record, from 1, with commas; ``short`` for all.
+        chosen: Numbers of rows of the record, from 1, with commas.
 
     Raises:
         DataError: There is no row of such a number.
@@ -84,13 +84,10 @@ def _choose(rows: Sequence[dict[str, Any]], chosen: str) -> Sequence[dict[str, A
     Raises:
         DataError: There is no row of such a number.
     """
-    if chosen == "short":
-        return rows
     try:
         numbered = dict(enumerate(rows, 1))
         return [numbered[int(number)] for number in chosen.split(",")]
     except (KeyError, ValueError):
         raise DataError(
-            f"the study has no rows {chosen!r}; use 'short' for all of them, or numbers from 1 "
-            f"to {len(rows)}, such as 1,3"
+            f"the study has no rows {chosen!r}; use numbers from 1 to {len(rows)}, such as 1,3"
         ) from None

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Sequence
+from statistics import median
 
 from benchmarks.harness.link_times import NO_LIMIT, NODES
 from benchmarks.harness.record import Record
@@ -15,7 +16,7 @@ def target_table(record: Record) -> str:
     Below are the goals, and what is forecast for more machines.
     """
     settings = record.settings
-    timed = [row for row in record.rows if "forecast" not in row]
+    timed = timed_rows(record.rows)
     over = {link: [row for row in timed if row["link"] == link] for link in settings["links"]}
     tables = [
         f"**Link: {name_link(link)}**\n\n{_link_table(rows)}" for link, rows in over.items()
@@ -23,7 +24,8 @@ def target_table(record: Record) -> str:
     legend = (
         "{network} with {parameters:,} parameters on {data}, batches of {batch}, two nodes of "
         "one process with {threads} thread each on one machine (bp: one node; bp-all: one node "
-        "with the threads of both). Updates until the test loss is {target:g} or less, "
+        "with the threads of both; their seconds are the median over all links, as they use "
+        "none). Updates until the test loss is {target:g} or less, "
         "evaluated every {every} of {updates}, without the link, at the best of the learning "
         "rates {rates}; edge: the least or the largest that was tried. Rows that wait for all "
         "gradients have the updates of back-propagation. Seconds of an update: median and "
@@ -38,6 +40,21 @@ def target_table(record: Record) -> str:
     tables.append(target_goals(over[last], further))
     tables.append(_forecast_table(record, timed))
     return "\n\n".join([*tables, legend.format(**settings)])
+
+
+def timed_rows(rows: Sequence[Row]) -> list[Row]:
+    """Return the rows that are timed; those of one machine have the median over all links."""
+    timed = [row for row in rows if "forecast" not in row]
+
+    def with_median(row: Row) -> Row:
+        over = [other for other in timed if other["row"] == row["row"]]
+        update_s = median(each["update_s"] for each in over)
+        least, most = min(each["min_s"] for each in over), max(each["max_s"] for each in over)
+        seconds = None if row["updates"] is None else row["updates"] * update_s
+        found = {"update_s": update_s, "min_s": least, "max_s": most, "seconds": seconds}
+        return {**row, **found}
+
+    return [with_median(row) if row["machines"] == 1 else row for row in timed]
 
 
 def _link_table(rows: Sequence[Row]) -> str:
@@ -90,9 +107,8 @@ def short_target_table(record: Record) -> str:
     """
     settings = record.settings
     over: dict[str, dict[str, Row]] = {link: {} for link in settings["links"]}
-    for row in record.rows:
-        if "forecast" not in row:
-            over[row["link"]][row["row"]] = row
+    for row in timed_rows(record.rows):
+        over[row["link"]][row["row"]] = row
 
     def compare(link: str) -> Cell:
         return lambda row: _format_ratio(over[link][row["row"]], over[link].get("bp"))
@@ -111,10 +127,10 @@ def short_target_table(record: Record) -> str:
     )
     legend = (
         "{network} on {data}, batches of {batch}: updates to a test loss that stays at "
-        "{target:g} or less, times seconds of an update over the link, compared with bp on one "
-        "machine; a dash: not in {updates} updates. Of each method the fastest variant timed, "
-        "at the rates {tried}; seeds: {seeds}. Memory without PyTorch itself. Measured on "
-        "{date} with torch {torch} on {cpu}."
+        "{target:g} or less, evaluated every {every}, times seconds of an update over the "
+        "link, compared with bp on one machine; a dash: not in {updates} updates. Of each "
+        "method the fastest variant timed, at the rates {tried}; seeds: {seeds}. Memory "
+        "without PyTorch itself. Measured on {date} with torch {torch} on {cpu}."
     )
     lists = {"tried": settings["rates"], "seeds": settings["seeds"]}
     written = {name: ", ".join(map(str, values)) for name, values in lists.items()}

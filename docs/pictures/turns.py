@@ -7,7 +7,7 @@ import torch
 from pictures.frame import svg
 from pictures.programs import STAGES, TIMES, legend, panel, panel_height, window
 
-from hocket.engine.async_simulated import EventClock
+from hocket.engine.async_simulated import TurnOrder
 from hocket.methods import parse_method
 from hocket.timeline import Span
 from hocket.transport.packet import Activation
@@ -30,7 +30,7 @@ def turns_picture() -> str:
 
 def draws() -> Iterator[tuple[int, int, int]]:
     """Yield the first turns: the stage, the number of its turn, and the batch that it draws."""
-    clock, turns = EventClock(SPEEDS), [0] * STAGES
+    clock, turns = TurnOrder(SPEEDS), [0] * STAGES
     buffers = [ReplayBuffer(parse_method("dgl-async").replay) for _ in SPEEDS]
     for _ in range(TURNS):
         # Draw a batch, if one has come.

@@ -102,7 +102,7 @@ def test_a_short_table_of_times_to_a_loss_compares_over_the_first_and_last_link(
     assert shown[0] == f"| row | updates | final loss | MiB of each machine | {links}"
     rows = {line.split(" | ")[0].strip("| "): line for line in shown[2:13]}
     assert rows["bp"].endswith("| 1.00 | 1.00 |")
-    assert rows["ddp"].endswith("| 0.72 | 4.58 |")
+    assert rows["ddp"].endswith("| 0.72 | 4.91 |")
     assert rows["fdg+predict"].endswith("| - | - |")
     assert "2.3 or less" in shown[-1]
 
@@ -149,12 +149,11 @@ def test_the_record_of_a_study_is_rendered_and_quoted(tmp_path, monkeypatch):
     assert document.read_text().startswith("<!-- record: mine -->\n| row | test_loss |")
     assert " by `hocket_lab.sweep(study)` " in document.read_text()
     assert "Its runs were made at commit " in document.read_text()
-    short = excerpt("mine rows=short", tmp_path / "records").splitlines()
+    short = excerpt("mine rows=1", tmp_path / "records").splitlines()
     assert short[0] == "| method | stages | staleness | test_loss |"
     loss = Record.read(folder).rows[0]["final"]["test_loss"]["mean"]
     assert short[2] == f"| bp | 2 | 0 | {loss:.3f} |"
     assert ",examples=32,test_examples=16: one seed, 0. Staleness: " in short[4]
-    assert excerpt("mine rows=1", tmp_path / "records").splitlines() == short
     with pytest.raises(DataError, match=r"no rows '0,x'.*numbers from 1 to 1"):
         excerpt("mine rows=0,x", tmp_path / "records")
 
@@ -179,7 +178,7 @@ def test_a_quoted_study_names_the_processors_of_its_results(tmp_path, monkeypatc
     ):
         run["source"]["cpu"] = cpu
     (folder / "record.json").write_text(json.dumps(values))
-    short = excerpt("mine rows=short", tmp_path)
+    short = excerpt("mine rows=1", tmp_path)
     assert "best learning rate of those tried, by 0.25 of the training examples" in short
     assert short.endswith(", trained on four and three.")
 
@@ -189,7 +188,7 @@ def test_short_rows_that_differ_in_other_options_have_their_whole_labels(tmp_pat
     grid = TINY | {"method": "bp", "optimizer": ["SGD:lr=0.1", "Adam:lr=0.1"]}
     study = hocket_lab.Study(name="two", grid=grid, learning_rates=[0.1], seeds=[0, 1])
     hocket_lab.sweep(study, tmp_path / "two", progress=False)
-    lines = excerpt("two rows=short", tmp_path).splitlines()
+    lines = excerpt("two rows=1,2", tmp_path).splitlines()
     conditions = "mean and standard deviation over the seeds 0, 1, at the learning rate 0.1."
     assert conditions in lines[-1]
     labels = [line.split(" | ")[0] for line in lines[2:4]]

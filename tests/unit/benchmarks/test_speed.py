@@ -8,8 +8,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import torch
-from torch import nn
 
 from benchmarks import speed as module
 from benchmarks.harness.record import Record
@@ -21,9 +19,8 @@ from benchmarks.harness.repetition import (
     take_turn,
 )
 from benchmarks.harness.slowed import slowed
-from benchmarks.peers.baseline import PreparedTraining
 from benchmarks.report.tables_speed import speed_table
-from benchmarks.speed import SpeedSettings, count_parameters, measure_speed
+from benchmarks.speed import SpeedSettings, measure_speed
 from unit.benchmarks.small_workloads import even_profile
 
 pytestmark = pytest.mark.usefixtures("row_server")
@@ -89,8 +86,6 @@ def test_the_record_has_every_row_and_the_base(tmp_path, capsys):
     base, shared, piped = record.rows
     assert base["ratios"] == [1.0, 1.0]
     assert (base["processes"], shared["processes"]) == (1, 2)
-    assert shared["parameters"] == base["parameters"] * 2
-    assert sum(piped["parameters"]) == base["parameters"][0]
     assert piped["choices"]["microbatches"] == 2
     assert all(len(row["ratios"]) == len(row["foreign"]) == 2 for row in record.rows)
     assert record.settings["rows"] == rows
@@ -155,9 +150,3 @@ def test_a_slowed_process_runs_for_its_part_of_the_time_and_continues():
             assert after_s - before_s < 0.4 * passed_s
         finally:
             busy.kill()
-
-
-def test_a_weight_with_two_names_counts_once_and_a_buffer_never():
-    tied = nn.Parameter(torch.zeros(3))
-    state = {"embedding.weight": tied, "head.weight": tied, "mean": torch.zeros(5)}
-    assert count_parameters(PreparedTraining(lambda: None, 1, state)) == 3
