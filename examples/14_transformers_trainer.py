@@ -11,6 +11,7 @@ weights of yours, call `from_pretrained` with their folder.
 
 import tempfile
 
+import hocket  # noqa: F401  # before PyTorch, so that threads that wait sleep
 import torch
 from hocket.integrations.transformers import StageTrainer
 from transformers import GPT2Config, GPT2LMHeadModel, PrinterCallback, TrainingArguments

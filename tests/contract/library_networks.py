@@ -1,6 +1,5 @@
 """Networks of transformers for `test_library_networks`, small and with four layers."""
 
-import importlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -22,15 +21,13 @@ class Case:
     """A network with its inputs.
 
     Attributes:
-        name: Name of its class; its configuration has the same name up to ``For`` or ``Model``;
-            of a network of torchvision or timm, its name there.
-        fields: Fields of the configuration, or arguments of the function that builds it.
+        name: Name of its class; its configuration has the same name up to ``For`` or ``Model``.
+        fields: Fields of the configuration.
         make_inputs: Function that makes a batch of two inputs.
         refused: Text of the refusal; empty if it is cut.
         uneven: Text of the warning of an uneven cut; empty if there is none.
         config: Name of the class of the configuration, if it differs.
         rounding: True if a gradient crosses the cut with other strides, which is warned of.
-        library: Name of the library.
     """
 
     name: str
@@ -40,27 +37,12 @@ class Case:
     uneven: str = ""
     config: str = ""
     rounding: bool = False
-    library: str = "transformers"
 
     def build(self) -> nn.Module:
         """Build the network in training mode, without dropout."""
-        torch.manual_seed(0)
-        if self.library == "timm":
-            create = importlib.import_module("timm").create_model
-            network = create(self.name, num_classes=5, **self.fields)
-        elif self.library == "torchvision":
-            get = importlib.import_module("torchvision.models").get_model
-            network = get(self.name, weights=None, num_classes=5, **self.fields)
-        else:
-            network = self._build_transformer()
-        for module in network.modules():
-            for rate in RATES & vars(module).keys():
-                setattr(module, rate, 0.0)
-        return network.train()
-
-    def _build_transformer(self) -> nn.Module:
         import transformers  # an optional package
 
+        torch.manual_seed(0)
         stem = self.name.partition("For")[0].partition("Model")[0].partition("LMHead")[0]
         stem = stem.removesuffix("Encoder").removesuffix("MT")
         config = getattr(transformers, self.config or f"{stem}Config")(**self.fields)
@@ -68,19 +50,10 @@ class Case:
         for weight in network.parameters():
             if not (weight.abs() < 3).all():  # some are not initialized
                 nn.init.normal_(weight, std=0.1)
-        return network
-
-
-def import_error(library: str) -> str:
-    """Return the reason why a library cannot be imported; empty if it can.
-
-    A torchvision without the operators of the PyTorch beside it raises a RuntimeError.
-    """
-    try:
-        importlib.import_module(library)
-    except (ImportError, RuntimeError) as error:
-        return f"{library} cannot be imported: {error}"
-    return ""
+        for module in network.modules():
+            for rate in RATES & vars(module).keys():
+                setattr(module, rate, 0.0)
+        return network.train()
 
 
 def ids() -> Tensor:

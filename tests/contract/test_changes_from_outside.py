@@ -18,6 +18,7 @@ from torch.nn.utils import prune
 import hocket
 from contract.small import coupled, data, put_into_one_memory, sgd
 from hocket.errors import NonFiniteError, OptionError
+from hocket.optim.rotated_adam import RotatedAdam
 from unit.stage.test_held_weights import HOLDING
 
 BATCHES = data(coupled, 12)
@@ -335,17 +336,35 @@ AUTOCAST = {
 }
 
 
+def rotated(weights: list[nn.Parameter]) -> RotatedAdam:
+    matrices = [weight for weight in weights if weight.dim() == 2]
+    others = [weight for weight in weights if weight.dim() != 2]
+    groups = [{"params": matrices}, {"params": others, "rotated": False}]
+    return RotatedAdam(groups, lr=0.01)
+
+
+# What computes outside of the passes of the layers, too.
+COMPUTING: dict[str, dict[str, Any]] = {
+    "layers": {"method": "bp"},
+    "heads": {"method": "dgl"},
+    "synthesizers": {"method": "dni"},
+    "optimizer": {"method": "fdg", "optimizer": rotated},
+    "codec": {"method": "dgl", "codec": "vq:codes=4"},
+    "true gradients": {"gradient_error_every": 1, "on_gradient_error": lambda error: None},
+}
+
+
 @pytest.mark.parametrize("around", ["on", "off"])
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
-def test_autocast_around_a_training_changes_nothing(around, precision):
+@pytest.mark.parametrize("options", COMPUTING.values(), ids=COMPUTING)
+def test_autocast_around_a_training_changes_nothing(around, precision, options):
     torch.set_default_dtype(torch.float32)
     batches = [(inputs.float(), targets) for inputs, targets in BATCHES]
 
     def trained(context: AbstractContextManager[Any]) -> Modules:
+        layers = squares(nn.Linear, nn.Tanh)
         with context:
-            return train(
-                squares(nn.Linear, nn.Tanh), method="bp", batches=batches, precision=precision
-            )
+            return train(layers, batches=batches, precision=precision, **options)
 
     alone = trained(nullcontext())
     told = (around, precision) == ("on", "fp32")

@@ -85,6 +85,17 @@ def test_replays_have_the_bits_of_what_is_computed(method, network, stages, reco
     assert sum(recorder.replays for recorder in recorders) > stages
 
 
+@pytest.mark.parametrize("method", ["bp", "fdg", "gpipe"])
+def test_true_gradients_are_those_of_what_is_computed(method):
+    """They are not recorded, also where a batch at the last stage has its place already."""
+    told = {False: [], True: []}
+    for replays, errors in told.items():
+        options = {"gradient_error_every": 1, "on_gradient_error": errors.append}
+        losses_of(build(method, replays=replays, **options), data(mlp, BATCHES))
+    assert told[True]
+    assert told[True] == told[False]
+
+
 @pytest.mark.parametrize("method", ["bp", "fdg", "fdg:linearize=live", "fr", "dgl", "adl"])
 def test_recordings_read_nothing_that_does_not_last(method, recorders):
     trainer = build(method, conv)

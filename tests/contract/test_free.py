@@ -23,7 +23,7 @@ from contract.small import (
 from hocket import Checkpoints, Trainer, cross_entropy
 from hocket.checkpoint.directory import newest_first
 from hocket.codecs import VQ
-from hocket.engine.async_simulated import EventClock
+from hocket.engine.async_simulated import TurnOrder
 from hocket.errors import OptionError
 from hocket.methods import DGL, DGLAsync
 from reference import dgl_async
@@ -75,7 +75,7 @@ def test_it_is_the_papers_algorithm(rates, buffer, net):
     trainer.prepare(batches[0][0])
     heads = copy.deepcopy([stage.signal_network for stage in trainer.stages[:-1]])
     stepped(trainer, batches * 3)
-    clock, turns = EventClock(rates), []
+    clock, turns = TurnOrder(rates), []
     # As many as there are up to the turn of the first stage for which no batch is left.
     while turns.count(0) < len(batches * 3) or clock.upcoming:
         turns.append(clock.next())
@@ -265,7 +265,7 @@ def test_data_say_how_long_an_epoch_is():
 
 
 def turns(speeds, count):
-    clock = EventClock(speeds)
+    clock = TurnOrder(speeds)
     return [clock.next() for _ in range(count)]
 
 

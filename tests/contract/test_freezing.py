@@ -128,7 +128,7 @@ def test_a_training_goes_on_while_whole_stages_are_frozen(method, stages):
         return [modules[stage] for stage in stages]
 
     wanted = train(method, Own, choose=choose)
-    for kind in (nn.Linear, Declared):
+    for kind in (nn.Linear, Declared) if method in PREDICTED else (nn.Linear,):
         assert not different(wanted, train(method, kind, choose=choose)), kind
 
 

@@ -19,7 +19,7 @@ from hocket.errors import NonFiniteError
 from hocket.methods import FDG
 from hocket.remedies import REMEDIES, DropLate
 from hocket.stage.finite.late_check import LateCheck
-from hocket.stage.update.accumulate import largest_values
+from hocket.stage.update.norms import largest_values
 from hocket.training.session.batches import Upload
 from unit.stage.test_accumulate import VALUES
 

@@ -11,6 +11,7 @@ import re
 import threading
 import warnings
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache, partial
 from pathlib import Path
@@ -26,7 +27,7 @@ from contract.small import bits, conv, coupled, data, mlp, sgd
 from contract.small import train as train_stages
 from hocket import Trainer, cross_entropy
 from hocket.data import InMemory
-from hocket.errors import HocketError, OptionError
+from hocket.errors import HocketError, NonFiniteError, OptionError
 from hocket.methods import METHODS, DGLAsync, build_method, method_options
 from hocket.methods.method import Method
 from hocket.runs import resolve
@@ -45,15 +46,6 @@ class Row:
     values: tuple[Any, Any]
     observe: Callable[..., object]
     beside: Mapping[str, Any] = field(default_factory=dict)
-
-
-def outcome(observe: Callable[[], object]) -> object:
-    """What is observed, or the words of the refusal."""
-    try:
-        with warnings.catch_warnings(action="ignore", category=UserWarning):
-            return observe()
-    except HocketError as error:
-        return str(error)
 
 
 # Options of a trainer.
@@ -139,9 +131,12 @@ def saved(tmp_path: Path, **options: Any) -> object:
 
 
 def with_nan(**options: Any) -> object:
-    batches = data(mlp, 4)
+    """Events of a training with NaN in a batch, or those before it ended."""
+    batches, seen = data(mlp, 4), []
     batches[1][0][0, 0] = float("nan")
-    return fitted(batches, **options).events
+    with suppress(NonFiniteError):
+        fitted(batches, watchers=[lambda event, _: seen.append(str(event))], **options)
+    return seen
 
 
 def plateau_rates(**options: Any) -> object:
@@ -189,9 +184,9 @@ TRAINER = {
     "replicas": Row((1, 2), weights),
     "record_timeline": Row((False, True), spans),
     "codec": Row((None, "int8"), weights),
-    "resumable": Row((False, True), saved),
+    "resumable": Row((True, False), saved),
     "stage_speeds": Row(((1.0, 1.0), (1.0, 0.5)), weights, FREE),
-    "on_nan": Row(("stop", "skip"), with_nan),
+    "on_nan": Row(("skip", "stop"), with_nan),
     "check_every": Row((1, 2), with_nan),
     "skip_batches": Row(((), (1,)), weights),
     "split_batch": Row((None, lambda batch: (2 * batch[0], batch[1])), weights),
@@ -213,11 +208,13 @@ ELSEWHERE = {
 
 
 def assert_an_effect(name: str, row: Row, *place: Path) -> None:
-    seen = [
-        outcome(partial(row.observe, *place, **{**row.beside, name: value}))
-        for value in row.values
-    ]
-    assert seen[0] != seen[1]
+    first, other = (
+        partial(row.observe, *place, **{**row.beside, name: value}) for value in row.values
+    )
+    with warnings.catch_warnings(action="ignore", category=UserWarning):
+        seen = first()
+        with suppress(HocketError):  # the other value may be refused
+            assert seen != other()
 
 
 @pytest.mark.parametrize("name", TRAINER)
@@ -275,22 +272,21 @@ NEEDED = {
     ("dni", "epoch_end"): {"forward_delay": 1},
     ("cdni", "epoch_end"): {"forward_delay": 1},
 }
-OPTIONS = [(method, name) for method in METHODS for name in method_options(method)]
 
 
-@pytest.mark.parametrize(("method", "name"), OPTIONS, ids=[f"{m}-{n}" for m, n in OPTIONS])
-def test_every_option_of_a_method_has_an_effect(method, name):
+@pytest.mark.parametrize("method", METHODS)
+def test_every_option_of_a_method_has_an_effect(method):
     """On weights and statistics of the layers, the order of actions, or what a stage keeps."""
-    default = method_options(method)[name]
-    other = next(v for v in EITHER.get(name, (OTHER_VALUES.get(name),)) if v != default)
-    beside = NEEDED.get(name, {}) | NEEDED.get((method, name), {})
-    net = conv if name in ("statistics", "head", "infopro") else mlp
-    net = coupled if method == "petra" else net
-    seen = [
-        left_by(build_method(method, **beside, **{name: value}), net)
-        for value in (default, other)
-    ]
-    assert seen[0] != seen[1]
+    for name, default in method_options(method).items():
+        other = next(v for v in EITHER.get(name, (OTHER_VALUES.get(name),)) if v != default)
+        beside = NEEDED.get(name, {}) | NEEDED.get((method, name), {})
+        net = conv if name in ("statistics", "head", "infopro") else mlp
+        net = coupled if method == "petra" else net
+        seen = [
+            left_by(build_method(method, **beside, **{name: value}), net)
+            for value in (default, other)
+        ]
+        assert seen[0] != seen[1], name
 
 
 @cache

@@ -23,7 +23,7 @@ from hocket.distributed.failures.phases import Phase
 from hocket.methods import FDG
 
 TIMEOUT_S = 2.0
-SLOW_S = 2 * TIMEOUT_S
+SLOW_S = 1.5 * TIMEOUT_S
 BATCHES, EPOCHS = 6, 2
 
 

@@ -13,6 +13,7 @@ from hocket.errors import OptionError, raise_problems
 from hocket.options.ranges import wrong_counts
 from hocket.stage.stage import Stage
 from hocket.training.callback import Callback, TrainerView
+from hocket.tree import is_inexact
 
 
 class AveragedWeights(Callback):
@@ -54,10 +55,10 @@ class AveragedWeights(Callback):
             return
         if stage.index in self._averages:
             averages = list(self._averages[stage.index].values())
-            self._update_averages(averages, list(weights.values()), 0)
+            pairs = zip(weights.values(), averages, strict=True)
+            self._update_averages(averages, [w.to(average.dtype) for w, average in pairs], 0)
         else:
-            copies = {name: weight.clone() for name, weight in weights.items()}
-            self._averages[stage.index] = copies
+            self._averages[stage.index] = {n: _begin(weight) for n, weight in weights.items()}
 
     @contextmanager
     def in_place(self, trainer: TrainerView) -> Iterator[None]:
@@ -90,13 +91,19 @@ class AveragedWeights(Callback):
         """Continue from the averages of a checkpoint."""
         weights = _weights_of(stage)
         self._averages[stage.index] = {  # another cut may join averages with other weights
-            name: tensors.get(name, weight).to(weight.device, copy=True)
+            name: _begin(tensors.get(name, weight)).to(weight.device)
             for name, weight in weights.items()
         }
 
 
 def _weights_of(stage: Stage) -> dict[str, Tensor]:
-    return {name: weight.detach() for name, weight in stage.module.named_parameters()}
+    named = stage.module.named_parameters()
+    return {name: weight.detach() for name, weight in named if is_inexact(weight)}
+
+
+def _begin(weight: Tensor) -> Tensor:
+    """Return the average of one weight; 16 bits would round the small steps away."""
+    return weight.to(torch.promote_types(weight.dtype, torch.float32), copy=True)
 
 
 @torch.no_grad()

@@ -75,8 +75,10 @@ class MLflow:
 
     def close(self, *, failed: bool = False) -> None:
         """Send what is left, and end the run."""
-        self._send()
-        self._client.set_terminated(self._run_id, "FAILED" if failed else "FINISHED")
+        try:
+            self._send()
+        finally:
+            self._client.set_terminated(self._run_id, "FAILED" if failed else "FINISHED")
 
     def _send(self) -> None:
         unsent, self._unsent = self._unsent, []

@@ -1,6 +1,7 @@
 """Services that keep the metrics of many trainings, and the callback that sends them there."""
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from typing import Any, Protocol
 
@@ -42,6 +43,8 @@ class Trackers:
             except Exception as error:
                 self._trackers.remove(tracker)
                 _warn(tracker, error)
+                with suppress(Exception):
+                    tracker.close(failed=True)
 
     def close(self, *, failed: bool = False) -> None:
         """Close all trackers."""
@@ -115,7 +118,7 @@ class Tracking(Callback):
     ) -> None:
         """Pass on the row of an evaluation within an epoch.
 
-        See the protocol.
+        See the base.
         """
         if trainer.is_main_process:
             place = {"tick": trainer.engine.tick_count, "updates": updates}

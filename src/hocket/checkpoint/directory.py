@@ -27,7 +27,7 @@ from hocket.files import (
     unlock_file,
 )
 
-FORMAT = 9
+FORMAT = 10
 """Version of all that is in a checkpoint; tests/checkpoint_structure.txt rises with it."""
 MANIFEST = "manifest.json"
 _PART = re.compile(r"\w[\w.-]*")
@@ -55,7 +55,7 @@ class Manifest:
     Attributes:
         tick: Number of ticks done.
         stages: Names of the parameters and buffers of each stage, as in the network.
-        replicas: Number of processes that shared each stage.
+        replicas: Number of replicas of each stage.
         setup: Options that the result of the training depends on, as text.
         versions: Versions of the software that the bits depend on.
         threads: Number of PyTorch's threads.
@@ -169,12 +169,12 @@ def read_manifest(folder: Path) -> Manifest:
     """Read and verify the manifest of a checkpoint.
 
     Raises:
-        CheckpointError: The manifest is missing, damaged, forged, or of another format.
+        CheckpointError: The manifest is missing, damaged, malformed, or of another format.
     """  # noqa: DOC501  # a ValueError is caught here
     file = folder / MANIFEST
     try:
-        signed = json.loads(_read_bytes(file))
-        sha256, content = signed["sha256"], signed["content"]
+        stored = json.loads(_read_bytes(file))
+        sha256, content = stored["sha256"], stored["content"]
         intact = hashlib.sha256(content.encode()).hexdigest() == sha256
         values: dict[str, Any] = json.loads(content) if intact else {"format": FORMAT}
         if intact and (found := values.pop("format")) == FORMAT:

@@ -6,6 +6,7 @@ publishes that it is complete. Only threads wait for each other; no tick does.
 """
 
 import json
+import os
 import shutil
 import threading
 import time
@@ -202,11 +203,10 @@ class CheckpointWriter:
         report: Any = f"the checkpoint {job.name} is refused: {job.refusal}"
         if not job.refusal:
             try:
-                digests = {
-                    part: write_file(unfinished, part, data)
+                report = {
+                    part: asdict(write_file(unfinished, part, data))
                     for part, data in job.packed.items()
                 }
-                report = {part: asdict(digest) for part, digest in digests.items()}
             except Exception as error:  # rank 0 waits for a report in any case
                 report = _describe_failure(job, folder, error)
         try:
@@ -279,10 +279,13 @@ def _describe_failure(job: _Job, folder: Path, error: Exception) -> str:
     if not isinstance(error, OSError):
         return f"cannot write the checkpoint {job.name}: {type(error).__name__}: {error}"
     needed_mib = sum(map(len, job.packed.values())) / 2**20
-    existing = next(place for place in (folder, *folder.parents) if place.exists())
-    free_mib = shutil.disk_usage(existing).free / 2**20
+    existing = next((p for p in (folder, *folder.parents) if os.path.exists(p)), folder)
+    try:
+        free_mib = f"{shutil.disk_usage(existing).free / 2**20:.1f} MiB"
+    except OSError:  # the disk does not answer
+        free_mib = "an unknown number"
     return (
         f"cannot write the checkpoint {job.name} to {str(folder)!r}: {error.strerror}; "
-        f"{needed_mib:.1f} MiB are needed for {' and '.join(job.packed)}, and "
-        f"{free_mib:.1f} MiB are free there"
+        f"{needed_mib:.1f} MiB are needed for {' and '.join(job.packed)}, and {free_mib} are "
+        "free there"
     )

@@ -53,7 +53,7 @@ class Exact(StatelessCodec):
         return tensor
 
     def decode(self, encoded: Tree) -> Tensor:
-        """Return the tensor itself, with its shape."""
+        """Return the tensor itself (...)."""
         assert isinstance(encoded, Tensor)
         return encoded
 
@@ -82,9 +82,10 @@ class Cast(StatelessCodec):
     def encode(self, tensor: Tensor) -> Tree:
         """Return the rounded numbers, and the type of the tensor."""
         wide = tensor.dtype in (torch.float32, torch.float64)
+        narrow = tensor.to(self.dtype) if wide else tensor
         if wide and tensor.numel():
-            require_finite(torch.linalg.vector_norm(tensor, math.inf))
-        return [tensor.to(self.dtype) if wide else tensor, str(tensor.dtype)]
+            require_finite(torch.linalg.vector_norm(narrow, math.inf))
+        return [narrow, str(tensor.dtype)]
 
     def decode(self, encoded: Tree) -> Tensor:
         """Return the rounded numbers in the type and shape of the tensor."""

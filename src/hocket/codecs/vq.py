@@ -20,7 +20,7 @@ from torch import Tensor
 from hocket.codecs.codec import Codec, Decoder, Encoder
 from hocket.codecs.stateless import Exact, require_finite
 from hocket.distributed.wire import parse_dtype
-from hocket.errors import OptionError, PacketError, format_problems
+from hocket.errors import OptionError, PacketError, raise_problems
 from hocket.options.hints import wrong_fields
 from hocket.options.ranges import Range, out_of_range
 from hocket.tree import Tree
@@ -33,8 +33,6 @@ KMEANS_ROUNDS = 5
 """Rounds of k-means on the first batch."""
 UNUSED = 1.0
 """A code that is used for fewer vectors than this, on average, moves to another vector."""
-KEPT_VERSIONS = 4
-"""Versions of the codebooks that a decoder remembers."""
 
 
 @dataclass(frozen=True)
@@ -69,8 +67,8 @@ class VQ:
             "every": Range(least=1),
             "width": Range(least=1),
         }
-        if problems := wrong_fields(self) + out_of_range(self, ranges):
-            raise OptionError(format_problems("invalid options of vq", problems))
+        problems = wrong_fields(self) + out_of_range(self, ranges)
+        raise_problems(OptionError, "invalid options of vq", problems)
 
     @property
     def gradients(self) -> Codec:
@@ -225,7 +223,7 @@ class _VQEncoder:
 
 
 class _VQDecoder:
-    """Decoder with the codebooks that have arrived, by version."""
+    """Decoder with the last codebooks that have arrived, by their version."""
 
     def __init__(self) -> None:
         self._books: dict[int, Tensor] = {}
@@ -251,10 +249,7 @@ class _VQDecoder:
                 f"a packet needs version {version} of the codebooks, which has not arrived; "
                 f"known are {known}"
             )
-        self._books[version] = books
-        while len(self._books) > KEPT_VERSIONS:
-            # The books of this packet, if it is read again and they are older than all others.
-            del self._books[min(self._books)]
+        self._books = {version: books}
 
         # The code of each index.
         indices = encoded["indices"]

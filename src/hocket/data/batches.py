@@ -17,7 +17,7 @@ import torch
 from torch import Generator, Tensor
 
 from hocket.data.randomness import divide_rows, make_generator, send_to_device
-from hocket.errors import DataError, OptionError, format_problems
+from hocket.errors import DataError, OptionError, raise_problems
 from hocket.options.ranges import wrong_counts
 
 Transform = Callable[[Tensor, Generator], Tensor]
@@ -138,10 +138,7 @@ class Batches:
                 f"drop_last leaves none of {len(examples)} examples at batch_size "
                 f"{batch_size}; lower batch_size or keep the short batch"
             )
-        if problems:
-            raise OptionError(
-                format_problems("cannot serve these examples in batches", problems)
-            )
+        raise_problems(OptionError, "cannot serve these examples in batches", problems)
         self.examples = examples
         self.batch_size = batch_size
         self.seed = seed

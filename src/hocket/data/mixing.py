@@ -81,7 +81,7 @@ class Mix:
 
         # Draw another example for each, and the share of each.
         others_B = torch.randperm(len(inputs), generator=rng)
-        # PyTorch draws from no Beta with a generator of one's own.
+        # PyTorch cannot draw from Beta with a given generator.
         draw = np.random.default_rng(int(torch.randint(2**62, (), generator=rng)))
         if self.cutmix and (not self.mixup or draw.random() < 0.5):
             # Replace a rectangle around a random centre; what lies outside is cut off.

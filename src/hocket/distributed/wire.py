@@ -8,7 +8,7 @@ import json
 import math
 import os
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -179,20 +179,6 @@ def _to_uint32(value: int) -> bytes:
     return value.to_bytes(4, "big")
 
 
-def remaining_bytes(first: Tensor) -> int:
-    """Return the number of bytes of a header that follow its first part.
-
-    Raises:
-        TransitError: The first part is damaged.
-        PacketError: The header is too large.
-    """
-    data = first.numpy().tobytes()
-    _check_intact(data[4:], data[:4])
-    length = int.from_bytes(data[4:8], "big")
-    _check_length(length)
-    return max(0, length - (HEADER_PREFIX_BYTES - FRAME_BYTES))
-
-
 def _check_length(length: int) -> None:
     if length > MAX_HEADER_BYTES:
         raise PacketError(
@@ -201,19 +187,25 @@ def _check_length(length: int) -> None:
         )
 
 
-def decode_header(first: Tensor, rest: Tensor | None) -> dict[str, Any]:
-    """Decode a header from its first part and the rest.
+def decode_header(first: Tensor, receive_rest: Callable[[int], Tensor]) -> dict[str, Any]:
+    """Decode a header.
+
+    Args:
+        first: Its first part.
+        receive_rest: Receives this number of further bytes; called if there are any.
 
     Raises:
         TransitError: It is damaged.
+        PacketError: It is too large.
     """
     data = first.numpy().tobytes()
-    rest_bytes = rest.numpy().tobytes() if rest is not None else b""
     _check_intact(data[4:], data[:4])
-    _check_intact(rest_bytes, data[8:FRAME_BYTES])
-    text = data[FRAME_BYTES : FRAME_BYTES + int.from_bytes(data[4:8], "big")]
-    text += rest_bytes
-    header: dict[str, Any] = json.loads(text)
+    length = int.from_bytes(data[4:8], "big")
+    _check_length(length)
+    missing = length - (HEADER_PREFIX_BYTES - FRAME_BYTES)
+    rest = receive_rest(missing).numpy().tobytes() if missing > 0 else b""
+    _check_intact(rest, data[8:FRAME_BYTES])
+    header: dict[str, Any] = json.loads(data[FRAME_BYTES : FRAME_BYTES + length] + rest)
     return header
 
 

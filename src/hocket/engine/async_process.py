@@ -87,12 +87,11 @@ class AsyncProcess(Engine):
         self._stage.load_state_dict(part)
 
     def set_goal(self, epochs: int, length: int | None, *, epoch: int, again: bool) -> None:
-        """See the protocol.
+        """See the base.
 
         From here on to ``finish`` any stage may be killed and rejoin.
         """
-        self._stage.data_epoch = epoch
-        self._stage.set_goal(epochs, length, again=again)
+        self._stage.set_goal(epochs, length, epoch=epoch, again=again)
         self._world.membership.detach(again=again)
         if not self._stage.finished:
             # It may be set by an earlier process of this rank, which was killed.

@@ -14,12 +14,12 @@ from hocket.transport.mailbox import Source
 from hocket.tree import Tree
 
 
-class EventClock:
+class TurnOrder:
     """Order of the turns of all stages, in simulated time, at equal intervals for each stage.
 
     Of turns at the same time the first stage's comes first.
 
-    >>> clock = EventClock((1, 0.5, 2))
+    >>> clock = TurnOrder((1, 0.5, 2))
     >>> [clock.next() for _ in range(7)]
     [2, 0, 2, 2, 0, 1, 2]
     """
@@ -60,7 +60,7 @@ class AsyncSimulation(Engine):
         self.stages = [stage.stage for stage in stages]
         self._stages = stages
         self._source = source
-        self._clock = EventClock(speeds)
+        self._clock = TurnOrder(speeds)
 
     @property
     def tick_count(self) -> int:
@@ -73,10 +73,9 @@ class AsyncSimulation(Engine):
         return all(stage.finished for stage in self._stages)
 
     def set_goal(self, epochs: int, length: int | None, *, epoch: int, again: bool) -> None:
-        """See the protocol."""
+        """See the base."""
         for stage in self._stages:
-            stage.data_epoch = epoch
-            stage.set_goal(epochs, length, again=again)
+            stage.set_goal(epochs, length, epoch=epoch, again=again)
 
     def end_goal(self) -> None:
         """Let every stage train for as long as batches enter."""

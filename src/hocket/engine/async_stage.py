@@ -23,14 +23,14 @@ class AsyncStage:
     Attributes:
         stage: The stage.
         turns: Turns taken.
-        data_epoch: Epoch of the data that the first stage is in.
     """
 
     def __init__(
         self, stage: Stage, draw: BufferToPrevious | None, watchers: Sequence[Watcher]
     ) -> None:
         self.stage = stage
-        self.turns = self.data_epoch = 0
+        self.turns = 0
+        self._data_epoch = 0  # that the first stage is in
         self._draw = draw
         self._accumulate = stage.core.setup.method.accumulate
         self._watchers = watchers
@@ -45,7 +45,7 @@ class AsyncStage:
     def epoch(self) -> int:
         """Epoch that the stage is in: its own, or the data's in a loop of the user."""
         if not self._length:
-            return self.data_epoch
+            return self._data_epoch
         return self._first_epoch + (self._trained - self._first_trained) // self._length
 
     @property
@@ -53,14 +53,16 @@ class AsyncStage:
         """True once the stage has reached its goal, and only forwards for those behind it."""
         return bool(self._length) and self._goal is not None and self._trained >= self._goal
 
-    def set_goal(self, epochs: int, length: int | None, *, again: bool) -> None:
+    def set_goal(self, epochs: int, length: int | None, *, epoch: int, again: bool) -> None:
         """Train for a number of whole epochs, which begin now.
 
         Args:
             epochs: Number of epochs.
             length: Batches in each of them.
+            epoch: Epoch of the data that the first stage is in.
             again: True to count from where the goal was set before a restart.
         """
+        self._data_epoch = epoch
         if not again:
             self._first_epoch, self._first_trained = self.epoch, self._trained
         self._length = length
@@ -72,7 +74,7 @@ class AsyncStage:
 
     def enter(self, epoch: int) -> None:
         """Keep the epoch of a batch that enters; without a goal it is the stage's."""
-        self.data_epoch = epoch
+        self._data_epoch = epoch
         if self._goal is None:
             self._length = None
 

@@ -165,7 +165,7 @@ class LockstepEngine(Engine):
         return self.program.tick_count
 
     def step(self, inputs: Tree, targets: Tree, epoch: int) -> list[Event]:
-        """See the protocol."""
+        """See the base."""
         self._send(inputs, targets, epoch)
         return [event for tick in enter(self.program) for event in self._execute(tick)]
 

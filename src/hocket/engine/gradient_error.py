@@ -19,7 +19,7 @@ from hocket.methods.method import Method
 from hocket.options.ranges import wrong_counts
 from hocket.options.require import require_functions
 from hocket.program.action import Action, Tick
-from hocket.stage.passes.edges import backward_roots
+from hocket.signals.losses import compute_loss
 from hocket.stage.stage import Stage
 from hocket.stage.weight_copies.forward_state import forward_without_buffer_updates
 from hocket.tree import Tree, copy_tensors, map_tensors
@@ -102,7 +102,7 @@ class GradientErrorMeter:
             flushed: True if its batches leave the pipeline before others enter.
 
         Raises:
-            DataError: A batch fits the network or its loss as little as in the training.
+            DataError: A batch does not fit the network or its loss, as in training.
         """
         backwards = [a for a in tick if a.kind == "B" and a.batch in self._batches]
         due = [a for a in backwards if a.stage not in self._true.get(a.batch, {})]
@@ -155,7 +155,8 @@ class GradientErrorMeter:
                     value = forward_without_buffer_updates(stage.module, copies)
             # With the random numbers and in the precision of the backward of the last stage.
             action = Action("B", stage.index, batch)
-            return backward_roots(stage.core, batch, value, targets, ()).roots[0]
+            with stage.core.contexts.computing(batch, "backward"):
+                return compute_loss(stage.core.setup.loss, value, targets)
         except Exception as error:
             add_place(error, action, number)
             raise

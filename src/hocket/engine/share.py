@@ -19,7 +19,7 @@ def take_share(batch: Batch, replica: int, replicas: int, stage: Stage) -> tuple
         batch: Inputs and targets, with tensors of shape (B, ...).
         replica: Number of the replica, from 0.
         replicas: Number of replicas.
-        stage: First stage of the replica.
+        stage: First stage of any replica.
 
     Raises:
         DataError: The batch has fewer samples than there are replicas, or its targets cannot

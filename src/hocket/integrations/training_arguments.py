@@ -93,7 +93,8 @@ def check_arguments(args: TrainingArguments, method: Method) -> None:
     if (steps := args.gradient_accumulation_steps) not in (1, method.accumulate):
         problems.append(
             f"gradient_accumulation_steps is {steps}, and method {method.name!r} accumulates "
-            f"{method.accumulate}; give method='{method.name}:accumulate={steps}'"
+            f"{method.accumulate}; leave it out, or give a method that accumulates as many, "
+            f"such as 'paci:accumulate={steps}'"
         )
     if method.free_running:
         problems.append(

@@ -129,7 +129,7 @@ class StageTrainer:
         if self._has_shares:
             method = replace(method, reduce="sum")  # of the batches' shares in a step's loss
         self._losses: list[list[ActionReport]] = [[]]  # of each step that left the last stage
-        self._total_loss, self._lr = 0.0, 0.0
+        self._total_loss, self._lr, self._resumed = 0.0, 0.0, False
         self._epoch_start: dict[str, Any] | None = None  # random state where an epoch began
         self.trainer: Trainer = Trainer(
             model,
@@ -197,7 +197,7 @@ class StageTrainer:
             folder = newest or theirs.args.output_dir  # in which there is none
         if folder is not None:
             point = self.trainer.resume(Path(folder) / STAGES)
-            self._epoch_start, skipped = point.notes[0], point.batch
+            self._epoch_start, skipped, self._resumed = point.notes[0], point.batch, True
         epochs, updates, _, samples, _, _, max_steps = self._lengths
         theirs._init_training_state(max_steps, updates, epochs, folder, None)
         theirs._initial_global_step = theirs.state.global_step
@@ -290,7 +290,12 @@ class StageTrainer:
         if stage.is_last and event.action.kind == "B" and event.report.has_loss:
             self._losses[-1].append(event.report)
         elif stage.is_last and event.action.kind == "U" and self._losses[-1]:
-            self._losses.append([])
+            # A step that began before the checkpoint lacks losses, and is not counted.
+            if self._resumed and len(self._losses[-1]) < self._accumulate:
+                self._losses[-1].clear()
+            else:
+                self._losses.append([])
+            self._resumed = False
             self._lr = event.report.lr or 0.0
 
     def _read_losses(self) -> dict[str, float]:

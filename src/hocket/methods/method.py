@@ -139,7 +139,11 @@ class Method:
         delayed = any(sum(edge) for edge in self.edge_delays or (self._same_delays,))
         stale = self.signal.needs_gradient and delayed and not self.flushes
         problems += remedy_problems(
-            self.remedies, stale=stale, hold=self.hold, linearize=self.linearize
+            self.remedies,
+            stale=stale,
+            own_losses=self.signal.reach > 0,
+            hold=self.hold,
+            linearize=self.linearize,
         )
         raise_problems(OptionError, f"method {self.name!r} cannot be built", problems)
 

@@ -57,8 +57,8 @@ class StageSpan:
         return frozenset(name for point in points for name in point.callers)
 
     def __str__(self) -> str:
-        begin = self.begin.name if self.begin else "the start"
-        return f"the stage from {begin!r} to {self.end.name if self.end else 'the end'!r}"
+        begin = repr(self.begin.name) if self.begin else "the start"
+        return f"the stage from {begin} to {repr(self.end.name) if self.end else 'the end'}"
 
 
 @dataclass(frozen=True)

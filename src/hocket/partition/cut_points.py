@@ -282,8 +282,13 @@ class _GraphBuilder:
         )
 
     def _find_weight_layers(self, accepted: Sequence[Candidate]) -> dict[str, int]:
-        """Return the layer that uses each weight; unused ones are with their predecessor."""
+        """Return the layer that uses each weight; unused ones are with their predecessor.
+
+        Unused buffers are with a used one of their module, all of whose buffers a stage has.
+        """
         layers: dict[str, int] = {}
+        used_buffers: dict[str, int] = {}  # by their module
+        buffers = dict(self.network.named_buffers())
         last = 0
         starts = {mode: _starts(accepted, mode) for mode in self.recordings}
         for name in self.weights:
@@ -291,10 +296,15 @@ class _GraphBuilder:
             for mode, recording in self.recordings.items():
                 if name in recording.weights:
                     last = bisect_right(starts[mode], recording.weights[name][0])
+                    if name in buffers:
+                        used_buffers.setdefault(owner, last)
                     break
                 if owner and owner in recording.first_calls:
                     last = bisect_right(starts[mode], recording.first_calls[owner].start)
             layers[name] = last
+        for name in buffers.keys() & layers.keys():
+            if not any(name in recording.weights for recording in self.recordings.values()):
+                layers[name] = used_buffers.get(name.rpartition(".")[0], layers[name])
         for name, aliases in self.shared_weights.aliases.items():
             layers |= dict.fromkeys(aliases, layers[name])
         return layers

@@ -170,7 +170,7 @@ def fastest_cut(
         return one_way_s if overlapping else 2 * one_way_s
 
     def cost(stage: int, first: int, end: int) -> tuple[float, float]:
-        """Return by how much a stage exceeds its memory, and its time, which counts less."""
+        """Return the share of its memory that a stage needs, 0 if it fits, and its time."""
         used = needed_mib(stage, first, end) / devices[stage].memory_limit_mib
         compute_s = (total_s[end] - total_s[first]) / devices[stage].speed
         before_s, after_s = packet_s(stage - 1, first), packet_s(stage, end)
@@ -269,7 +269,7 @@ def balanced_plan(network: nn.Module, stages: int, sample: Tree) -> Plan:
             network does not take the sample.
     """
     layers = layers_in_order(network)
-    _require_enough(stages, len(layers), [])
+    require_enough(stages, len(layers))
     if stages == 1:
         return Plan(())
     counts = count_flops(network, sample)
@@ -305,10 +305,20 @@ def require_enough_layers(stages: int, graph: CutGraph) -> None:
         CutError: There are fewer, with all reasons; or the number of stages is below 1.
     """
     reasons = [format_refusal(*each) for each in excluded_places(graph).items()]
-    _require_enough(stages, len(graph.layer_names), reasons)
+    require_enough(stages, len(graph.layer_names), reasons)
 
 
-def _require_enough(stages: int, layers: int, reasons: Sequence[str]) -> None:
+def require_enough(stages: int, layers: int, reasons: Sequence[str] = ()) -> None:
+    """Refuse more stages than layers.
+
+    Args:
+        stages: Number of stages.
+        layers: Layers at which one can begin.
+        reasons: Why there are no more.
+
+    Raises:
+        CutError: There are fewer layers, or the number of stages is below 1.
+    """
     if not 1 <= stages <= layers:
         most = f"1 to {layers} stages" if layers > 1 else "1 stage"
         problem = f"it has {layers} layers at which a stage can begin; ask for {most}"

@@ -241,7 +241,11 @@ def _same_state(network: nn.Module, *, grad: bool) -> Iterator[None]:
             preserve_rng(devices_of(network)),
             torch.set_grad_enabled(grad),
         ):
-            torch.manual_seed(SEED)
+            torch.default_generator.manual_seed(SEED)  # of no GPU that the network is not on
+            for device in devices_of(network):
+                if device.type == "cuda":
+                    with torch.cuda.device(device):
+                        torch.cuda.manual_seed(SEED)
             random.seed(SEED)
             numpy.random.seed(SEED)
             yield

@@ -40,11 +40,12 @@ class Compensate(Remedy):
     paper: ClassVar[str] = "arXiv 1609.08326"
     ranges: ClassVar[Mapping[str, Range]] = {"strength": Range(least=0)}
     compares: ClassVar[bool] = True
+    corrects: ClassVar[bool] = True
     resizes: ClassVar[bool] = True
     strength: float = 0.04
 
     def attach(self, stage: StageInfo, weights: Weights) -> StageRemedy:
-        """See the protocol."""
+        """See the base."""
         return _Constant(self.strength, stage, weights)
 
 
@@ -81,7 +82,7 @@ class CompensateAdaptively(Compensate):
     copies = 1
 
     def attach(self, stage: StageInfo, weights: Weights) -> StageRemedy:
-        """See the protocol."""
+        """See the base."""
         return _Adaptive(self.strength, self.decay, stage, weights)
 
 

@@ -42,7 +42,7 @@ class DropLate(Remedy):
     limit: int = 1
 
     def attach(self, stage: StageInfo, weights: Weights) -> StageRemedy:
-        """See the protocol.
+        """See the base.
 
         Raises:
             OptionError: The stage would drop each gradient.

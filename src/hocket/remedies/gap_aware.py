@@ -51,11 +51,12 @@ class GapAware(Remedy):
     paper: ClassVar[str] = "arXiv 1909.10802"
     ranges: ClassVar[Mapping[str, Range]] = {"decay": Range(least=0, most=0.9999999)}
     compares: ClassVar[bool] = True
+    corrects: ClassVar[bool] = True
     decay: float = 0.999
     copies = 1
 
     def attach(self, stage: StageInfo, weights: Weights) -> StageRemedy:
-        """See the protocol.
+        """See the base.
 
         Raises:
             OptionError: The optimizer is not SGD with momentum.
@@ -76,49 +77,54 @@ class _Gaps(StageRemedy):
         self._decay = decay
         self._stage = stage.index
         self._weights = weights
-        self._squares = [torch.zeros_like(weight.detach()) for weight in weights.parameters]
-        self._updates = 0
+        # In at least 32 bits, as others would round the small changes away.
+        self._squares = [
+            torch.zeros_like(w.detach(), dtype=torch.promote_types(w.dtype, torch.float32))
+            for w in weights.parameters
+        ]
+        self._counts = [0] * len(weights.parameters)  # of momenta in each mean
         groups = weights.optimizer.param_groups
         self._group = {id(w): n for n, group in enumerate(groups) for w in group["params"]}
         self._largest_lrs = [0.0] * len(groups)
 
     def correct_gradient(self, forward_weights: Sequence[Tensor] | None) -> None:
         """Divide ``grad`` of each weight by its gap, in typical steps, and one."""
-        if forward_weights is None or not self._updates:
+        if forward_weights is None:
             return
-        known = 1 - self._decay**self._updates
-        for weight, old, mean in zip(
-            self._weights.parameters, forward_weights, self._squares, strict=True
+        for weight, old, mean, count in zip(
+            self._weights.parameters, forward_weights, self._squares, self._counts, strict=True
         ):
             group = self._group.get(id(weight))  # the optimizer may leave out the weight
-            if group is None or weight.grad is None:
+            if group is None or weight.grad is None or not count:
                 continue
             if (lr := self._largest_lrs[group]) > 0:
-                step = lr * ((mean / known).sqrt() + EPSILON)
+                step = lr * ((mean / (1 - self._decay**count)).sqrt() + EPSILON)
                 gap = (weight.detach() - old).abs()
-                weight.grad = dense_gradient(weight, self._stage) / (1 + gap / step)
+                gradient = dense_gradient(weight, self._stage)
+                weight.grad = (gradient / (1 + gap / step)).to(gradient.dtype)
 
     def observe_update(self, lrs: Sequence[float], changes: Sequence[Tensor]) -> None:
         """Average the squares of the momenta of an update."""
-        self._updates += 1
         self._largest_lrs = list(map(max, self._largest_lrs, lrs))
         state = self._weights.optimizer.state
-        for weight, mean in zip(self._weights.parameters, self._squares, strict=True):
-            mean.mul_(self._decay)
+        for n, weight in enumerate(self._weights.parameters):
             if weight in state:
                 velocity = state[weight]["momentum_buffer"]
                 if velocity.layout == torch.strided:  # `correct_gradient` refuses others
-                    mean.addcmul_(velocity, velocity, value=1 - self._decay)
+                    velocity = velocity.to(self._squares[n].dtype)
+                    self._squares[n].mul_(self._decay)
+                    self._squares[n].addcmul_(velocity, velocity, value=1 - self._decay)
+                    self._counts[n] += 1
 
     def state_dict(self) -> dict[str, Any]:
         return {
             "squares": self._squares,
-            "updates": self._updates,
+            "counts": list(self._counts),
             "largest_lrs": list(self._largest_lrs),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self._updates, self._largest_lrs = state["updates"], list(state["largest_lrs"])
+        self._counts, self._largest_lrs = list(state["counts"]), list(state["largest_lrs"])
         for mean, saved in zip(self._squares, state["squares"], strict=True):
             mean.copy_(saved)
 

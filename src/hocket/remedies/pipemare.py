@@ -44,7 +44,7 @@ class T1(Remedy):
     anneal: int = 1000
 
     def attach(self, stage: StageInfo, weights: Weights) -> StageRemedy:
-        """See the protocol."""
+        """See the base."""
         return _Annealed(max(stage.staleness, 1.0), self.anneal)
 
 
@@ -94,7 +94,7 @@ class T2(Remedy):
     copies = 1
 
     def attach(self, stage: StageInfo, weights: Weights) -> StageRemedy:
-        """See the protocol."""
+        """See the base."""
         return _MeanChange(self.decay ** (1 / stage.staleness), weights)
 
 

@@ -55,7 +55,7 @@ class Predict(Remedy):
         return int(self.direction == "last")
 
     def attach(self, stage: StageInfo, weights: Weights) -> StageRemedy:
-        """See the protocol.
+        """See the base.
 
         Raises:
             OptionError: The direction needs moments that the optimizer does not have.

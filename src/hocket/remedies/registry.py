@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from hocket.errors import OptionError, format_problems
+from hocket.errors import OptionError, raise_problems
 from hocket.options.hints import argument_hints, wrong_options
 from hocket.options.named import Named
 from hocket.options.own_function import load_own
@@ -72,8 +72,8 @@ def build_named(
         OptionError: There is no such builder, or it does not have or allow an option.
     """
     build, defaults = find_builder(kind, named.name, table, result)
-    if problems := wrong_options(named.options, defaults, argument_hints(build)):
-        raise OptionError(format_problems(f"{kind} {named.name!r} cannot be built", problems))
+    problems = wrong_options(named.options, defaults, argument_hints(build))
+    raise_problems(OptionError, f"{kind} {named.name!r} cannot be built", problems)
     return build(**named.options)
 
 

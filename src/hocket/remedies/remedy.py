@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from hocket.errors import OptionError, format_problems
+from hocket.errors import OptionError, raise_problems
 from hocket.options.hints import wrong_fields
 from hocket.options.ranges import Range, out_of_range
 
@@ -141,7 +141,9 @@ class Remedy(ABC):
         ranges: Ranges of its options that are numbers.
         moves: Pass for which it puts other weights in place; None if it does not.
         compares: True if it compares the weights of a forward with the present ones.
-        resizes: True if it multiplies elements of a gradient, most by positive factors.
+        corrects: True if it corrects gradients or momenta as stale ones.
+        resizes: True if it mostly changes the size of a gradient's elements, and takes
+            optimizers that divide it out.
         slows: True if it only divides learning rates by the staleness, where that is above 1.
 
     >>> from hocket.methods import FDG, parse_method
@@ -156,14 +158,13 @@ class Remedy(ABC):
     ranges: ClassVar[Mapping[str, Range]] = {}
     moves: ClassVar[Literal["forward", "backward"] | None] = None
     compares: ClassVar[bool] = False
+    corrects: ClassVar[bool] = False
     resizes: ClassVar[bool] = False
     slows: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        if problems := wrong_fields(self) + out_of_range(self, self.ranges):
-            raise OptionError(
-                format_problems(f"remedy {self.name!r} cannot be built", problems)
-            )
+        problems = wrong_fields(self) + out_of_range(self, self.ranges)
+        raise_problems(OptionError, f"remedy {self.name!r} cannot be built", problems)
 
     @property
     def copies(self) -> int:
@@ -276,13 +277,14 @@ def count_flushed_updates(remedies: Iterable[Remedy]) -> int:
 
 
 def remedy_problems(
-    remedies: Sequence[Remedy], *, stale: bool, hold: str, linearize: str
+    remedies: Sequence[Remedy], *, stale: bool, own_losses: bool, hold: str, linearize: str
 ) -> list[str]:
     """Return each reason why a method cannot have these remedies, as text.
 
     Args:
         remedies: Remedies of the method.
         stale: True if gradients of the method are stale.
+        own_losses: True if stages have heads, whose gradients are not.
         hold: Version of the weights that its forwards have.
         linearize: Weights that its backwards have.
     """
@@ -307,7 +309,13 @@ def remedy_problems(
     if twice:
         problems.append(f"{_names(twice[:1])} is given more than once; keep one of them")
 
-    # Remedies that move weights, and those that compare them.
+    # Remedies that would act on heads, those that move weights, and those that compare them.
+    acting = [remedy for remedy in remedies if remedy.corrects]
+    if own_losses and acting:
+        problems.append(
+            f"{_names(acting)} would also correct the gradients of heads, which are not stale; "
+            "leave it out, or set reach=0"
+        )
     movers = [remedy for remedy in remedies if remedy.moves]
     if len(movers) > 1:
         problems.append(

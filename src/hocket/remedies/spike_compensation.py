@@ -37,9 +37,10 @@ class SpikeCompensation(Remedy):
 
     name: ClassVar[str] = "spike-compensation"
     paper: ClassVar[str] = "arXiv 2003.11666"
+    corrects: ClassVar[bool] = True
 
     def attach(self, stage: StageInfo, weights: Weights) -> StageRemedy:
-        """See the protocol.
+        """See the base.
 
         Raises:
             OptionError: The optimizer is not SGD with plain momentum between 0 and 1.

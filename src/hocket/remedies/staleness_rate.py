@@ -44,7 +44,7 @@ class StalenessRate(Remedy):
     power: float = 1.0
 
     def attach(self, stage: StageInfo, weights: Weights) -> StageRemedy:
-        """See the protocol."""
+        """See the base."""
         return _Counted(self.power)
 
 

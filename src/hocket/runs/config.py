@@ -68,7 +68,8 @@ class RunConfig(CommonOptions):
     early_stopping: int = 0
     """Epochs in a row without a lower test loss after which the training ends; 0 for none."""
     keep_best: Literal["none", "test_error", "test_loss", "train_loss"] = "none"
-    """Result by which the weights of the best epoch are kept, as network-best.pt."""
+    """Result by which the weights of the best epoch are kept, as network-best.pt or
+    network-best.safetensors."""
     batch_size: int = 64
     """Number of inputs in a batch."""
     optimizer: str = "SGD:lr=0.025,momentum=0.5,weight_decay=0.0005"
@@ -90,7 +91,7 @@ class RunConfig(CommonOptions):
     clip: str = "none"
     average_weights: float = 0.0
     """Decay of a moving average of the weights, such as 0.999, which is kept as
-    network-averaged.pt and evaluated at the end; 0 for none."""
+    network-averaged.pt or network-averaged.safetensors and evaluated at the end; 0 for none."""
     device: str = "cpu"
     """Device to compute on: cpu, cuda or mps."""
     threads: int = 0

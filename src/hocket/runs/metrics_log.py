@@ -21,6 +21,9 @@ from hocket.stage.stage import Stage
 from hocket.training.results.metrics import EpochResult, EvaluationResult
 from hocket.training.results.rows import axis, event_row, import_tensorboard, scalars
 
+EVENTS = "events.out.tfevents."
+"""Beginning of the names of files for TensorBoard."""
+
 
 class MetricsLog:
     """Log with a row for each backward, update, comparison, skipped batch and evaluation.
@@ -169,7 +172,7 @@ def _append_whole(file: FileIO, row: bytes) -> None:
 
 def log_files(folder: Path) -> list[Path]:
     """Return the files of metrics in a run folder, of all processes and starts."""
-    return [*folder.glob("metrics*.jsonl"), *folder.glob("events.out.tfevents.*")]
+    return [*folder.glob("metrics*.jsonl"), *folder.glob(f"{EVENTS}*")]
 
 
 def cut_logs(folder: Path, sizes: Mapping[str, int]) -> None:
@@ -181,9 +184,10 @@ def cut_logs(folder: Path, sizes: Mapping[str, int]) -> None:
 
 
 def cut_unknown_logs(folder: Path, known: Collection[str], tick: int, epoch: int) -> None:
-    """Cut files whose sizes no checkpoint holds, such as the files of an earlier start.
+    """Cut files whose sizes the checkpoint does not hold, such as the files of another start.
 
-    Event files for TensorBoard have no ticks, and stay as they are.
+    Event files for TensorBoard have no ticks: where it holds some, others began after it, and
+    are removed.
 
     Args:
         folder: The run folder.
@@ -191,6 +195,10 @@ def cut_unknown_logs(folder: Path, known: Collection[str], tick: int, epoch: int
         tick: Number of ticks done; rows of later ones are dropped.
         epoch: Number of epochs done; rows of later ones are dropped.
     """
+    if any(name.startswith(EVENTS) for name in known):
+        for file in folder.glob(f"{EVENTS}*"):
+            if file.name not in known:
+                file.unlink()
     for file in folder.glob("metrics*.jsonl"):
         if file.name not in known:
             kept = 0

@@ -17,7 +17,7 @@ from hocket.distributed.launching.launch import CHECKPOINT_GRACE_S, launch
 from hocket.errors import CheckpointError, HocketError, OptionError, RunFolderError
 from hocket.runs.build import build_run_method
 from hocket.runs.config import RunConfig, check_same_run
-from hocket.runs.run_dir import create_run_dir, has_checkpoints
+from hocket.runs.run_dir import create_run_dir, has_checkpoints, require_new
 from hocket.runs.summary import Summary
 from hocket.runs.train import train
 
@@ -80,6 +80,8 @@ def start_training(
     # The processes look for all else that the run names: code of the user may ask for its rank.
     rejoins = build_run_method(config).free_running
     budget = RestartBudget(max_restarts)
+    if not resume:  # a restart would take it for the run's
+        require_new(config.run_dir)
     # All starts have one folder, which is removed if none of them has written anything.
     made_dir = create_run_dir(config) if max_restarts and config.run_dir is None else None
     config = dataclasses.replace(config, run_dir=made_dir or config.run_dir)

@@ -59,7 +59,7 @@ class Summary:
     """Result of a training.
 
     Attributes:
-        state: ``finished``, ``interrupted`` or ``failed``.
+        state: ``finished``, ``interrupted``, ``failed`` or ``diverged``.
         message: The reason, unless it finished; and results that could not be written.
         folder: The run folder.
         epochs: Result of each epoch.

@@ -16,7 +16,7 @@ from hocket.callbacks.averaged_weights import AveragedWeights
 from hocket.callbacks.best_epoch import BestWeights, EarlyStopping
 from hocket.checkpoint import Checkpoints
 from hocket.data import Data
-from hocket.errors import OptionError, warn
+from hocket.errors import NonFiniteError, OptionError, warn
 from hocket.runs.config import write_json
 from hocket.runs.environment import peak_mib
 from hocket.runs.metrics_log import MetricsLog
@@ -196,7 +196,8 @@ class TrainingRun:
             unsaved = f"the weights reached could not be read: {broken}"
         error.add_note(unsaved or f"the weights reached are in {self._run_dir}")
         message = "\n".join([str(error), *error.__notes__])
-        self._write_summary("failed", message, self._summarize_stages())
+        state = "diverged" if isinstance(error, NonFiniteError) else "failed"
+        self._write_summary(state, message, self._summarize_stages())
 
     def _save_in_main_process(self, name: str) -> str:
         """Write the weights of the network once, as ``_save_weights`` does."""

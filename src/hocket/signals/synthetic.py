@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from hocket.errors import DataError, OptionError, format_problems
+from hocket.errors import DataError, OptionError, raise_problems
 from hocket.options.hints import wrong_fields
 from hocket.signals.losses import IGNORED, Loss, label_error
 from hocket.signals.signal import (
@@ -140,8 +140,7 @@ class Synthetic(Signal):
     labels: bool = False
 
     def __post_init__(self) -> None:
-        if problems := wrong_fields(self):
-            raise OptionError(format_problems("a synthesizer cannot be built", problems))
+        raise_problems(OptionError, "a synthesizer cannot be built", wrong_fields(self))
 
     learns_from_gradient = True
 

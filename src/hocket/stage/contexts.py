@@ -32,8 +32,7 @@ class PassContexts:
         self._stage = parts.index
         self._seed = setup.seed + parts.seed_offset
         self._device = setup.device
-        self._device_type = setup.device.type  # PyTorch takes a while to say it
-        self._autocast_enabled = setup.precision != "fp32"
+        self._casts = setup.precision != "fp32"
         self.autocast = setup.autocast
 
     def computing(
@@ -47,16 +46,7 @@ class PassContexts:
             draws: Generators that the pass may draw from.
         """
         seeded = seeded_rng(self._seed, self._stage, batch, which, self._device, draws)
-        # Autocast that is off changes something only inside the caller's own.
-        if self._autocast_enabled or torch.is_autocast_enabled(self._device_type):
-            return _seeded_and_cast(seeded, self.autocast())
-        return seeded
-
-    def differentiating(self) -> AbstractContextManager[object]:
-        """Return a context manager for a backward, which has the types of the forward."""
-        if torch.is_autocast_enabled(self._device_type):  # by the caller
-            return torch.autocast(self._device_type, enabled=False)
-        return _NOTHING
+        return _seeded_and_cast(seeded, self.autocast()) if self._casts else seeded
 
 
 @contextmanager

@@ -37,7 +37,7 @@ from hocket.stage.update.loss_scale import LossScale
 from hocket.stage.update.untrained import UntrainedWeights
 from hocket.stage.update.updater import Updater, copy_numbers
 from hocket.stage.weights.forward_check import ForwardCheck
-from hocket.stage.weights.stage_weights import NewestWeights, build_weights
+from hocket.stage.weights.stage_weights import StageWeights, build_weights
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,7 +100,7 @@ class StageCore:
     trained: tuple[nn.Parameter, ...]
     untrained: UntrainedWeights
     linearizer: Linearizer
-    weights: NewestWeights
+    weights: StageWeights
     loss_scale: LossScale
     checks: StageChecks
     runner: Runner

@@ -1,6 +1,7 @@
 """Options of a training as all of its stages read them, checked in one place."""
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import InitVar, dataclass, field
 from numbers import Integral
 from typing import Any
@@ -140,6 +141,11 @@ class Setup(TrainingOptions):
         """Return the context manager of the precision to compute in."""
         low = torch.float16 if self.precision == "fp16" else torch.bfloat16
         return torch.autocast(self.device.type, low, enabled=self.precision != "fp32")
+
+    def without_callers_autocast(self) -> AbstractContextManager[object]:
+        """Return a context manager in which the caller's autocast has no effect."""
+        is_on = torch.is_autocast_enabled(self.device.type)
+        return torch.autocast(self.device.type, enabled=False) if is_on else nullcontext()
 
     def build_loss_scale(self) -> LossScale:
         """Build the scale of the backward of one stage, which float16 needs."""

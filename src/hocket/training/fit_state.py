@@ -21,10 +21,11 @@ class FitState:
         ungathered: Batches since the last update that wait for others.
 
     Attributes:
-        epoch: The same number, now.
+        epoch: Number of epochs done.
         history: Results of the epochs that are done.
         batches: Batches of the current epoch that have entered.
         samples: Samples of these batches; 0 in a process that reads no data.
+        ungathered: Batches that have entered since the last update.
         updates: Updates of a stage that the batches of this ``fit`` lead to.
         evaluated: The same number, at the last evaluation within an epoch.
         length: Batches in an epoch when this ``fit``, or the one before a restart, began;

@@ -38,7 +38,7 @@ from hocket.training.callback import Callback
 from hocket.training.checkpoints.find_and_load import ResumePoint
 from hocket.training.checkpoints.resume import resume_from
 from hocket.training.checkpoints.save import require_checkpoints, saving
-from hocket.training.fit.fit import FitRequest, open_fit
+from hocket.training.fit.fit import FitRequest, run_fit
 from hocket.training.fit.interrupt import ctrl_c_held_back
 from hocket.training.fit_state import FitState
 from hocket.training.results.metrics import EpochResult, EvaluationResult
@@ -339,11 +339,15 @@ class Trainer:
     def finish(self) -> list[Event]:
         """Complete every batch in flight and apply every gradient.
 
+        Raises:
+            HocketError: A ``fit`` is under way.
+
         >>> trainer = Trainer([nn.Linear(8, 8), nn.Linear(8, 2)], optimizer=torch.optim.SGD)
         >>> loss = trainer.step(torch.ones(4, 8), torch.tensor([0, 1, 0, 1]))
         >>> [str(event.action) for event in trainer.finish()]
         ['F1.0', 'B1.0', 'U1.0', 'B0.0', 'U0.0']
         """
+        self._require_no_fit("finish")
         setup, state = self._session.setup, self._fit_state
         counts_epochs = setup.scheduler is not None and setup.scheduler_unit == "epoch"
         if counts_epochs and state.epoch == 0 and state.batches:
@@ -437,13 +441,12 @@ class Trainer:
         """Run a fit; a further one begins anew, unless this one fails before its first tick."""
         session = self._session
         ticks = session.engine.tick_count
-        with open_fit(request, self, session, self._fit_state) as fit:
-            self._resumed = False
-            try:
-                fit.run()
-            except BaseException:
-                self._resumed = request.resumed and session.engine.tick_count == ticks
-                raise
+        try:
+            run_fit(request, self, session, self._fit_state)
+        except BaseException:
+            self._resumed = request.resumed and session.engine.tick_count == ticks
+            raise
+        self._resumed = False
 
     def request_stop(self) -> None:
         """Let the current ``fit`` end after this epoch, in all processes.

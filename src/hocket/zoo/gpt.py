@@ -3,7 +3,7 @@
 Layers: `embed`, `block0` ... `block{depth-1}`, `head`.
 
 Source: Radford et al., Language models are unsupervised multitask learners, 2019 (GPT-2), but
-without tying embedding and head, which would force both into one stage.
+without tying embedding and head: a tied weight would travel with each batch.
 """
 
 # Shapes: B batch, T tokens, D width, N heads, E width of a head, V vocabulary.
@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from hocket.errors import DataError, OptionError, raise_problems
+from hocket.options.ranges import wrong_counts
 from hocket.zoo.layer import Layer
 
 
@@ -114,14 +115,16 @@ def gpt(
         dropout: Dropout probability of embeddings, attention weights and residual branches.
 
     Raises:
-        OptionError: A size is not positive, or the heads do not divide the width.
+        OptionError: A size is below 1, the heads do not divide the width, or the dropout is no
+            fraction.
 
     >>> list(dict(gpt(depth=2).named_children()))
     ['embed', 'block0', 'block1', 'head']
     """
-    sizes = {"vocab": vocab, "context": context, "width": width, "depth": depth, "heads": heads}
-    problems = [f"{name} is {size}; at least 1" for name, size in sizes.items() if size < 1]
-    if heads > 0 and width % heads:
+    problems = wrong_counts(
+        1, vocab=vocab, context=context, width=width, depth=depth, heads=heads
+    )
+    if not problems and width % heads:
         problems.append(f"{heads} heads do not divide width {width}; choose a multiple")
     if not 0 <= dropout < 1:
         problems.append(f"dropout is {dropout}; give a fraction in [0, 1)")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import Parameter
 
 from hocket.cli.output import messages, print_note, print_result, print_tables
-from hocket.errors import OptionError, format_problems
+from hocket.errors import OptionError, raise_problems
 from hocket.options.named import split_at_commas
 from hocket.runs.config import RUN_RANGES, RunConfig, plain_values, require_writable
 from hocket_lab.planner.devices import ALIKE, Devices
@@ -177,8 +177,7 @@ def _check(
             f"speeds is {devices.speeds!r}, and with same_machine all stages have the speed of "
             "this machine; give one of the two"
         )
-    if problems:
-        raise OptionError(format_problems("cannot plan", problems))
+    raise_problems(OptionError, "cannot plan", problems)
     # Check what does not fit together, and files.
     for method, count in product(built, stages.split(",")):
         method.steady.require_stages(int(count))

@@ -1,5 +1,6 @@
 """``hocket script``: the Python script of a run."""
 
+from dataclasses import replace
 from pathlib import Path
 
 from hocket.cli.output import print_result
@@ -40,7 +41,8 @@ def script_command(
     from hocket_lab.report.run_script import write_script
 
     # Run no code that only the folder names.
-    config = read_run_folder(run).config
+    contents = read_run_folder(run)
+    config = contents.config
     given = {"network": network, "method": method, "data": data}
     for name, value in given.items():
         if value not in (None, chosen := getattr(config, name)):
@@ -51,6 +53,9 @@ def script_command(
     unnamed = [name for name in named_code(vars(config)) if not given[name]]
     refuse_code([(name, getattr(config, name)) for name in unnamed], str(run / "run.json"))
     # Write the script.
+    # Sums over other numbers of threads have other bits.
+    machine = contents.environment.get("machine", {})
+    config = replace(config, threads=machine.get("threads", config.threads))
     text = write_script(ResolvedRun.from_config(config, run), run.name)
     if out is None:
         print_result(text.removesuffix("\n"))

@@ -33,7 +33,7 @@ class LiveReport(ThreadingHTTPServer):
         port: Port to listen on; 0 for any that is free.
 
     Raises:
-        OptionError: The port cannot be had.
+        OptionError: The port is taken or not allowed.
     """
 
     daemon_threads = True

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from hocket.errors import OptionError, RunFolderError, warn
 from hocket.files import write_text_atomically
+from hocket.runs.config import RunConfig
 from hocket.runs.read_folder import DAMAGED
 from hocket.runs.results import matching_paths
 from hocket_lab.report import curves, plans, programs, rates, summaries
@@ -150,9 +151,16 @@ def _titles(found: FoundRuns) -> tuple[str, str]:
     return title, f"{count}, {subtitle}" if subtitle else count
 
 
+def _describe_data(config: RunConfig) -> str:
+    """Return the data of a run, with what decides on which of them it is evaluated."""
+    folder = f" of {config.data_dir}" if config.data_dir is not None else ""
+    held_out = f", {config.hold_out:g} held out" if config.hold_out else ""
+    return f"{config.data}{folder}{held_out}"
+
+
 def _header(found: FoundRuns, groups: Sequence[Group], title: str, subtitle: str) -> Markup:
     """Build the title, notes on what is missing, and the legend, which hides groups."""
-    data = sorted({run.config.data for run in found.runs})
+    data = sorted({_describe_data(run.config) for run in found.runs})
     notes = [f"Left out: {reason}" for reason in found.left_out]
     if len(data) > 1:
         names = ", ".join(data)

@@ -1,5 +1,6 @@
 """Sections of a report with tables: results, settings side by side, stages, and runs."""
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from operator import attrgetter
@@ -101,6 +102,8 @@ def _measured(measures: Mapping[str, Measure], runs: Sequence[ReportedRun]) -> l
 
 
 def _last_value(metric: str, run: ReportedRun) -> float | None:
+    if run.state == "diverged":
+        return math.inf
     return None if run.last is None else run.last.value(metric)
 
 

@@ -151,7 +151,7 @@ def _point_within(before: Point, end: Point, row: Mapping[str, Any]) -> Point:
         samples=before.samples + round(share * (end.samples - before.samples)),
         seconds=before.seconds + share * (end.seconds - before.seconds),
         train_loss=None,
-        test_loss=row["loss"],
+        test_loss=math.inf if row["loss"] is None else row["loss"],  # JSON has neither
         test_error=row["error"],
     )
 

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -140,6 +141,8 @@ class _Runs:
         some = False
         for run, result in pool.ended():
             outcome = read_outcome(self._runs, run, self._study.metric)
+            if outcome.result is None and result is not None:  # it could not be written
+                outcome = replace(outcome, result=result)
             self._outcomes[run.name] = outcome
             bar.end(outcome if result is not None else None, run, self._total())
             some = True

@@ -1,5 +1,7 @@
 """Averaged weights: their definition, exact resumption, and other cuts."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 from torch import nn
@@ -57,6 +59,16 @@ def test_averages_are_those_of_the_weights_after_all_updates(start):
     with pytest.raises(KeyError), averaged.in_place(trainer):
         raise KeyError
     assert bits(trainer.state_dict()) == weights
+
+
+def test_weights_of_16_bits_have_averages_of_32():
+    """Others would round the small steps away."""
+    averaged, layer = AveragedWeights(0.999), nn.Linear(1, 1, bias=False).bfloat16()
+    stage = SimpleNamespace(index=0, updater=SimpleNamespace(version=1), module=layer)
+    for value in [1.0, *[2.0] * 1000]:
+        nn.init.constant_(layer.weight, value)
+        averaged.on_update(None, stage)
+    assert averaged.stage_tensors(stage)["weight"].item() == pytest.approx(2 - 0.999**1000)
 
 
 def test_weights_without_an_average_and_statistics_are_the_present_ones():

@@ -267,8 +267,10 @@ def test_a_bad_run_file_is_refused_and_a_run_folder_is_never_written_over(refuse
     told = refused("train", "--config", "mine/run.json")
     assert "'epoch' (did you mean 'epochs'?)" in told
     assert "stages is 'two'; wanted a whole number" in told
-    told = refused("train", *QUICK, "--run-dir", "mine")
-    assert "the run folder 'mine' exists already; name another with --run-dir" in told
+    restarts = ("--processes", "2", "--max-restarts", "1", "--checkpoint-every", "1")
+    for words in ((), restarts):
+        told = refused("train", *QUICK, "--run-dir", "mine", *words)
+        assert "the run folder 'mine' exists already; name another with --run-dir" in told
 
 
 # Trainings that end early.

@@ -23,8 +23,8 @@ NETS = """
 from hocket import zoo
 
 
-def small(num_classes, in_features, width=8):
-    return zoo.mlp(in_features=in_features, hidden=[width] * 3, num_classes=num_classes)
+def vit(num_classes, in_features, layers=3):
+    return zoo.mlp(in_features=in_features, hidden=[8] * layers, num_classes=num_classes)
 """
 STUDY = """
 [base]
@@ -47,7 +47,7 @@ ELSEWHERE = {
     "hocket launch --processes 2 script.py": "tests/unit/distributed/test_launch.py",
     "hocket launch --processes 2 script.py ...": "tests/unit/distributed/test_launch.py",
     "hocket train --processes": "tests/end_to_end/test_failures.py",
-    "hocket train --network nets.py:small --plan layer2.0.conv2 ...":
+    "hocket train --network nets.py:vit --plan vit.layers.1 ...":
     "tests/unit/cli/test_cli.py",
     "hocket networks": "tests/unit/cli/test_cli.py",
     "hocket sweep": "tests/unit/cli/test_cli_sweep.py",

@@ -63,7 +63,7 @@ def silence(detectors, monkeypatch):
     """A function that lets a process answer no more; others have some seconds to answer."""
 
     def silence(rank):
-        monkeypatch.setattr(failures, "STATUS_TIMEOUT_S", 5.0)
+        monkeypatch.setattr(failures, "STATUS_TIMEOUT_S", 3.0)
         detectors[rank].close()
         detectors[rank]._thread.join()
 

@@ -2,6 +2,7 @@
 
 import gc
 import os
+import signal
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -173,3 +174,8 @@ def test_what_two_processes_have_seen_at_the_same_time_is_not_mixed(tmp_path, mo
     with ThreadPoolExecutor(2) as pool:
         list(pool.map(lambda text: folder.write(Note.SYMPTOM, text=text), texts))
     assert folder.read(Note.SYMPTOM) in texts
+
+
+def test_a_signal_that_an_interrupt_names_is_in_the_exit_code():
+    errors = KeyboardInterrupt(), KeyboardInterrupt(signal.SIGTERM), KeyboardInterrupt("enough")
+    assert list(map(joined_worlds.interrupt_code, errors)) == [130, 143, 130]

@@ -108,6 +108,43 @@ def test_a_buffer_that_the_forward_assigns_keeps_its_numbers(training):
     assert torch.equal(after, network.mean)
 
 
+class Scheduled(Layers):
+    """Network that does not use the first of its buffers."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("betas", torch.rand(4))
+        self.register_buffer("alphas", torch.rand(4))
+
+    def forward(self, x):
+        return self.third(self.second(self.first(x) * self.alphas))
+
+
+def test_an_unused_buffer_is_with_the_used_ones_of_its_module():
+    assert_same(Scheduled(), AT_SECOND, torch.randn(6, 4), torch.randn(5, 4))
+
+
+class OnlyLooks(Layers):
+    """Network that looks at a dropout, and never calls it."""
+
+    def __init__(self):
+        super().__init__()
+        self.drop = nn.Dropout(0.5)
+
+    def forward(self, x):
+        h = F.dropout(self.first(x), self.drop.p, self.drop.training)
+        return self.third(self.second(h))
+
+
+def test_the_mode_of_a_module_that_is_never_called_follows_the_stages():
+    network, batch = OnlyLooks(), torch.randn(6, 4)
+    stages = cut(network, stages=2, sample=batch)
+    for stage in stages:
+        stage.eval()
+    output = run_stages(stages, batch)
+    assert torch.equal(output, network.eval()(batch))
+
+
 class OneDropout(Layers):
     """Network that uses one dropout several times."""
 
@@ -204,6 +241,21 @@ class Decided(Layers):
 def test_a_size_is_that_of_the_batch_where_stages_repeat_decisions():
     sample, *batches = ((torch.randn(count, 4), torch.arange(count)) for count in (2, 2, 6))
     assert_same(Decided(), AT_SECOND, sample, *batches)
+
+
+class Masked(Layers):
+    """Network that decides by a mask, which has the batch's rows in each stage."""
+
+    def forward(self, x, mask):
+        h = self.first(x)
+        if mask.any():
+            h = h * mask[:, None]
+        return self.third(self.second(h))
+
+
+def test_decisions_are_repeated_for_batches_of_other_sizes():
+    sample, batch = ((torch.randn(n, 4), torch.ones(n, dtype=torch.bool)) for n in (2, 6))
+    assert_same(Masked(), AT_SECOND, sample, batch)
 
 
 class Recurrent(Network):

@@ -124,7 +124,11 @@ def test_the_numbers_of_a_row_have_those_of_its_evaluation():
 def test_after_a_restart_tensorboards_files_hold_every_step_once(tmp_path):
     pytest.importorskip("tensorboard")
 
+    other = tmp_path / "events.out.tfevents.1.host.metrics.stage1"
+
     def write(steps, after, note_at=None):
+        if after:
+            cut_unknown_logs(tmp_path, {*after, other.name}, tick=0, epoch=0)
         cut_logs(tmp_path, after)
         with MetricsLog(tmp_path, 1, tensorboard=True) as logs:
             for step in steps:
@@ -133,13 +137,13 @@ def test_after_a_restart_tensorboards_files_hold_every_step_once(tmp_path):
                     after = logs.written()
         return after
 
-    (tmp_path / "events.out.tfevents.1.host.metrics.stage1").write_text("another process's")
+    other.write_text("another process's")
     at = write(range(6), {}, note_at=3)
+    write(range(4, 7), at)  # which is killed before its first checkpoint
     again = write(range(4, 9), at, note_at=5)
     write(range(6, 10), again)
     assert len(list(tmp_path.glob("events*.metrics"))) == 3
-    assert (tmp_path / "events.out.tfevents.1.host.metrics.stage1").exists()
-    (tmp_path / "events.out.tfevents.1.host.metrics.stage1").unlink()
+    other.unlink()
     assert read_scalars(tmp_path)("backward/loss/stage0")[0] == list(range(10))
     assert {*log_files(tmp_path)} == {*tmp_path.iterdir()}, "removed by a run that begins anew"
 

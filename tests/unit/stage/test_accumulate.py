@@ -8,8 +8,9 @@ import torch
 from torch import Tensor, nn
 
 from hocket.stage.update import loss_scale
-from hocket.stage.update.accumulate import GradientAccumulator, largest_values
+from hocket.stage.update.accumulate import GradientAccumulator
 from hocket.stage.update.loss_scale import DynamicScale
+from hocket.stage.update.norms import largest_values
 
 VALUES = {
     "negative": torch.tensor([[1.0, -3.0], [2.0, 0.5]]),

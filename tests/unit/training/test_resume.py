@@ -40,6 +40,14 @@ def saved(tmp_path):
     return tmp_path
 
 
+def test_a_folder_whose_checkpoint_was_refused_is_still_another_trainings(saved):
+    trainer = trainer_of(method=DDG())
+    with pytest.raises(CheckpointError, match=OF_ANOTHER):
+        trainer.resume(saved)
+    with pytest.raises(CheckpointError, match="checkpoints of another training"):
+        trainer.fit(BATCHES, epochs=1, progress=False, checkpoints=Checkpoints(saved))
+
+
 def test_a_loop_of_ones_own_goes_on_from_its_position(tmp_path):
     whole, epochs = trainer_of(), 3
     for _ in range(epochs):
@@ -215,7 +223,7 @@ def test_nothing_is_saved_within_a_tick(tmp_path):
 
 def test_no_step_begins_within_a_tick():
     trainer = trainer_of(mlp(2), watchers=[lambda event, stage: trainer.step(*BATCHES[0])])
-    with pytest.raises(HocketError, match="step was called within a tick, by a watcher"):
+    with pytest.raises(HocketError, match="the trainer was called within a tick, by a watcher"):
         trainer.step(*BATCHES[0])
 
 

@@ -217,6 +217,7 @@ def test_other_processes_hear_of_an_error_in_the_last_ticks(end, monkeypatch):
 CALLS = {
     "step": lambda trainer: trainer.step(*data(mlp, 1)[0]),
     "end_epoch": Trainer.end_epoch,
+    "finish": Trainer.finish,
     "fit": lambda trainer: trainer.fit(data(mlp, 2), epochs=1, progress=False),
     "close": Trainer.close,
     "resume": lambda trainer: trainer.resume("folder"),

@@ -7,13 +7,14 @@ from unittest.mock import Mock
 import pytest
 import torch
 
-from hocket.errors import TransitError
+from hocket.errors import TransitError, WorldError
 from hocket.transport.processes.reconnecting import ReconnectingLink
 
 
 def build_link(kind=ReconnectingLink, connection=None, connect=None):
     """Build a link with a connection, or one that waits for its neighbour, which is back."""
     world = SimpleNamespace(
+        name="process 0",
         names=["stage 0", "stage 1"],
         rank=0,
         failures=SimpleNamespace(running_s=0.0),
@@ -44,6 +45,12 @@ def test_a_connection_that_is_cut_while_it_is_taken_is_one_and_is_closed_with_th
     assert build_link(CutLink, connection).wait_connected() is connection
     build_link(CutLink, connection).begin_close()
     connection.begin_close.assert_called_once_with()
+
+
+def test_a_link_that_nothing_reconnects_is_not_waited_for():
+    """As in a process that was restarted alone, before its ``fit``."""
+    with pytest.raises(WorldError, match=r"process 0 is not connected to stage 1; .*resume"):
+        build_link(connect=Mock()).wait_connected()
 
 
 def test_a_link_that_is_closed_just_when_it_begins_to_reconnect_is_closed(monkeypatch):

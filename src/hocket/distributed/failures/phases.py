@@ -116,7 +116,7 @@ def judge(
 class RunningClock:
     """Clock that stands still while the process is suspended.
 
-    It has to be read more often than every ``most_s`` seconds; longer times count as that.
+    Read it at least every ``most_s`` seconds: a longer gap counts as ``most_s``.
 
     Args:
         most_s: Most seconds between two readings of a process that is not suspended.

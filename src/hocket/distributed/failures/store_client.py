@@ -100,7 +100,7 @@ class StoreClient:
         return self._pending is None or not self._pending.is_alive()
 
     def ask(self, request: Callable[[Store], T], timeout_s: float | None = None) -> T | None:
-        """Return the answer to a request, or None; requests are sent one at a time."""
+        """Return the answer to a request, or None; one that hangs delays the next ones."""
         if not self.reachable:
             return None
         answer, self._pending = ask_store(lambda: request(self._store), timeout_s)

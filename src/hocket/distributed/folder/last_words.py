@@ -24,7 +24,7 @@ def flush_files() -> None:
     StandardStream("stderr").flush()
     for each in gc.get_objects():
         # By its type: others may answer a question about their class with a warning.
-        if type(each) in (io.TextIOWrapper, io.BufferedWriter):
+        if type(each) in (io.TextIOWrapper, io.BufferedWriter, io.BufferedRandom):
             with suppress(OSError, ValueError):  # it is broken or closed
                 if stat.S_ISREG(os.fstat(each.fileno()).st_mode):
                     each.flush()

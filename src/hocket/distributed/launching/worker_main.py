@@ -113,7 +113,7 @@ def _run_work(spec: WorkerSpec) -> tuple[int, bool]:
         return _exit_code(end, spec), True
     except KeyboardInterrupt as error:
         joined_worlds.report_failure(error)
-        return 128 + signal.SIGINT, False
+        return joined_worlds.interrupt_code(error), False
     except BaseException as error:
         code = int(getattr(type(error), "exit_code", 1))
         if not joined_worlds.report_failure(error) or code == PEER_FAILED:
@@ -140,7 +140,7 @@ def _exit_code(end: SystemExit, spec: WorkerSpec) -> int:
 
 
 def _interrupt_once(number: int, frame: FrameType | None) -> NoReturn:
-    """End the work; the launcher passes on a Ctrl-C that has reached this process before."""
+    """End the work; a second Ctrl-C, which the launcher passes on, is ignored."""
     signal.signal(number, signal.SIG_IGN)
     signal.default_int_handler(number, frame)
 

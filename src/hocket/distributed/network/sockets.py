@@ -84,12 +84,12 @@ class TcpSocket:
         Raises:
             OSError: The socket was closed.
         """
-        duplicate = socket.socket(fileno=os.dup(self.descriptor))
-        # By now the number may belong to another socket.
-        if os.fstat(duplicate.fileno()).st_ino != self.inode:
-            duplicate.close()
+        number = os.dup(self.descriptor)
+        # By now it may belong to another socket or file.
+        if os.fstat(number).st_ino != self.inode:
+            os.close(number)
             raise OSError("the socket was closed")
-        return duplicate
+        return socket.socket(fileno=number)
 
 
 def own_sockets() -> list[TcpSocket]:

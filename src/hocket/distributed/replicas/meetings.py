@@ -66,7 +66,7 @@ class Meetings:
                 fragment.receive(OWN_PART if overlap else 0.0)
 
     def begin_last(self) -> None:
-        """Apply what is under way; let all fragments begin to meet that were updated since."""
+        """Apply what is under way; let each fragment updated since then begin to meet."""
         for fragment in self._fragments:
             fragment.receive(OWN_PART)
             if fragment.apart:

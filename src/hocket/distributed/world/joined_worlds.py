@@ -2,6 +2,7 @@
 
 import atexit
 import os
+import signal
 import sys
 import threading
 import traceback
@@ -167,8 +168,7 @@ def report_failure(error: BaseException) -> bool:
     worlds = [
         world
         for _, world in sorted(_joined.worlds.items())
-        # Not the groups of a training that has ended before, in good order or by a caught
-        # error.
+        # Skip trainings that have ended, normally or by an error that was caught.
         if world.failures.record.has_ended_by(error)
         or not (world.left or world.failures.record.has_ended)
     ]
@@ -208,6 +208,12 @@ def exit_process(code: int) -> None:
     os._exit(code)
 
 
+def interrupt_code(error: KeyboardInterrupt) -> int:
+    """Return the exit code of a process that ends by a signal, which the error may name."""
+    number = error.args[0] if error.args else signal.SIGINT
+    return 128 + (number if isinstance(number, int) else signal.SIGINT)
+
+
 def _next_store(identity: ProcessIdentity) -> Store:
     """Return the store of the next training, which holds no failures of earlier ones."""
     return PrefixStore(f"hocket/{_joined.count}", identity.store)
@@ -233,4 +239,4 @@ def _report_uncaught(
             lines += traceback.format_exception(failure)
     if lines:
         write_last_words("".join(lines))
-    exit_process(130 if isinstance(error, KeyboardInterrupt) else code)
+    exit_process(interrupt_code(error) if isinstance(error, KeyboardInterrupt) else code)

@@ -106,6 +106,6 @@ def excluded_places(graph: CutGraph) -> dict[str, list[str]]:
     for name, reason in graph.skipped.items():
         # Others begin where an accepted place is, or have no work, such as dropout.
         weights = graph.network.get_submodule(name).parameters()
-        if ("times" in reason or "in evaluation" in reason) and any(True for _ in weights):
+        if reason.startswith(("module ", "in evaluation")) and any(True for _ in weights):
             excluded.setdefault(reason, []).append(name)
     return excluded

@@ -71,7 +71,8 @@ class MetaModules:
             CutError: The module takes neither fake tensors nor zeros of these shapes.
         """
         leaves, spec = flatten((args, kwargs))
-        described = (*map(_describe_argument, leaves), *_plain_attributes(module))
+        types = {weight.dtype: None for weight in module.parameters()}
+        described = (*map(_describe_argument, leaves), *_plain_attributes(module), *types)
         signature = (name, mode, autocast_type(device), spec, *described)
         known = self._builders.get(signature)
         if known is None:

@@ -222,12 +222,13 @@ class PartialModule(nn.Module):
         Raises:
             CutError: A received tensor differs from the sample's in more than the batch size.
         """
-        if not begin.needs_sizes or begin.batch is None or size is None:
+        if not (begin.needs_sizes or self._repeated) or begin.batch is None or size is None:
             return self._sample
         position, dimension = begin.batch
         shape, sample_shape = values[position].shape, begin.shapes[position]
         other_sizes = [size for d, size in enumerate(shape) if d != dimension]
-        if other_sizes != [size for d, size in enumerate(sample_shape) if d != dimension]:
+        known = [size for d, size in enumerate(sample_shape) if d != dimension]
+        if begin.needs_sizes and other_sizes != known:
             raise CutError(
                 f"{self._span} received a tensor of shape {tuple(shape)}, and was cut for "
                 f"{sample_shape} with any size in dimension {dimension}: sizes of the inputs "
@@ -340,8 +341,9 @@ def _assign(
                 continue
             stages = {stage_of_layer[layer] for layer in graph.layers_of(prefix + name)}
             weightless = not any(True for _ in chain(child.parameters(), child.buffers()))
-            # One without weights is in each stage that calls it, such as a common dropout.
-            if stages == {stage} or (weightless and stage in stages):
+            # One without weights is in each stage that calls it, such as a common dropout, or
+            # in all if none does: a forward may look at its mode.
+            if stages == {stage} or (weightless and (not stages or stage in stages)):
                 modules[prefix + name] = child
             elif stage in stages:
                 add(child, f"{prefix}{name}.")

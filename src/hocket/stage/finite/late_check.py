@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from hocket.errors import NonFiniteError
 from hocket.program.action import Action
-from hocket.stage.update.accumulate import largest_values
+from hocket.stage.update.norms import largest_values
 from hocket.stage.update.updater import Updater
 from hocket.stage.weight_copies.forward_state import named_tensors, set_tensors
 from hocket.tree import Tree, copy_tensors

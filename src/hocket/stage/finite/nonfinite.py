@@ -24,7 +24,7 @@ from hocket.stage.layers.module_tensors import (
     present_buffer,
 )
 from hocket.stage.report import Number
-from hocket.stage.update.accumulate import (
+from hocket.stage.update.norms import (
     dense_values,
     largest_values,
     norm_of_norms,

@@ -31,7 +31,7 @@ Result = TypeVar("Result")
 WARM_UP = 3
 """Batches of one kind that are computed before one is recorded: then all lazy work is done."""
 MOST_CHANGES = 10
-"""Changes of a stage between two batches, after which it is warned of."""
+"""Changes of a stage between two batches before a warning."""
 
 
 class Differentiated(NamedTuple):
@@ -297,7 +297,7 @@ class ReplayRunner(Runner):
         return _Recording(tensors(own), results[0], norms, replay)
 
     def _warn_of_changes(self) -> None:
-        """Warn once of a stage that is another one for each batch, and so records none."""
+        """Warn once if a stage changes with every batch, so that nothing can be recorded."""
         if self._changes == MOST_CHANGES:
             warn(
                 f"stage {self._stage}: its weights or buffers are other tensors in each batch, "

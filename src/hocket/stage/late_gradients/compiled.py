@@ -100,7 +100,7 @@ class CompiledLayers:
 
     @contextmanager
     def _quiet_when_new(self, inputs: Tree) -> Iterator[None]:
-        """Context manager in which the compiler may look at gradients of what is no leaf."""
+        """Context manager in which the compiler may read ``grad`` of what is no leaf."""
         shapes = tuple([tensor.shape for tensor in tensors(inputs)])
         frozen = tuple([not weight.requires_grad for weight in self._weights])
         key = shapes, frozen, torch.is_grad_enabled(), self._module.training

@@ -259,12 +259,6 @@ class Invert(Recompute):
         ]
         self._checked = False
 
-    def forward(self, leaves: Tree) -> tuple[Tree, KeptOutput]:
-        """Forward without a graph; the stage keeps nothing."""
-        with torch.no_grad():
-            output = self._run(self._editable(leaves))
-        return output, KeptOutput(lambda: None)
-
     @torch.no_grad()
     def invert(self, output: Tree) -> Tree:
         """Return the input for an output (B, ...) at the present weights; buffers stay.

@@ -163,7 +163,6 @@ class CopiedWeights(SavedTensorHooks):
         kind = (
             tuple([(leaf.requires_grad, leaf.dim(), leaf.dtype) for leaf in inputs]),
             tuple([weight.requires_grad for weight in held]),
-            any([torch.is_autocast_enabled(leaf.device.type) for leaf in inputs]),
         )
         if kind not in self._saved:
             self._packed = set()

@@ -44,7 +44,7 @@ def check_compatible(
 
     Args:
         module: Layers of the stage.
-        linearize: Weights that a late gradient is applied at.
+        linearize: Weights that a late gradient is computed at.
         delay: Ticks between a forward and its backward.
         stage: Number of the stage, for the message.
         precision: Name of the precision, such as ``fp32``.

@@ -188,8 +188,7 @@ def _back_propagate(
     parts = list(roots.by_crossings())
     for n, (part, crosses) in enumerate(parts, 1):
         keep_graph = core.runner.keeps_graphs or n < len(parts)
-        with core.contexts.differentiating():
-            back_propagate(part, share, guard, core.loss_scale.factor, keep_graph=keep_graph)
+        back_propagate(part, share, guard, core.loss_scale.factor, keep_graph=keep_graph)
         sent += [leaf.grad for leaf in leaves if crosses]
         for leaf in leaves:
             leaf.grad = None  # the next part would add to it

@@ -1,7 +1,6 @@
 """Forwards that a stage does not train on: for evaluation, and for others."""
 
 from dataclasses import dataclass
-from functools import partial
 
 import torch
 from torch import Tensor
@@ -10,9 +9,7 @@ from hocket.modes import evaluation_mode
 from hocket.program.action import Action
 from hocket.signals.losses import class_dimension
 from hocket.stage.core import StageCore
-from hocket.stage.layers.module_tensors import find_tables
-from hocket.stage.passes.edges import graph_leaves, send_output, to_outgoing
-from hocket.stage.passes.skip import send_skipped
+from hocket.stage.passes.edges import send_output, to_outgoing
 from hocket.stage.report import ActionReport
 from hocket.tree import Tree, copy_tensors, count_batch, count_samples, tensors
 
@@ -99,11 +96,10 @@ def pass_on(core: StageCore, forward: Action) -> ActionReport:
         output = core.parts.module(copy_tensors(activation.values))
     outputs = tensors(output)
     fault, _ = core.checks.layers.fault_in_output(outputs, lambda: [True] * len(outputs))
-    if fault is not None:
-        return send_skipped(core, activation, fault)
-    leaves = tensors(graph_leaves(activation))
-    none = (False,) * len(outputs)  # nothing is known of a stage that has not trained
-    find_flow = partial(core.tensors.flow_through, outputs, leaves, lambda: list(none))
-    tables = find_tables(outputs, find_flow)
-    send_output(core, activation, output, none, tables)
-    return ActionReport(activation.epoch, core.updater.version)
+    if fault is not None:  # the buffer behind this stage takes no skipped batch
+        core.checks.layers.require_skippable(fault)
+    else:
+        none = (False,) * len(outputs)
+        send_output(core, activation, output, none, none)
+    version, skipped = core.updater.version, fault is not None
+    return ActionReport(activation.epoch, version, skipped=skipped, fault=fault)

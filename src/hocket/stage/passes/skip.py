@@ -26,29 +26,14 @@ def skip_forward(
     Raises:
         NonFiniteError: The fault is to stop the training, or outlives the batch.
     """
-    report = send_skipped(core, activation, fault)
-    empty, answered = activation.without_values(), core.parts.signal.expects_answer
-    core.in_flight[activation.batch] = ForwardedBatch(
-        empty, None, NOT_KEPT, (answered,), report.version, None
-    )
-    return report
-
-
-def send_skipped(core: StageCore, activation: Activation, fault: str | None) -> ActionReport:
-    """Tell the next stage that a batch is skipped.
-
-    Args:
-        core: The stage.
-        activation: Packet of the batch, from the stage before.
-        fault: The first value that is NaN or infinite, described; None if there is none.
-
-    Raises:
-        NonFiniteError: The fault is to stop the training, or outlives the batch.
-    """
     core.checks.layers.require_skippable(fault)
-    empty, answered = activation.without_values(), core.parts.signal.expects_answer
-    core.parts.to_next.send(replace(empty, differentiable=(answered,)))
-    return ActionReport(activation.epoch, core.updater.version, skipped=True, fault=fault)
+    empty, answered = activation.without_values(), (core.parts.signal.expects_answer,)
+    core.parts.to_next.send(replace(empty, differentiable=answered))
+    version = core.updater.version
+    core.in_flight[activation.batch] = ForwardedBatch(
+        empty, None, NOT_KEPT, answered, version, None
+    )
+    return ActionReport(activation.epoch, version, skipped=True, fault=fault)
 
 
 def skip_backward(

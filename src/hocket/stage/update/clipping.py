@@ -7,7 +7,7 @@ from typing import Literal
 import torch
 
 from hocket.errors import OptionError
-from hocket.stage.update.accumulate import Gradients, total_norm
+from hocket.stage.update.norms import Gradients, total_norm
 
 Clipped = Literal["update", "batch"]
 """Gradient that is clipped: of each update, or of each batch before it is accumulated."""

@@ -80,20 +80,17 @@ class LateSums:
             for epoch, batches in groups
         ]
 
+    def _from_state(self, batch: dict[str, Any]) -> LateBatch:
+        """Return a batch with its tensors on the device of the gradients."""
+        sums, then = self._reduction.from_state(batch["sums"]), batch["then"]
+        if then is not None:
+            then = [old.to(sums[0].flat.device) for old in then]
+        return LateBatch(sums, batch["version"], then)
+
     def load_state_dict(self, state: Sequence[dict[str, Any]]) -> None:
         """Continue from the state of a stage with the same weights."""
         groups = [
-            (
-                group["epoch"],
-                [
-                    LateBatch(
-                        self._reduction.from_state(batch["sums"]),
-                        batch["version"],
-                        batch["then"],
-                    )
-                    for batch in group["batches"]
-                ],
-            )
+            (group["epoch"], [self._from_state(batch) for batch in group["batches"]])
             for group in state
         ]
         *closed, (_, self._open) = groups

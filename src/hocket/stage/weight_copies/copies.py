@@ -27,7 +27,7 @@ def view_like(tensor: Tensor) -> Callable[[torch.UntypedStorage], Tensor]:
 
 
 def live_view(tensor: Tensor, weight: Tensor) -> Callable[[], Tensor]:
-    """Return a function that builds a view (...) of what the memory of a weight is then.
+    """Return a function that builds a view (...) of a weight's memory at the time of the call.
 
     Args:
         tensor: The view, as it is in the forward.

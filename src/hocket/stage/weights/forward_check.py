@@ -1,4 +1,4 @@
-"""Check of forwards: do they leave alone what they are said to, and do they change weights?"""
+"""Check that forwards leave their input, random numbers and weights alone, as declared."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext

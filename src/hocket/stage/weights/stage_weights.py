@@ -20,7 +20,7 @@ from hocket.stage.update.updater import Updater
 _NEWEST = nullcontext()
 
 
-class NewestWeights:
+class StageWeights:
     """Forwards with the weights as they are.
 
     Args:
@@ -102,7 +102,7 @@ class NewestWeights:
             weight.data.copy_(copy)
 
 
-class HeldWeights(NewestWeights):
+class HeldWeights(StageWeights):
     """Keeps old weights for as long as a later forward may need them.
 
     Graphs share the copies that are kept here. The program counts its updates, also those
@@ -182,7 +182,7 @@ class HeldWeights(NewestWeights):
         }
 
 
-class CorrectedWeights(NewestWeights):
+class CorrectedWeights(StageWeights):
     """Lets the remedies of a stage move its weights for an action, and puts them back.
 
     The weights are the same parameters in the same memory meanwhile, and autograd counts no
@@ -212,7 +212,7 @@ class CorrectedWeights(NewestWeights):
             yield
 
 
-class PastWeights(NewestWeights):
+class PastWeights(StageWeights):
     """Keeps the weights of each version with which a batch in flight was forwarded.
 
     Under ``stash`` the graphs share these copies, so that they cost nothing.
@@ -250,7 +250,7 @@ def build_weights(
     updater: Updater,
     linearizer: Linearizer,
     in_flight: InFlight,
-) -> NewestWeights:
+) -> StageWeights:
     """Build the object that sets the weights for each action of a stage.
 
     Args:
@@ -275,4 +275,4 @@ def build_weights(
         return corrected
     if updater.remedies.needs_forward_weights:
         return PastWeights(updater, linearizer, in_flight)
-    return NewestWeights(updater, linearizer, in_flight)
+    return StageWeights(updater, linearizer, in_flight)

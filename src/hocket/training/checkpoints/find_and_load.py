@@ -224,7 +224,8 @@ def reshard(engine: LockstepEngine, network: nn.Module, snapshot: Snapshot, epoc
             f"the checkpoint is of another network: it has no {', '.join(different)} of the "
             "same shape and type"
         )
-    was, now = _optimizer_kinds(states), _optimizer_kinds(engine.state_dict())
+    was = {state["updater"]["kinds"][0] for state in states} - {"NoneType"}
+    now = {type(stage.updater.optimizer).__name__ for stage in engine.stages} - {"NoneType"}
     if not now <= was:
         raise CheckpointError(
             f"the weights were updated by {', '.join(was)}, and are to be by {', '.join(now)}"
@@ -242,8 +243,3 @@ def reshard(engine: LockstepEngine, network: nn.Module, snapshot: Snapshot, epoc
         own = [optimizer_states.get(name) for name in trained_names(stage, network)]
         stage.updater.adopt_state(own, epoch, updates)
     engine.start_at(schedule["tick_count"], schedule["batch_count"], updates)
-
-
-def _optimizer_kinds(states: Sequence[Tree]) -> set[str]:
-    """Return the kinds of optimizers of all stages that have one."""
-    return {state["updater"]["kinds"][0] for state in states} - {"NoneType"}

@@ -1,6 +1,6 @@
 """Checkpoints of a training, restored into its session and its fit state."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from itertools import cycle, starmap
 from pathlib import Path
 from typing import Any
@@ -27,18 +27,11 @@ from hocket.training.session.agreement import (
     warn_of_changed_choices,
 )
 from hocket.training.session.session import Session
-from hocket.tree import Tree
 
 
-def _load_exactly(session: Session, states: Sequence[Tree]) -> None:
-    """Load the states of all stages of this process, one replica after another."""
-    # All replicas have the weights that the first one has names for.
-    network = session.cut.network
-    pairs = list(zip(cycle(session.engine.stages), states, strict=False))
-    require_matching_stages(pairs, network)
-    for stage, state in pairs:
-        warn_of_changed_choices(stage, state, settings_of(stage, network, session.setup.loss))
-    session.engine.load_state_dict(states)
+def _all_parts(manifest: Manifest) -> list[str]:
+    """Return the names of all parts, those of the first replica first."""
+    return sorted(manifest.parts, key=lambda name: ("replica" in name, name))
 
 
 def resume_from(session: Session, folder: Path) -> tuple[FitState, ResumePoint]:
@@ -57,7 +50,7 @@ def resume_from(session: Session, folder: Path) -> tuple[FitState, ResumePoint]:
 
     def wanted(manifest: Manifest) -> Iterable[str]:
         alike = (len(manifest.stages), manifest.replicas) == (count, world.replicas)
-        return local_parts if alike else sorted(manifest.parts)
+        return local_parts if alike else _all_parts(manifest)
 
     gather: Callable[[Any], list[Any]] = world.gather
     if session.detached:
@@ -69,18 +62,24 @@ def resume_from(session: Session, folder: Path) -> tuple[FitState, ResumePoint]:
                 "checkpoint; start the whole job again"
             )
     snapshot, newer = newest_common_checkpoint(folder, wanted, gather)
-    session.checkpoint_folders.add(snapshot.folder.parent.resolve())
     # Refuse another training, and build the stages for the inputs of the checkpoint.
     manifest, first = snapshot.manifest, next(iter(snapshot.parts.values()))
     require_same_setup(manifest, session.setup)
     session.prepare(first["sample"], whole=True, resumes=True)
-    engine = session.engine
+    engine, network = session.engine, session.cut.network
     here = session.cut.parameter_names, world.replicas
     exact = (manifest.stages, manifest.replicas) == here
     # Load the states of the same stages, or reshard other stages.
     if exact:
         states = [snapshot.parts[name] for name in local_parts]
-        _load_exactly(session, states)
+        # All replicas have the weights that the first one has names for.
+        pairs = list(zip(cycle(engine.stages), states, strict=False))
+        require_matching_stages(pairs, network)
+        for stage, kept in pairs:
+            warn_of_changed_choices(
+                stage, kept, settings_of(stage, network, session.setup.loss)
+            )
+        engine.load_state_dict(states)
     elif not isinstance(engine, LockstepEngine):
         raise CheckpointError(
             f"the {len(manifest.stages)} stages of the checkpoint are not those of this "
@@ -88,9 +87,9 @@ def resume_from(session: Session, folder: Path) -> tuple[FitState, ResumePoint]:
             "has done a different number of turns; use the same cut"
         )
     else:
-        snapshot = open_checkpoint(snapshot.folder, lambda manifest: sorted(manifest.parts))
+        snapshot = open_checkpoint(snapshot.folder, _all_parts)
         states = list(snapshot.parts.values())
-        reshard(engine, session.cut.network, snapshot, manifest.fit["epoch"])
+        reshard(engine, network, snapshot, manifest.fit["epoch"])
     if world.is_main or session.detached:
         warn_of_changes(snapshot, exact, newer)
     # Load the state of the fit, and what callbacks have kept.
@@ -100,9 +99,10 @@ def resume_from(session: Session, folder: Path) -> tuple[FitState, ResumePoint]:
     if not exact:
         state.ungathered = 0  # other stages begin with the gradients of a new update
     stages = engine.stages
-    kept = states[: len(stages)] if exact else states  # of the first replica in this process
-    tensors = {s.index: callback_tensors(s, session.cut.network, kept) for s in stages}
+    first_replica = states[: len(stages)] if exact else states
+    tensors = {s.index: callback_tensors(s, network, first_replica) for s in stages}
     state.callbacks = CallbackList((), manifest.fit["callbacks"], tensors)
+    session.checkpoint_folders.add(snapshot.folder.parent.resolve())  # it is this training's
     note = first["note"] if exact or world.is_main else None
     notes = tuple(part["note"] for part in snapshot.parts.values())
     return state, ResumePoint(

@@ -27,10 +27,10 @@ SaveCheckpoint: TypeAlias = Callable[[int | None], None]
 
 
 def require_checkpoints(checkpoints: object) -> None:
-    """Refuse what are no options of checkpoints.
+    """Refuse anything but Checkpoints.
 
     Raises:
-        OptionError: They are another object.
+        OptionError: It is something else.
     """
     if not isinstance(checkpoints, Checkpoints):
         raise OptionError(f"checkpoints is {checkpoints!r}; give hocket.Checkpoints(folder)")

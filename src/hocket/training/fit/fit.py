@@ -6,7 +6,6 @@ processes are detached: each counts its epochs for itself, and they meet at the 
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from itertools import islice, zip_longest
@@ -190,7 +189,7 @@ class Fit:
         shown = None if method.free_running else state.epoch
         updates = budget.updates_to_next_stop(state.updates)
         count = None if updates is None else updates * method.accumulate - state.ungathered
-        missing = count
+        stop = None if updates is None else state.updates + updates
         # One tick for each batch: train, count, show, tell the callbacks, leave a checkpoint.
         for inputs, targets in session.engine.entering(islice(batches, count)):
             state.enter(method.accumulate, count_samples(inputs))
@@ -200,9 +199,8 @@ class Fit:
             for callback in state.callbacks:
                 callback.on_step(self.trainer, events)
             self.save(session.engine.tick_count)
-            missing = None if missing is None else missing - 1
         # In processes that read no data as well: all count the batches that have entered.
-        return missing == 0 and not budget.is_spent(len(state.history), state.updates)
+        return state.updates == stop and not budget.is_spent(len(state.history), state.updates)
 
     def is_over(self) -> bool:
         """Return True once every stage has trained for all epochs.
@@ -370,7 +368,7 @@ class Fit:
             )
 
 
-class OwnEpochs(Fit):
+class DetachedFit(Fit):
     """Epochs that the stage of this process counts for itself, without waiting for others.
 
     Results of single stages come together at the end, where all evaluate.
@@ -432,14 +430,12 @@ def _count_steps(scheduler: object) -> int:
     return max([0, *known, *map(_count_steps, parts)])
 
 
-@contextmanager
-def open_fit(
+def run_fit(
     request: FitRequest, trainer: TrainerView, session: Session, state: FitState
-) -> Iterator[Fit]:
-    """Context manager that gives a ``fit`` to run.
+) -> None:
+    """Run a ``fit``: show its progress, write checkpoints, start the callbacks, and train.
 
-    Signals ask for an end, the progress is shown, checkpoints are written, and callbacks have
-    started. A first Ctrl-C ends it after the current tick.
+    A first Ctrl-C ends it after the current tick.
 
     Args:
         request: Arguments of the ``fit``.
@@ -492,13 +488,13 @@ def open_fit(
         if differs:
             warn(f"{change} from now on")
 
-        # Start the callbacks, and give the fit to run.
+        # Start the callbacks, and train.
         state.length, state.train = length, request.train
         session.update_listeners.append(tell_of_update)
         try:
             state.callbacks = state.callbacks.started(trainer, request.callbacks)
-            kind = OwnEpochs if session.detached else Fit
-            yield kind(request, trainer, session, state, bar, interrupt, save)
+            kind = DetachedFit if session.detached else Fit
+            kind(request, trainer, session, state, bar, interrupt, save).run()
         finally:
             session.update_listeners.clear()
             state.pause()

@@ -40,7 +40,7 @@ before_batch: ContextVar[Callable[[], int]] = ContextVar("before_batch", default
 
 
 def stop_signals() -> tuple[signal.Signals, ...]:
-    """Return the signals that ask for an end; under ``nohup`` SIGHUP is none of them."""
+    """Return the signals that ask for an end; under ``nohup`` not SIGHUP."""
     return STOP_SIGNALS[:2] + heard(STOP_SIGNALS[2:])
 
 

@@ -61,16 +61,16 @@ class TrainingMeter:
 
     def values(self, stage: int | None = None) -> dict[str, Any]:
         """Return all counts, of all stages or of one, as plain values."""
-        every = self._staleness.keys() | self._skipped.keys()
-        chosen = every if stage is None else {stage}
         return {
             "losses": [
                 [*key, [list(pair) for pair in pairs]]
                 for key, pairs in self._losses.items()
-                if key[0] in chosen
+                if stage in (None, key[0])
             ],
-            "staleness": [[k, list(v)] for k, v in self._staleness.items() if k in chosen],
-            "skipped": [[k, n] for k, n in self._skipped.items() if k in chosen],
+            "staleness": [
+                [k, list(v)] for k, v in self._staleness.items() if stage in (None, k)
+            ],
+            "skipped": [[k, n] for k, n in self._skipped.items() if stage in (None, k)],
         }
 
     def merge(self, values: dict[str, Any]) -> None:
@@ -143,8 +143,8 @@ class TrainingMeter:
             NonFiniteError: A stage has skipped all batches that came back to it.
         """
         # Refuse an epoch in which a stage has learned nothing.
-        skipped = {k: count for k, count in self._skipped.items() if count > spared}
-        idle = [k for k in skipped if k not in self._staleness]
+        skipped = self._skipped.items()
+        idle = [k for k, count in skipped if count > spared and k not in self._staleness]
         if idle:
             k = min(idle)
             raise NonFiniteError(

@@ -22,7 +22,7 @@ from hocket.checkpoint.directory import Manifest
 from hocket.distributed import wire
 from hocket.distributed.world.solo_world import SoloWorld
 from hocket.distributed.world.world import World
-from hocket.errors import CheckpointError, WorldError, format_problems, warn
+from hocket.errors import CheckpointError, WorldError, format_problems, raise_problems, warn
 from hocket.methods.method import Method
 from hocket.optim.factory import build_optimizer, build_scheduler
 from hocket.stage.layers.module_tensors import NetworkNames
@@ -221,12 +221,11 @@ def require_same_setup(manifest: Manifest, setup: Setup) -> None:
         for name, was in manifest.setup.items()
         if choices.get(name) != was
     ]
-    if problems:
-        title = (
-            "the checkpoint is of another training (to begin with its weights, resume a "
-            "trainer with its choices and load its state_dict() into a new network)"
-        )
-        raise CheckpointError(format_problems(title, problems))
+    title = (
+        "the checkpoint is of another training (to begin with its weights, resume a trainer "
+        "with its choices and load its state_dict() into a new network)"
+    )
+    raise_problems(CheckpointError, title, problems)
 
 
 def describe_layer(layer: nn.Module) -> str:

@@ -192,8 +192,8 @@ def require_batches(name: str, batches: object) -> None:
         )
     sampler = getattr(batches, "batch_sampler", None)
     places = (sampler, getattr(sampler, "sampler", None), getattr(batches, "sampler", None))
-    for part in (*places, getattr(batches, "dataset", None)):
-        # Their names in DistributedSampler, and in the samplers and data sets of accelerate.
+    for part in (*places, getattr(batches, "dataset", None), getattr(batches, "state", None)):
+        # Their names in DistributedSampler, and in what accelerate prepares.
         parts = getattr(part, "num_replicas", getattr(part, "num_processes", 1))
         if isinstance(parts, int) and parts > 1:
             raise DataError(

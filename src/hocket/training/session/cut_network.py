@@ -19,6 +19,7 @@ from hocket.partition import (
     layers_in_order,
     require_separate,
 )
+from hocket.partition.cutting import require_enough
 from hocket.partition.unfit_network import require_unscripted
 from hocket.restore import restore_state
 from hocket.tree import Tree, copy_tensors
@@ -62,13 +63,10 @@ class CutNetwork:
         self._trained: set[int] = set()  # of weights that the stages hold
         # Cut the network at once where that needs no sample, and refuse impossible numbers.
         if isinstance(stages, int):
-            layers = len(layers_in_order(network)) if is_sequential(network) else 0
-            if stages < 1 or (layers and stages > layers):
-                many = f"it has {layers} layers; " if layers else ""
-                most = f"1 to {layers} stages" if layers else "at least 1 stage"
-                raise CutError(
-                    f"cannot cut this network into {stages} stages: {many}ask for {most}"
-                )
+            if is_sequential(network):
+                require_enough(stages, len(layers_in_order(network)))
+            elif stages < 1:
+                raise CutError(f"cannot cut this network into {stages} stages; give 1 or more")
         elif isinstance(stages, Plan):
             if cuts_between_layers(network, stages):
                 self.modules = build_stages(network, stages)

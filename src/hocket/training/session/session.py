@@ -91,7 +91,7 @@ class Session:
         self.upload = Upload(setup.device, channels_last=setup.channels_last)
         self.checkpoint_folders: set[Path] = set()
         self.closed, self.sample = False, None
-        # Refuse what PyTorch has already.
+        # Refuse plain data parallelism, which PyTorch has.
         exchanges_rarely = setup.meet or setup.replica_delay
         if setup.replicas > 1 and self.cut.count == 1 and not exchanges_rarely:
             raise OptionError(
@@ -149,8 +149,12 @@ class Session:
             resumes: Let the weights of the processes differ, as a checkpoint replaces them.
         """
         if not self.prepared:
-            building = self.world.in_phase(Phase.BUILDING)
-            with self.reporting_failures(), building, preserve_rng([self.setup.device]):
+            with (
+                self.reporting_failures(),
+                self.world.in_phase(Phase.BUILDING),
+                preserve_rng([self.setup.device]),
+                self.setup.without_callers_autocast(),
+            ):
                 engine, self.sample = self._open(inputs, whole, resumes)
             self.ticks.engine = engine
 

@@ -40,6 +40,7 @@ class Ticks:
             or setup.method.flight(cut.count) > 0
             or setup.replicas > 1
         )
+        self._without_callers_autocast = setup.without_callers_autocast
         self._in_tick = False
         self._cut_short = ""
         self._advice = "resume a new trainer from a checkpoint"
@@ -146,7 +147,7 @@ class Ticks:
         """
         if self._in_tick:
             raise HocketError(
-                "step was called within a tick, by a watcher, while the stages are at "
+                "the trainer was called within a tick, by a watcher, while the stages are at "
                 "different places; call it after the step"
             )
         if self._cut_short and self._holds_batches:
@@ -159,12 +160,15 @@ class Ticks:
     def _remembering_errors(self) -> Iterator[None]:
         """Context manager for a tick that remembers the first error that has cut one short.
 
+        The caller's autocast has no effect in it.
+
         Raises:
             DataError: A layer cannot train on a batch of one sample.
         """
         was_in_tick, self._in_tick = self._in_tick, True
         try:
-            yield
+            with self._without_callers_autocast():
+                yield
         except BaseException as error:
             self._end(error)
             if "more than 1 value per channel" not in str(error):  # said by PyTorch's BatchNorm

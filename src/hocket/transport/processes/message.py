@@ -237,11 +237,10 @@ class MessageReader:
         # Read the header, which may be longer than its first part.
         expected, arrive, arrivals = self.posted[0]
         try:
-            first, rest = arrive(), None
-            length = wire.remaining_bytes(first)
-            if length:
-                rest = self._backend.headers.post(["uint8", [length], [1]], Lane.LATE)()
-            header = wire.decode_header(first, rest)
+            header = wire.decode_header(
+                arrive(),
+                lambda count: self._backend.headers.post(["uint8", [count], [1]], Lane.LATE)(),
+            )
             place = header["kind"], header["number"], header["sequence"]
             wire.require_room(header["tensors"])
         except MALFORMED as error:

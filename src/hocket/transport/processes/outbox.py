@@ -66,9 +66,9 @@ class Outbox:
         self._waits.put(None)
 
     def join(self, timeout_s: float) -> bool:
-        """Wait for the end of the thread; return True if it came in time."""
+        """Wait for the end of the thread; return True if all sends have finished in time."""
         self._thread.join(max(timeout_s, 0))
-        return not self._thread.is_alive()
+        return not self._thread.is_alive() and self._error is None
 
     def _run(self) -> None:
         try:

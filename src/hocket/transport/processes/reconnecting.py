@@ -14,7 +14,7 @@ from typing import TypeAlias
 
 from hocket.distributed.failures.detector import means_loss
 from hocket.distributed.world.world import World
-from hocket.errors import HangError, HocketError
+from hocket.errors import HangError, HocketError, WorldError
 from hocket.timeline import Recorder
 from hocket.transport.packet import Activation
 from hocket.transport.port import ForwardOnlyPort
@@ -94,14 +94,23 @@ class ReconnectingLink:
 
         Raises:
             HocketError: The neighbour is lost and does not come back.
+            WorldError: Nothing reconnects, as this process was restarted and does not fit.
         """
-        while (connection := self.connection) is None:
-            self.raise_if_lost()  # the thread that reconnects has the time limit
+        while True:
+            # Asked first: the thread that reconnects, and has the time limit, may end just now.
+            reconnects = self._thread is not None and self._thread.is_alive()
+            if (connection := self.connection) is not None:
+                return connection
+            self.raise_if_lost()
+            if not reconnects:
+                raise WorldError(
+                    f"{self._world.name} is not connected to {self.peer_name}; after a restart "
+                    "of one process call resume and fit first"
+                )
             time.sleep(POLL_S)
-        return connection
 
     def raise_if_lost(self) -> None:
-        """Raise the error after which no connection is made any more, if there was one.
+        """Raise the error that ended reconnecting, if any.
 
         Raises:
             HocketError: The neighbour is lost and does not come back, or has sent an invalid

@@ -73,6 +73,7 @@ def test_jitter_makes_ticks_longer_if_stages_wait_for_each_other():
 
 @every
 @given(st.lists(st.floats(0.01, 9.0), min_size=4, max_size=4))
+@settings(max_examples=15)
 def test_no_action_begins_before_its_packet_has_arrived(method, seconds):
     times = [stage(*seconds[:2], packet_s=seconds[2]), stage(seconds[3])]
     timeline = simulate(method, times, batches=6)
@@ -87,6 +88,7 @@ def test_no_action_begins_before_its_packet_has_arrived(method, seconds):
 
 @every
 @given(st.lists(st.floats(0.01, 9.0), min_size=4, max_size=4))
+@settings(max_examples=15)
 def test_each_stage_keeps_its_order_and_every_gap_is_a_wait(method, seconds):
     times = [StageTimes(*s, learn_s=0.5) for s in (seconds, reversed(seconds))]
     timeline = simulate(method, times, batches=6)

@@ -56,6 +56,8 @@ def test_evaluations_within_an_epoch_have_their_share_of_it(tmp_path):
     assert (first.updates, first.batches, first.samples, first.seconds) == (1, 2, 18, 1.5)
     assert (first.train_loss, first.test_loss, first.test_error) == (None, 1.7, 0.6)
     assert second.updates == 2
+    write(tmp_path, within | {"loss": None}, epoch(0, 1.5, updates=2))
+    assert read_curve(tmp_path, CONFIG)[0].test_loss == math.inf
 
 
 def test_the_first_evaluation_that_reaches_the_target_counts(tmp_path):
