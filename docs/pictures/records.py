@@ -63,7 +63,6 @@ FAST = {
 LINKED = {
     "bp, both cores": "bp-all",
     "ADL, M=8, int8": "adl accumulate=8 order=forward-first codec=int8+predict",
-    "DGL": "dgl",
     "Local SGD": "local-sgd every=16",
     "ADL, M=4": "adl accumulate=4+predict",
     "GPipe of Hocket": "hocket-gpipe accumulate=8",
