@@ -18,7 +18,7 @@ import benchmarks
 import hocket
 from benchmarks.harness.record import FILE, Record
 from benchmarks.harness.settings import check_settings
-from hocket.errors import HocketError
+from hocket.errors import HocketError, OptionError
 
 ROOT = Path(benchmarks.__file__).resolve().parents[1]
 TESTS = (
@@ -80,10 +80,16 @@ DEFAULTS = VersionsSettings()
 def measure_versions(settings: VersionsSettings = DEFAULTS) -> None:
     """Run the tests under an interpreter, and write versions and counts of outcomes.
 
-    If the record has rows of other versions and the same tests already, they are kept, as few
-    disks hold all builds of PyTorch at once.
+    Rows of other versions that the record has already are kept, as few disks hold all builds of
+    PyTorch at once.
+
+    Raises:
+        OptionError: The record has rows of other tests.
     """
     record = Record.from_settings("versions", settings)
+    kept = Record.read(settings.out) if (settings.out / FILE).exists() else record
+    if kept.settings["tests"] != record.settings["tests"]:
+        raise OptionError(f"{settings.out} has rows of other tests; give another --out")
     program, versions = ask_versions(settings.python)
     origin = {"commit": record.commit, "source": record.source, "date": record.date}
     row = versions | run_tests(program, settings.tests, settings.threads) | origin
@@ -93,11 +99,7 @@ def measure_versions(settings: VersionsSettings = DEFAULTS) -> None:
         file=sys.stderr,
         flush=True,
     )
-    rows = [row]
-    if (settings.out / FILE).exists():
-        older = Record.read(settings.out)
-        if older.settings["tests"] == record.settings["tests"]:
-            rows += [each for each in older.rows if each | versions != each]
+    rows = [row, *(each for each in kept.rows if each | versions != each)]
     record.with_rows(sorted(rows, key=_version_numbers)).write(settings.out)
 
 

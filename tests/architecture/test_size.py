@@ -10,8 +10,8 @@ ROOT = Path(__file__).parents[2]
 MOST_LINES = {
     "src/hocket": 42_359,
     "src/hocket_lab": 6_932,
-    "benchmarks": 8_505,
-    "tests": 43_303,
+    "benchmarks": 8_507,
+    "tests": 43_315,
 }
 # Words, as `wc -w` counts them.
 MOST_WORDS = {

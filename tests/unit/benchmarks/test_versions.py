@@ -1,6 +1,7 @@
 """Tests under other interpreters, and the table of what came out."""
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -57,6 +58,9 @@ def test_outcomes_are_counted_failures_named_and_other_versions_kept(
     Record.read(tmp_path).with_rows([row, older]).write(tmp_path)
     measure_versions(settings)
     assert [each["torch"] for each in Record.read(tmp_path).rows] == ["2.9.1", row["torch"]]
+    (tmp_path / "test_two.py").touch()
+    with pytest.raises(OptionError, match="has rows of other tests; give another --out"):
+        measure_versions(replace(settings, tests=("test_two.py",)))
     render(tmp_path)
     text = (tmp_path / "README.md").read_text()
     assert f"| {row['python']} | {row['torch']} | {row['numpy']} | 1 | 1 | 1 |" in text

@@ -287,7 +287,7 @@ def test_numbers_that_explode_end_it_and_the_finite_weights_before_are_kept(call
     assert {file.name for file in (here / "mine").iterdir()} == RUN_FILES
     assert all(value.isfinite().all() for value in read_weights("mine").values())
     summary = read_json("mine/summary.json")
-    assert summary["state"] == "failed"
+    assert summary["state"] == "diverged"
     assert "stage 1, batch 1, tick 2" in summary["message"]
 
 
