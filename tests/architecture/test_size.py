@@ -11,7 +11,7 @@ MOST_LINES = {
     "src/hocket": 42_359,
     "src/hocket_lab": 6_932,
     "benchmarks": 8_507,
-    "tests": 43_315,
+    "tests": 43_317,
 }
 # Words, as `wc -w` counts them.
 MOST_WORDS = {
