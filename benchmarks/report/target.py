@@ -43,7 +43,7 @@ def target_table(record: Record) -> str:
 
 
 def timed_rows(rows: Sequence[Row]) -> list[Row]:
-    """Return the rows that are timed; those of one machine have the median over all links."""
+    """Return the rows that are timed; rows of one machine have the median over all links."""
     timed = [row for row in rows if "forecast" not in row]
 
     def with_median(row: Row) -> Row:

@@ -30,7 +30,7 @@ from hocket.training.session.session import Session
 
 
 def _all_parts(manifest: Manifest) -> list[str]:
-    """Return the names of all parts, those of the first replica first."""
+    """Return the names of all parts, beginning with the first replica's."""
     return sorted(manifest.parts, key=lambda name: ("replica" in name, name))
 
 
