@@ -224,11 +224,16 @@ def speed_picture() -> str:
 def links_picture() -> str:
     """Return the seconds to a loss on two machines, compared with one core of one."""
     timed = [row for row in read("target") if "forecast" not in row]
-    seconds = {(row["row"], row["link"]): row["seconds"] for row in timed}
-    # One machine uses no link.
-    alone = median(value for (row, _), value in seconds.items() if row == "bp")
+
+    def of_row(name: str, link: str) -> float:
+        """Return the seconds of a row; of one machine the median over all links: it uses none."""
+        turns = [row for row in timed if row["row"] == name]
+        over = [row for row in turns if link == row["link"] or row["machines"] == 1]
+        return median(row["seconds"] for row in over)
+
     rows = {
-        name: [seconds[row, link] / alone for link in LINKS] for name, row in LINKED.items()
+        name: [of_row(row, link) / of_row("bp", link) for link in LINKS]
+        for name, row in LINKED.items()
     }
     title = "Seconds of two machines to a loss, one core = 1"
     return dots_picture(title, [*LINKS.values()], rows, (0.5, 2.5), "{:.2f}".format)
