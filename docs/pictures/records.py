@@ -226,7 +226,7 @@ def links_picture() -> str:
     timed = [row for row in read("target") if "forecast" not in row]
 
     def of_row(name: str, link: str) -> float:
-        """Return the seconds of a row; of one machine the median over all links: it uses none."""
+        """Return the seconds of a row; one machine has the median over all links."""
         turns = [row for row in timed if row["row"] == name]
         over = [row for row in turns if link == row["link"] or row["machines"] == 1]
         return median(row["seconds"] for row in over)
