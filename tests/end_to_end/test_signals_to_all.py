@@ -39,6 +39,12 @@ def build(in_features, num_classes):
 """
 SIGNALS = [signal.SIGTERM, signal.SIGINT, signal.SIGHUP]
 PHASES = ["start", "training", "evaluation", "checkpoint"]
+# By their whole names, so that pytest refuses one that is gone.
+HEARD = [
+    "lab/report/test_live.py::test_the_command_waits_for_the_first_run_and_refuses_a_file",
+    "cli/test_cli_resume.py::test_a_signal_leaves_a_checkpoint_of_its_tick",
+    "cli/test_cli_resume.py::test_ctrl_c_after_the_last_epoch_leaves_a_summary",
+]
 
 
 def wait_for(condition, job):
@@ -115,3 +121,11 @@ def test_it_does_so_in_every_phase(tmp_path, seed):
     number, phase = SIGNALS[seed % len(SIGNALS)], PHASES[seed % len(PHASES)]
     every = "5" if phase == "checkpoint" else "1000"
     stop(tmp_path, number, phase, seed, "--checkpoint-every", every)
+
+
+def test_tests_of_signals_pass_in_the_background_and_under_nohup():
+    tests = (sys.executable, "-m", "pytest", "-n0", *(f"tests/unit/{test}" for test in HEARD))
+    ignoring = ("sh", "-c", 'trap "" INT HUP; exec "$@"', "sh")
+    words, root = [*ignoring, *tests], Path(__file__).parents[2]
+    done = subprocess.run(words, check=False, cwd=root, capture_output=True, timeout=600)
+    assert done.returncode == 0, done.stdout.decode()

@@ -287,6 +287,7 @@ class _GraphBuilder:
         Unused buffers are with a used one of their module, all of whose buffers a stage has.
         """
         layers: dict[str, int] = {}
+        unused: list[str] = []
         used_buffers: dict[str, int] = {}  # by their module
         buffers = dict(self.network.named_buffers())
         last = 0
@@ -301,10 +302,11 @@ class _GraphBuilder:
                     break
                 if owner and owner in recording.first_calls:
                     last = bisect_right(starts[mode], recording.first_calls[owner].start)
+            else:
+                unused.append(name)
             layers[name] = last
-        for name in buffers.keys() & layers.keys():
-            if not any(name in recording.weights for recording in self.recordings.values()):
-                layers[name] = used_buffers.get(name.rpartition(".")[0], layers[name])
+        for name in buffers.keys() & unused:
+            layers[name] = used_buffers.get(name.rpartition(".")[0], layers[name])
         for name, aliases in self.shared_weights.aliases.items():
             layers |= dict.fromkeys(aliases, layers[name])
         return layers

@@ -89,6 +89,7 @@ def test_a_tracker_that_fails_is_left_out_and_the_training_goes_on():
         trained(callbacks=[Tracking(bad, good)])
     assert len(told) == 1
     assert len(bad.rows) == 3 < len(good.rows)
+    assert bad.closed == [True]
 
 
 def test_an_impossible_interval_is_refused():

@@ -148,6 +148,13 @@ def test_no_error_of_the_thread_that_writes_is_lost(tmp_path, monkeypatch, name,
     assert names(tmp_path) == []
 
 
+def test_a_disk_that_does_not_answer_is_told(tmp_path, monkeypatch):
+    monkeypatch.setattr(writer, "write_file", Mock(side_effect=READ_ONLY))
+    monkeypatch.setattr(writer.shutil, "disk_usage", Mock(side_effect=OSError("stale")))
+    with pytest.raises(CheckpointError, match=r"Read-only.*an unknown number are free there"):
+        stepped(trainer_of(mlp(2)), data(mlp, 1)).save(tmp_path)
+
+
 class WaitingWorld:
     """One of two processes, the first of which does not wait long for the other one's part."""
 

@@ -2,6 +2,7 @@
 
 from collections import UserDict, namedtuple
 from functools import partial
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -244,6 +245,9 @@ def divided(parts):
     yield DataLoader(ROWS, batch_size=2, sampler=sampler)
     yield DataLoader(ROWS, batch_sampler=BatchSampler(sampler, 2, drop_last=False))
     yield DataLoader(ROWS, batch_sampler=BatchSamplerShard(parts))
+    dispatched = DataLoader(ROWS, batch_size=2)
+    dispatched.state = SimpleNamespace(num_processes=parts)  # as accelerate's dispatcher has it
+    yield dispatched
 
 
 @pytest.mark.parametrize("place", ["training data", "validation data"])

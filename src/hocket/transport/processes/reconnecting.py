@@ -94,7 +94,7 @@ class ReconnectingLink:
 
         Raises:
             HocketError: The neighbour is lost and does not come back.
-            WorldError: Nothing reconnects, as this process was restarted and does not fit.
+            WorldError: Nothing reconnects before this restarted process calls ``fit``.
         """
         while True:
             # Asked first: the thread that reconnects, and has the time limit, may end just now.

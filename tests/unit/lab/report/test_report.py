@@ -164,6 +164,9 @@ def test_runs_that_differ_in_their_seed_are_one_group_named_by_what_tells_it_apa
     assert "different data (cifar10, digits)" in page_of(
         runs[0], make_run(tmp_path / "e", data="cifar10")
     )
+    assert "different data (digits, digits, 0.1 held out)" in page_of(
+        runs[0], make_run(tmp_path / "f", hold_out=0.1)
+    )
     groups = group_runs(find_runs(runs).runs)
     labels = [group.label for group in groups]
     assert labels == [
@@ -196,6 +199,9 @@ def test_runs_that_diverged_have_no_mean_and_spoil_no_page(tmp_path):
     assert find_runs(runs).runs[0].last.test_loss == float("inf")
     row = re.search(r"fdg</span>.*", page_of(*runs).replace("</tr>", "\n"))[0]
     assert row.count(UNKNOWN) == 1
+    stopped = make_run(tmp_path / "c", state="diverged", seed=2)
+    row = re.search(r"fdg</span>.*", page_of(runs[1], stopped).replace("</tr>", "\n"))[0]
+    assert row.count(UNKNOWN) == 4  # no result of an epoch has a mean
     for batch in ("NaN", "Infinity", "1e400", "1" + "0" * 400):
         no_batch = f'{{"kind": "backward", "stage": 1, "batch": {batch}, "loss": 1.0}}\n'
         metrics.write_text(rows + no_batch)
