@@ -82,6 +82,8 @@ class TargetSettings:
         rates: Learning rates that each row tries. While the best is the least or the largest,
             its half or double is tried.
         most_rates: Most rates that a row tries.
+        thorough: Rows that try all rates and have all seeds, as back-propagation does; the
+            others have the first of each. Not given, all rows are.
         warmup: Updates in which the rate rises to its value. It then falls to 0 as a cosine.
         seeds: Seeds of weights and batches. The first one chooses the rate, and is the one of
             further machines.
@@ -111,6 +113,7 @@ class TargetSettings:
     every: int = 25
     rates: Sequence[float] = (0.0005, 0.001)
     most_rates: int = 4
+    thorough: Sequence[str] = ()
     warmup: int = 100
     seeds: Sequence[int] = (0, 1)
     batch: int = 64
@@ -125,7 +128,7 @@ class TargetSettings:
 
     def __post_init__(self) -> None:
         problems = link_problems(self.links)
-        for row in (*self.rows, *self.scaled):
+        for row in (*self.rows, *self.scaled, *self.thorough):
             parse_row(row)
             if self.batch % (parts := accumulated(row)):
                 problems.append(
@@ -149,6 +152,11 @@ class TargetSettings:
             f"machines is {count}; give more than {NODES}, which are measured"
             for count in self.machines
             if count <= NODES
+        ]
+        problems += [
+            f"thorough has {row!r}; give rows that are trained"
+            for row in self.thorough
+            if row not in (*self.rows, *self.scaled)
         ]
         if self.warmup >= self.updates:
             problems.append(f"warmup is {self.warmup}; give less than {self.updates} updates")
@@ -238,13 +246,16 @@ class TargetMeasurement:
         # Cut for all numbers of machines first: it fails if there are fewer layers.
         trainings, *further = map(self.trainings, (NODES, *settings.machines))
         rows = list(dict.fromkeys([BASE, *map(trained_row, [*settings.rows, *self._scaled])]))
-        found = trainings.search(rows, settings.rates, settings.most_rates, first)
+        chosen = {BASE, *map(trained_row, settings.thorough or rows)}
+        thorough, fewer = ([r for r in rows if (r in chosen) is kind] for kind in (True, False))
+        found = trainings.run(dict.fromkeys(fewer, settings.rates[:1]), first)
+        found |= trainings.search(thorough, settings.rates, settings.most_rates, first)
         best = {row: best_rate(curves, settings.updates) for row, curves in found.items()}
         runs = {row: [curves[best[row]]] for row, curves in found.items()}
 
         # Other seeds and other numbers of machines have the best rates.
         for seed in others:
-            again = trainings.run({row: [best[row]] for row in rows}, seed)
+            again = trainings.run({row: [best[row]] for row in thorough}, seed)
             for row, curves in again.items():
                 runs[row] += curves.values()
         trained = {NODES: {row: self._result(found[row], runs[row]) for row in rows}}

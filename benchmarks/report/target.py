@@ -32,14 +32,14 @@ def target_table(record: Record) -> str:
         "range over {repetitions} rounds in which all rows have a turn. Seconds to the loss "
         "are the product of both. Updates count until the loss stays there, for each of the "
         "seeds {seeds}, of which seconds and final loss have the mean; the first one chose the "
-        "rate. MiB: peak of each machine, without PyTorch itself. Sent: by the busier machine "
-        "in an update, with all headers."
+        "rate{fewer}. MiB: peak of each machine, without PyTorch itself. Sent: by the busier "
+        "machine in an update, with all headers."
     )
     last = settings["links"][-1]
     further = [row for row in record.rows if "forecast" in row and row["link"] == last]
     tables.append(target_goals(over[last], further))
     tables.append(_forecast_table(record, timed))
-    return "\n\n".join([*tables, legend.format(**settings)])
+    return "\n\n".join([*tables, legend.format(**settings, fewer=_name_fewer(record))])
 
 
 def timed_rows(rows: Sequence[Row]) -> list[Row]:
@@ -129,12 +129,19 @@ def short_target_table(record: Record) -> str:
         "{network} on {data}, batches of {batch}: updates to a test loss that stays at "
         "{target:g} or less, evaluated every {every}, times seconds of an update over the "
         "link, compared with bp on one machine; a dash: not in {updates} updates. Of each "
-        "method the fastest variant timed, at the rates {tried}; seeds: {seeds}. Memory "
+        "method the fastest variant timed, at the rates {tried}; seeds: {seeds}{fewer}. Memory "
         "without PyTorch itself. Measured on {date} with torch {torch} on {cpu}."
     )
     lists = {"tried": settings["rates"], "seeds": settings["seeds"]}
     written = {name: ", ".join(map(str, values)) for name, values in lists.items()}
-    return f"{shown}\n\n{legend.format(**settings | written | record.origin)}"
+    filled = settings | written | record.origin | {"fewer": _name_fewer(record)}
+    return f"{shown}\n\n{legend.format(**filled)}"
+
+
+def _name_fewer(record: Record) -> str:
+    """Return the part of a legend on rows that have one rate and seed; maybe empty."""
+    fewer = bool(record.settings.get("thorough"))
+    return "; rows with one number of updates have the first of each" if fewer else ""
 
 
 def name_link(link: str) -> str:

@@ -27,7 +27,6 @@ class Case:
         refused: Text of the refusal; empty if it is cut.
         uneven: Text of the warning of an uneven cut; empty if there is none.
         config: Name of the class of the configuration, if it differs.
-        rounding: True if a gradient crosses the cut with other strides, which is warned of.
     """
 
     name: str
@@ -36,7 +35,6 @@ class Case:
     refused: str = ""
     uneven: str = ""
     config: str = ""
-    rounding: bool = False
 
     def build(self) -> nn.Module:
         """Build the network in training mode, without dropout."""

@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from hocket.stage import core
 from hocket.stage.graphs.recorder import GraphRecorder
 
 CHANGES = {torch.ops.aten.native_batch_norm.default}
@@ -109,3 +110,15 @@ def tensors_in(tree):
 
 def place(tensor):
     return tensor.untyped_storage().data_ptr()
+
+
+def record_on_tapes(monkeypatch):
+    """Recorders of the stages and of the steps, in the order in which they will be built."""
+    built = []
+
+    def build_recorder(device):
+        built.append(TapeRecorder())
+        return built[-1]
+
+    monkeypatch.setattr(core, "build_recorder", build_recorder)
+    return built

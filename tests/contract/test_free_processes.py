@@ -3,7 +3,6 @@
 import os
 import re
 import signal
-import time
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -25,6 +24,8 @@ EPOCHS = 2
 LENGTH = 8
 STOPPED_AT = 5
 """The turn at whose end a stage stops."""
+REPEATED_AT = 12
+"""A turn of the next stage for which it has received too few batches by then."""
 
 
 class Stops:
@@ -32,6 +33,7 @@ class Stops:
 
     def __init__(self, folder):
         self.pid = Path(folder, "pid")
+        self.repeated = Path(folder, "repeated")
 
     def __call__(self, event, stage):
         if event.action.kind != "B":
@@ -40,9 +42,11 @@ class Stops:
             self.pid.with_suffix(".new").write_text(str(os.getpid()))
             self.pid.with_suffix(".new").rename(self.pid)
             os.kill(os.getpid(), signal.SIGSTOP)
+        if (event.action.stage, event.action.batch) == (2, REPEATED_AT):
+            self.repeated.touch()
         if (event.action.stage, event.action.batch) == (0, EPOCHS * LENGTH - 1):
             wait_until(self._stopped)
-            time.sleep(0.5)  # in which stage 2 goes on with what it has
+            wait_until(self.repeated.exists)
             os.kill(int(self.pid.read_text()), signal.SIGCONT)
 
     def _stopped(self):

@@ -26,13 +26,6 @@ def scaled(monkeypatch, scale):
     monkeypatch.setattr(setup, "DynamicScale", build)
 
 
-def fit(method, batches, net=mlp, stages=3, epochs=1, **options):
-    """A training, and what all its stages have after it."""
-    trainer = Trainer(net(stages), method=method, optimizer=partial(sgd, lr=0.05), **options)
-    history = trainer.fit(batches, epochs=epochs, progress=False)
-    return trainer, history
-
-
 def low(net):
     return lambda stages: [module.float() for module in net(stages)]
 
@@ -57,7 +50,7 @@ def allowed(way):
 def test_a_scale_changes_no_bit_of_what_is_learned(way, net):
     """In float64, which autocast leaves alone: there nothing overflows or vanishes."""
     plain, scaled = (
-        fit(way, data(net, 5), net, epochs=2, precision=precision)[0]
+        train(way, net(3), data(net, 5), epochs=2, lr=0.05, precision=precision).trainer
         for precision in ("fp32", "fp16")
     )
     assert scales(plain) == [1.0] * 3
@@ -70,9 +63,11 @@ def test_a_scale_of_one_has_the_bits_of_float16_without_a_scale(way, monkeypatch
     found = []
     for scale in (1.0, None):
         scaled(monkeypatch, scale)
-        found.append(fit(way, low_data(conv, 5), low(conv), precision="fp16")[0])
+        found.append(
+            train(way, low(conv)(3), low_data(conv, 5), lr=0.05, precision="fp16").trainer
+        )
     assert not different(*map(values_of, found))
-    exact = fit(way, low_data(conv, 5), low(conv))[0]
+    exact = train(way, low(conv)(3), low_data(conv, 5), lr=0.05).trainer
     assert different(values_of(found[0]), values_of(exact))  # float16 was at work
 
 
@@ -106,7 +101,9 @@ def test_a_batch_that_overflows_is_skipped_and_changes_no_weight(way, monkeypatc
             assert event.report.skipped is not bool(different(before.get(own, now), now)), event
         before[own] = now
 
-    trainer, history = fit(way, low_data(mlp, 40), low(mlp), precision="fp16", watchers=[watch])
+    options = {"lr": 0.05, "precision": "fp16", "watch": watch}
+    trained = train(way, low(mlp)(3), low_data(mlp, 40), **options)
+    trainer, history = trained.trainer, trained.history
     for k, own in faults.items():
         assert len(own) > 3
         for n, fault in enumerate(own, 1):
@@ -127,18 +124,19 @@ def test_the_training_is_that_without_the_batches_that_overflow(monkeypatch):
     """Bit-equal where nothing else is in flight."""
     batches = low_data(mlp, 14)
     scaled(monkeypatch, 2.0**30)
-    whole, history = fit("bp", batches, low(mlp), stages=1, precision="fp16")
-    (scale,) = scales(whole)
+    whole = train("bp", low(mlp)(1), batches, lr=0.05, precision="fp16")
+    (scale,) = scales(whole.trainer)
     scaled(monkeypatch, scale)
-    count = history[0].skipped[0]  # the first ones
-    rest = fit("bp", batches[count:], low(mlp), stages=1, precision="fp16")[0]
+    count = whole.history[0].skipped[0]  # the first ones
+    rest = train("bp", low(mlp)(1), batches[count:], lr=0.05, precision="fp16")
     assert 3 < count < len(batches)
-    assert not different(values_of(whole), values_of(rest))
+    assert not different(values_of(whole.trainer), values_of(rest.trainer))
 
 
 def test_an_epoch_may_be_too_short_to_find_the_scale(monkeypatch):
     scaled(monkeypatch, 2.0**30)
-    _, history = fit("bp", low_data(mlp, 2), low(mlp), epochs=20, precision="fp16")
+    options = {"epochs": 20, "lr": 0.05, "precision": "fp16"}
+    history = train("bp", low(mlp)(3), low_data(mlp, 2), **options).history
     assert [epoch.skipped for epoch in history[:3]] == [(2, 2, 2)] * 3
     assert history[-1].skipped == (0, 0, 0)
 
@@ -159,4 +157,4 @@ def test_what_is_not_finite_at_a_scale_of_one_is_a_fault(scale, skipped, monkeyp
 @pytest.mark.parametrize("way", [way for way in WAYS if not allowed(way)])
 def test_late_live_gradients_are_refused(way, precision):
     with pytest.raises(OptionError, match=f"precision '{precision}' computes with copies"):
-        fit(way, data(mlp, 1), precision=precision)
+        train(way, mlp(3), data(mlp, 1), precision=precision)

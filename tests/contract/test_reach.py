@@ -4,8 +4,9 @@ from dataclasses import dataclass, replace
 
 import pytest
 import torch
+from torch import nn
 
-from contract.small import Gradients, conv, data, different, mlp, train
+from contract.small import Gradients, conv, data, different, far, mlp, train, values_of
 from hocket import cross_entropy
 from hocket.errors import OptionError
 from hocket.methods import DGL, FDG
@@ -78,3 +79,13 @@ def test_gradients_that_go_equally_far_travel_as_one(reach, sent, monkeypatch):
 def test_a_reach_beyond_the_last_stage_is_refused():
     with pytest.raises(OptionError, match="reach=3, and the last of 3 stages is 2 edges"):
         train(DGL(reach=3), mlp(3), data(mlp, 2))
+
+
+def test_replicas_have_the_gradients_of_all_losses(monkeypatch):
+    """Close in float64, with heads that have no statistics, which replicas would not share."""
+    monkeypatch.setattr(nn, "BatchNorm1d", lambda *_, **__: nn.Identity())
+    alone, replicated = (
+        train("dgl:reach=1,head=mlp", mlp(3), data(mlp, 6), replicas=count).trainer
+        for count in (1, 2)
+    )
+    assert not far(values_of(alone), values_of(replicated))

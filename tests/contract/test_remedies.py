@@ -107,7 +107,6 @@ def states(*methods, stages=3):
 
 @every_remedy
 def test_without_delay_a_remedy_leaves_every_bit(name):
-    """At the only stage, and at the last of several."""
     method = base_of(REMEDIES[name])
     assert not different(*states(method, method.with_remedies(REMEDIES[name]()), stages=1))
 

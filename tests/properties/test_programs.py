@@ -360,15 +360,19 @@ def test_an_action_before_what_it_needs_is_named(name, stages, data):
         assert f"{early.name} comes too early; {need} is in tick" in text
 
 
-@given(names, st.integers(2, 4), st.data())
+@given(
+    st.sampled_from(
+        [name for name, method in sorted(METHODS.items()) if method().forward_delay]
+    ),
+    st.integers(2, 4),
+    st.data(),
+)
 def test_an_action_before_its_packet_can_have_come_is_named(name, stages, data):
     """One tick early is too early where an edge takes a tick."""
     method = METHODS[name]()
     ticks = list(unroll(method, stages, 9))
     inner = [a for a in flat(ticks) if a.kind == "F" and a.stage > 0]
     early = data.draw(st.sampled_from(inner))
-    if method.forward_delay == 0:
-        return
     t = next(t for t, tick in enumerate(ticks) if early in tick)
     ticks[t] = tuple(a for a in ticks[t] if a != early)
     ticks[t - 1] += (early,)

@@ -134,7 +134,6 @@ def train(
     accumulate: int = 1,
     delay: int = 0,
     meet: dict[str, Any] | None = None,
-    order: str = "backward-first",
     **options: float,  # of SGD
 ) -> None:
     """Train ``replicas[r][k]``, module k of replica r, in place until nothing is left."""
@@ -158,7 +157,7 @@ def train(
     for t in range(1, N + 2 * K - 1):
         for k in range(1, K):
             f, b = t - k + 1, t - 2 * K + k + 1
-            for action in {"forward-first": "FB", "backward-first": "BF"}[order]:
+            for action in "BF":
                 for r, modules in enumerate(replicas):
                     module = modules[k - 1]
                     if action == "F" and 1 <= f <= N:

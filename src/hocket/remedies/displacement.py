@@ -93,13 +93,13 @@ def _displace_adam(ahead: StepsAhead) -> Tensor:
         """Return the step that is done when the optimizer has done so many more."""
         kept1 = beta1**later if decays else 1.0
         kept2 = beta2**later if decays and not largest else 1.0
+        root = second.sqrt().mul_((kept2 / (1 - beta2 ** (done + later))) ** 0.5)
         numerator = first * (lr * kept1 / (1 - beta1 ** (done + later)))
-        root = second.sqrt() * (kept2 / (1 - beta2 ** (done + later))) ** 0.5
-        quotient: Tensor = numerator / (root + group["eps"])
+        quotient: Tensor = numerator.div_(root.add_(group["eps"]))
         return quotient
 
     if ahead.moments == "steady":
-        return _as_type_of(ahead.weight, step(0, decays=False) * -ahead.steps)
+        return _as_type_of(ahead.weight, step(0, decays=False).mul_(-ahead.steps))
     return _add_decaying(ahead, partial(step, decays=True))
 
 

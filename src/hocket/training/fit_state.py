@@ -37,6 +37,7 @@ class FitState:
             meter, samples and seconds of each.
         callbacks: Callbacks, whose states checkpoints keep.
         stop_requested: True if this process has asked to stop after the current epoch.
+        resumed: True if it began before a restart, and the next ``fit`` continues it.
         trained_s: Time that this process has trained in this ``fit``, until the last pause.
     """
 
@@ -50,7 +51,7 @@ class FitState:
         self.meter = TrainingMeter()
         self.rows: list[Any] = []
         self.callbacks = CallbackList()
-        self.stop_requested = False
+        self.stop_requested = self.resumed = False
         self.ungathered = ungathered
         self.trained_s = 0.0
         self._seconds = 0.0  # of the current epoch before ``_start``
@@ -157,6 +158,17 @@ class FitState:
         self.epoch += 1
         self._reset()
 
+    def end_epoch_of_loop(self) -> None:
+        """End the current epoch of a loop of the caller's; a ``fit`` continues none."""
+        self.epoch, self.resumed = self.epoch + 1, False
+        self._reset()
+
+    def end_fit(self) -> None:
+        """Let the data of a ``fit`` go; a later checkpoint has their position nevertheless."""
+        self.pause()
+        self._loader_state = self._loader_state or loader_state(self.train)
+        self.train = None
+
     def end_own_epoch(self) -> None:
         """End the current epoch of this stage; the others may be in other epochs."""
         self.rows.append([self.meter.values(), self.samples, self.seconds])
@@ -210,7 +222,7 @@ class FitState:
             first: What the first stage in the checkpoint kept.
             meters: Values of the meters of the stages of this process.
         """
-        self.epoch = summary["epoch"]
+        self.epoch, self.resumed = summary["epoch"], True
         self.history = [_parse_epoch(values) for values in summary["history"]]
         self.batches, self.samples = summary["batches"], summary["samples"]
         self._seconds = summary["seconds"]

@@ -135,7 +135,7 @@ class Trainer:
         )
         # The session, open or closed.
         self._parts = Session(network, stages, setup, watchers, meter, split_batch, metrics)
-        self._fit_state, self._resumed = FitState(), False  # True if the next fit continues it
+        self._fit_state = FitState()
         self._warned_of: set[str] = set()
 
     @property
@@ -329,8 +329,7 @@ class Trainer:
         self._require_no_fit("end_epoch")
         if loss is not None:
             self._session.ticks.note_loss(self._fit_state.epoch, loss)
-        self._fit_state.epoch += 1
-        self._fit_state.batches = self._fit_state.samples = 0
+        self._fit_state.end_epoch_of_loop()
         if self._session.setup.method.epoch_end == "drain":
             self._fit_state.drain()
         with self._session.reporting_failures(), ctrl_c_held_back():
@@ -421,32 +420,21 @@ class Trainer:
             validation=validation,
             budget=Budget(epochs=epochs, updates=updates, evaluate_every=evaluate_every),
             length=length_of(train),
-            resumed=self._resumed,
             on_epoch=on_epoch,
             on_evaluation=on_evaluation,
             callbacks=require_list("callbacks", callbacks),
             progress=progress,
             checkpoints=checkpoints,
         )
-        if not self._resumed:
+        if not self._fit_state.resumed:
             self._fit_state = FitState(self.epoch, self._fit_state.ungathered)
-        if not self._session.setup.method.free_running:  # whose epochs are repeated
-            done, begun = self._fit_state, self._fit_state.batches > 0
-            request.budget.require_ahead(len(done.history), done.updates, begun=begun)
+        state, session = self._fit_state, self._session
+        if not session.setup.method.free_running:  # whose epochs are repeated
+            begun = state.batches > 0
+            request.budget.require_ahead(len(state.history), state.updates, begun=begun)
         self._warn_of_autocast()
-        self._run(request)
-        return self._fit_state.history
-
-    def _run(self, request: FitRequest) -> None:
-        """Run a fit; a further one begins anew, unless this one fails before its first tick."""
-        session = self._session
-        ticks = session.engine.tick_count
-        try:
-            run_fit(request, self, session, self._fit_state)
-        except BaseException:
-            self._resumed = request.resumed and session.engine.tick_count == ticks
-            raise
-        self._resumed = False
+        run_fit(request, self, session, state)
+        return state.history
 
     def request_stop(self) -> None:
         """Let the current ``fit`` end after this epoch, in all processes.
@@ -535,7 +523,6 @@ class Trainer:
         session = self._session
         with session.reporting_failures(), session.world.in_phase(Phase.RESUMING):
             self._fit_state, point = resume_from(session, Path(folder))
-        self._resumed = True
         return point
 
     def evaluate(self, batches: Iterable[Any]) -> EvaluationResult:

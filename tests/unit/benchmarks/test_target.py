@@ -138,6 +138,27 @@ def test_a_stopped_measurement_goes_on_and_multiplies_updates_by_seconds(
         measure_target(SETTINGS(out=tmp_path, every=4))
 
 
+def test_thorough_rows_alone_try_all_rates_and_have_all_seeds(tmp_path, monkeypatch):
+    monkeypatch.setattr("benchmarks.target.time_over_link", pretend_times)
+    monkeypatch.setattr("benchmarks.target.forecast_updates", pretend_forecasts)
+    own = {"rates": (0.01, 0.02), "most_rates": 2, "seeds": (0, 1), "machines": ()}
+    settings = SETTINGS(out=tmp_path, thorough=(ROWS[-1],), scaled=(ROWS[-1],), **own)
+    assert measure_target(settings) == 0
+    record = Record.read(tmp_path)
+    counts = {row["row"]: len(row["reached"]) for row in record.rows[: len(ROWS)]}
+    assert counts == {
+        "bp": 2, "1f1b microbatches=2": 2, "local-sgd every=2": 1, "diloco every=4": 1,
+        "paci accumulate=2+predict": 2,
+    }  # fmt: skip
+    of_one = [row for row in record.rows if len(row["reached"]) == 1]
+    assert {row["learning_rate"] for row in of_one} == {0.01}
+    trained = [*(tmp_path / "trainings/2-machines/methods/runs").iterdir()]
+    assert len(trained) == 2 * (2 + 1) + 2
+    assert "seeds: 0, 1; rows with one number of updates" in short_target_table(record)
+    with pytest.raises(OptionError, match=r"thorough has 'dgl'"):
+        SETTINGS(out=tmp_path, thorough=("dgl",))
+
+
 def test_processes_are_timed_with_their_memory_and_forecasts_are_made(tmp_path):
     codec = "paci:accumulate=2,codec=int8+predict"
     rows = ("bp", "paci:accumulate=2,extra_delay=1+predict", "dgl:checksum=false")

@@ -110,7 +110,8 @@ def test_a_process_that_ends_because_another_failed_reports_nothing(detectors):
     assert type(detectors[2].peer_lost(None, "reset")) is PeerLostError
 
 
-def test_a_failure_that_is_recorded_a_little_late_is_waited_for(detectors):
+def test_a_failure_that_is_recorded_a_little_late_is_waited_for(detectors, monkeypatch):
+    monkeypatch.setattr(failures, "STORE_TIMEOUT_S", 60.0)
     timer = threading.Timer(0.1, detectors[1].record.report, [ValueError("late")])
     timer.start()
     assert str(detectors[0].peer_lost(1, "reset")) == "stage 1 failed: ValueError: late"

@@ -231,7 +231,11 @@ def summed(replicas, uses):
     """The gradients of each replica, which differentiates the parameters that it uses."""
     open_sums = {}
     syncs = [GradientSync(own, SimulatedExchange(len(uses), open_sums)) for own in replicas]
-    for own, used in zip(replicas, uses, strict=True):
+    for sync, own, used in zip(syncs, replicas, uses, strict=True):
+        sum(weight.sum() for weight in own).backward()  # of someone else: it begins no sum
+        for weight in own:
+            weight.grad = None
+        sync.expect()
         sum(own[n].sum() * factor for n, factor in used.items()).backward()
     sums = [sync.take() for sync in syncs]
     for sync, own in zip(syncs, sums, strict=True):

@@ -78,10 +78,10 @@ def stranger(*arguments, program=STRANGER):
 
 @pytest.fixture
 def form_two(monkeypatch):
-    """A function that forms a group of two in two threads, with a stranger or without one."""
+    """A function that forms a group of two in two threads, with a stranger."""
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
 
-    def form_two(stranger_at=lambda port: contextlib.nullcontext()):
+    def form_two(stranger_at):
         store, stranger_is_there = HashStore(), Event()
         before = listening_ports()
 

@@ -58,6 +58,7 @@ def run_four_processes():
     activity = "evaluating" if rank == 1 else "training"
     results["different"] = refusal(world.gather, rank, activity)
     results["synced"] = sync_weights(world)
+    results["strides"] = copy_other_strides(world)
     results["clock offset"] = world.clock_offset()
 
     link = Link()
@@ -130,6 +131,23 @@ def sync_weights(world):
     return sorted({float(v) for t in values for v in t.flatten()})
 
 
+def copy_other_strides(world):
+    """Copy the weights of a convolution that each process keeps in another memory format."""
+    layer, last = nn.Conv2d(2, 2, 3), nn.Conv2d(2, 2, 3)
+    formats = [torch.contiguous_format, torch.channels_last]
+    found = []
+    for kept, copy in (
+        (layer, lambda: sync_replicas(world, [layer])),
+        (last, lambda: world.copy_weights(last, source=1)),
+    ):
+        kept.to(memory_format=formats[world.rank % 2])
+        torch.manual_seed(world.rank)
+        nn.init.normal_(kept.weight.data)
+        copy()
+        found.append(kept.weight.tolist())
+    return found
+
+
 pytestmark = pytest.mark.xdist_group("world_worker")
 
 
@@ -180,6 +198,13 @@ def test_collectives_give_the_same_values_to_all_and_none_to_those_that_do_somet
     doing = "rank 0 is training, rank 1 is evaluating, rank 2 is training, rank 3 is training"
     for said in by_rank("different"):
         assert f"do different things at the same time: {doing}; call evaluate, predict" in said
+
+
+def test_weights_are_copied_to_other_strides():
+    """Those of the first replica to the others of its stage, and those of one rank to all."""
+    of_stages, of_all = zip(*(each["strides"] for each in all_results()), strict=True)
+    assert of_stages[0] == of_stages[1] != of_stages[2] == of_stages[3]
+    assert of_all == of_all[:1] * 4
 
 
 def test_on_one_machine_all_clocks_are_nearly_the_same():

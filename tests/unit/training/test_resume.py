@@ -15,6 +15,7 @@ from torch.utils.data import DataLoader
 
 from contract.small import conv, data, different, mlp, sgd, stepped, values_of
 from hocket import Checkpoints, Trainer, zoo
+from hocket.callbacks import Callback
 from hocket.checkpoint.directory import checkpoint_name
 from hocket.errors import CheckpointError, DataError, HocketError, NonFiniteError
 from hocket.methods import ADL, BP, DDG, DGL, FDG, METHODS
@@ -99,16 +100,48 @@ def test_a_fit_that_was_over_is_over(tmp_path):
     assert [epoch.number for epoch in again.fit(BATCHES, epochs=1, progress=False)] == [2]
 
 
-def test_one_that_is_saved_after_an_epoch_of_a_fit_has_the_state_of_its_loader(tmp_path):
-    def fit(trainer, **options):
-        order = torch.Generator().manual_seed(0)
-        batches = DataLoader(BATCHES, batch_size=None, shuffle=True, generator=order)
-        trainer.fit(batches, epochs=3, progress=False, **options)
-        return values_of(trainer)
+def fit_shuffled(trainer, epochs=3, **options):
+    order = torch.Generator().manual_seed(0)
+    batches = DataLoader(BATCHES, batch_size=None, shuffle=True, generator=order)
+    trainer.fit(batches, epochs=epochs, progress=False, **options)
+    return values_of(trainer)
 
+
+def test_one_that_is_saved_after_an_epoch_of_a_fit_has_the_state_of_its_loader(tmp_path):
     first = trainer_of(mlp(2))
-    whole = fit(first, on_epoch=lambda epoch: epoch.number or first.save(tmp_path))
-    assert not different(whole, fit(trainer_of(mlp(2), resume=tmp_path)))
+    whole = fit_shuffled(first, on_epoch=lambda epoch: epoch.number or first.save(tmp_path))
+    assert not different(whole, fit_shuffled(trainer_of(mlp(2), resume=tmp_path)))
+
+
+def test_one_that_is_saved_after_a_fit_has_the_state_of_its_loader(tmp_path):
+    whole, first = trainer_of(mlp(1), BP()), trainer_of(mlp(1), BP())
+    fit_shuffled(first, epochs=1)
+    first.save(tmp_path)
+    again = trainer_of(mlp(1), BP(), resume=tmp_path)
+    assert not different(fit_shuffled(whole), fit_shuffled(again))
+
+
+def test_a_fit_after_an_epoch_of_ones_own_begins_anew(tmp_path):
+    checkpoints = Checkpoints(tmp_path, every=2, keep=9)
+    trainer_of(mlp(2)).fit(BATCHES, epochs=2, progress=False, checkpoints=checkpoints)
+    again = trainer_of(mlp(2), resume=tmp_path / checkpoint_name(8, 1))
+    stepped(again, BATCHES[2:]).end_epoch()
+    assert [epoch.number for epoch in again.fit(BATCHES, epochs=2, progress=False)] == [2, 3]
+
+
+def test_a_stop_of_a_fit_that_did_not_begin_is_forgotten(saved):
+    class Stops(Callback):
+        def on_start(self, trainer, state):
+            trainer.request_stop()
+
+    class Fails(Callback):
+        def on_start(self, trainer, state):
+            raise ValueError("no place")
+
+    trainer = trainer_of(resume=saved)
+    with pytest.raises(ValueError, match="no place"):
+        trainer.fit(BATCHES, epochs=2, progress=False, callbacks=[Stops(), Fails()])
+    assert len(trainer.fit(BATCHES, epochs=2, progress=False)) == 2
 
 
 def test_a_damaged_one_is_passed_over_by_name(saved):

@@ -1,8 +1,7 @@
 """Sums over the replicas of a stage, in several processes or in one."""
 
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
-from typing import Any, Protocol
+from typing import Protocol
 
 from torch import Tensor
 
@@ -33,9 +32,6 @@ class Exchange(Protocol):
             works: What `add_up` returned for them.
             activity: Text for messages.
         """
-
-    def reporting(self, activity: str) -> AbstractContextManager[Any]:
-        """Return a context in which sums are begun, and errors of others are found."""
 
 
 class SimulatedExchange:
@@ -81,7 +77,3 @@ class SimulatedExchange:
                 f"{activity}: {len(missing)} sums lack a replica, which has computed something "
                 "else than the others"
             )
-
-    def reporting(self, activity: str) -> AbstractContextManager[Any]:
-        """Return a context that does nothing: there are no other processes."""
-        return nullcontext()

@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor, distributed, nn
+from torch import Tensor, nn
 
-from hocket.distributed import wire
 from hocket.distributed.failures.detector import Operation
 from hocket.distributed.replicas.buckets import build_buckets
 from hocket.distributed.replicas.exchange import Exchange
+from hocket.distributed.world.collectives import copy_weights
 from hocket.distributed.world.world import World
 
 ACTIVITY = "summing gradients over the replicas"
@@ -65,11 +65,15 @@ class GradientSync:
         handles = [p.register_post_accumulate_grad_hook(hook) for p in parameters]
         weakref.finalize(self, lambda: [handle.remove() for handle in handles])
 
+    def expect(self) -> None:
+        """Begin sums in the next backward, the last of a batch; other backwards begin none."""
+        self._reset()
+        self._expects = True
+
     def take(self) -> list[BucketSum]:
-        """Return the sums of the gradients of this backward, all of which are under way."""
-        with self._exchange.reporting(ACTIVITY):
-            while self._next < len(self._buckets):
-                self._reduce_next_bucket()
+        """Return the sums of the gradients in ``grad``, all of which are under way."""
+        while self._next < len(self._buckets):
+            self._reduce_next_bucket()
         taken = self._pending
         self._reset()
         return taken
@@ -109,10 +113,11 @@ class GradientSync:
         self._missing = {id(bucket): len(bucket) for bucket in self._buckets}
         self._pending: list[BucketSum] = []
         self._next = 0
+        self._expects = False
 
     def _on_gradient(self, parameter: nn.Parameter) -> None:
-        if self._exchange.left:
-            return  # the parameters are trained by something else
+        if not self._expects or self._exchange.left:
+            return  # another backward, perhaps of something else that trains the parameters
         self._missing[id(self._bucket_of[parameter])] -= 1
         # In the order of the buckets, so that all replicas sum the same ones.
         while self._next < len(self._buckets):
@@ -139,18 +144,9 @@ class GradientSync:
         self._pending.append(BucketSum(bucket, flat, here, self._exchange.add_up(flat)))
 
 
-@torch.no_grad()
 def sync_replicas(world: World, modules: Iterable[nn.Module]) -> None:
     """Copy the weights of the first replica of this stage to the others."""
     if world.replicas == 1:
         return
-    activity = "broadcasting the weights of the first replica"
-    with world.replica_collective(activity) as finish:
-        for value in (v for module in modules for v in module.state_dict().values()):
-            if not isinstance(value, Tensor):  # extra state of a layer
-                continue
-            dense = wire.to_dense(value)
-            if dense.numel():
-                data, group = wire.tensor_bytes(dense), world.replica_group
-                finish(distributed.broadcast(data, group_src=0, group=group, async_op=True))
-            value.copy_(dense)
+    with world.replica_collective("sharing the weights of the first replica") as finish:
+        copy_weights(modules, world.replica_group, 0, finish)

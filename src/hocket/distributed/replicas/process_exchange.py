@@ -1,8 +1,6 @@
 """Sums over the replicas of a stage that are in several processes."""
 
 from collections.abc import Sequence
-from contextlib import AbstractContextManager
-from typing import Any
 
 from torch import Tensor, distributed
 
@@ -38,7 +36,3 @@ class ProcessExchange:
                 else:  # NCCL lets the stream wait, and no process
                     work.wait()
                 self._world.open_operations -= 1
-
-    def reporting(self, activity: str) -> AbstractContextManager[Any]:
-        """See the protocol."""
-        return self._world.replica_collective(activity)

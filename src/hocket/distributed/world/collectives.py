@@ -85,30 +85,16 @@ class Collectives:
         described = [spec, [wire.tensor_spec(tensor) for tensor in dense]]
         spec, forms = self.gather(described, "sharing values")[source]
         tensors = dense if self.rank == source else [wire.empty_tensor(form) for form in forms]
-        self.broadcast_(tensors, source)
+        with self.collective("sharing values (evaluate, predict)") as finish:
+            for tensor in tensors:
+                _overwrite(tensor, self._group, source, finish)
         return wire.decode_tree(spec, tensors)
 
-    def broadcast_(self, tensors: Iterable[Tensor], source: int) -> None:
-        """Overwrite dense CPU tensors in every process with one rank's tensors."""
-        if self._group is None:
-            return
-        options = distributed.BroadcastOptions()
-        options.rootRank = source
-        with self.collective("sharing tensors (collect, state_dict, predict)") as finish:
-            for tensor in tensors:
-                if tensor.numel():
-                    finish(self._group.broadcast([wire.tensor_bytes(tensor)], options))
-
-    @torch.no_grad()
     def copy_weights(self, module: nn.Module, source: int) -> None:
         """Overwrite the weights and statistics of a module with one rank's."""
-        values = module.state_dict().values()
-        tensors = [v for v in values if isinstance(v, Tensor) and not is_lazy(v)]
-        dense = [wire.to_dense(tensor) for tensor in tensors]
-        self.broadcast_(dense, source)
-        if self.rank != source:
-            for tensor, value in zip(tensors, dense, strict=True):
-                tensor.copy_(value)
+        if self._group is not None:
+            with self.collective("sharing weights (collect, state_dict)") as finish:
+                copy_weights([module], self._group, source, finish)
 
     def clock_offset(self) -> float:
         """Return the seconds by which the first process's ``perf_counter`` is ahead.
@@ -133,3 +119,31 @@ class Collectives:
                     end = time.perf_counter()
                     offsets.append((end - start, float(value) - (start + end) / 2))
         return min(offsets)[1]
+
+
+@torch.no_grad()
+def copy_weights(
+    modules: Iterable[nn.Module], group: Group, source: int, finish: Finish
+) -> None:
+    """Overwrite weights and statistics in all processes of a group with those of one.
+
+    Args:
+        modules: The modules, whose tensors may have other strides in other processes.
+        group: The group.
+        source: Rank in the group of the process that has the values.
+        finish: Waits for an operation.
+    """
+    for value in (value for module in modules for value in module.state_dict().values()):
+        if isinstance(value, Tensor) and not is_lazy(value):  # not the extra state of a layer
+            dense = wire.to_dense(value).contiguous()
+            _overwrite(dense, group, source, finish)
+            if group.rank() != source:
+                value.copy_(dense)
+
+
+def _overwrite(tensor: Tensor, group: Group, source: int, finish: Finish) -> None:
+    """Overwrite the memory of a dense CPU tensor in all processes of a group; see above."""
+    options = distributed.BroadcastOptions()
+    options.rootRank = source
+    if tensor.numel():
+        finish(group.broadcast([wire.tensor_bytes(tensor)], options))

@@ -188,6 +188,8 @@ def _back_propagate(
     parts = list(roots.by_crossings())
     for n, (part, crosses) in enumerate(parts, 1):
         keep_graph = core.runner.keeps_graphs or n < len(parts)
+        if n == len(parts):  # the gradients of all parts add up in ``grad``
+            core.updater.expect_gradients()
         back_propagate(part, share, guard, core.loss_scale.factor, keep_graph=keep_graph)
         sent += [leaf.grad for leaf in leaves if crosses]
         for leaf in leaves:

@@ -32,6 +32,7 @@ def learn(core: StageCore, batch: int) -> Steps[ActionReport]:
     with core.contexts.computing(batch, "learn"):
         loss = target.loss(received)
     share = None if activation.share == 1 else torch.full_like(loss, activation.share)
+    updater.expect_gradients()
     loss.backward(share)
 
     # Look for NaN and infinity before the weights change.

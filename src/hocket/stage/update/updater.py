@@ -112,6 +112,11 @@ class Updater:
         """Number of updates whose gradients are on their way between replicas."""
         return 0 if self._late is None else len(self._late)
 
+    def expect_gradients(self) -> None:
+        """Begin to add up gradients over replicas as the next backward computes them."""
+        if self._reduction is not None:
+            self._reduction.expect()
+
     def begin_sums(self) -> None:
         """Begin to add up the gradients in ``grad`` over replicas, unless their sum is late."""
         if self._reduction is not None and self._late is None:

@@ -206,10 +206,14 @@ class CorrectedWeights(StageWeights):
     def _moved(self, changes: Sequence[Tensor | None]) -> Iterator[None]:
         """Context manager in which these changes are added to the weights."""
         with self._replaced():
-            for weight, change in zip(self._weights, changes, strict=True):
-                if change is not None:
-                    weight.data.add_(change)
+            self._add(changes)
+            del changes  # they are as large as the weights
             yield
+
+    def _add(self, changes: Sequence[Tensor | None]) -> None:
+        for weight, change in zip(self._weights, changes, strict=True):
+            if change is not None:
+                weight.data.add_(change)
 
 
 class PastWeights(StageWeights):

@@ -43,7 +43,6 @@ class FitRequest:
     Attributes:
         budget: Length of the training, and where within epochs it is evaluated.
         length: Batches in an epoch; None if unknown.
-        resumed: True if the training began before a restart, and continues its epochs.
 
     Raises:
         DataError: The data cannot be iterated.
@@ -55,7 +54,6 @@ class FitRequest:
     validation: Iterable[Any] | None
     budget: Budget
     length: int | None
-    resumed: bool
     on_epoch: Callable[[EpochResult], None] | None
     on_evaluation: Callable[[int, EvaluationResult], None] | None
     callbacks: Sequence[Callback]
@@ -333,7 +331,7 @@ class Fit:
         budget, accumulate = request.budget, session.setup.method.accumulate
         epochs = budget.passes(request.length, accumulate)
         session.engine.set_goal(
-            epochs, request.length, epoch=self.state.epoch, again=request.resumed
+            epochs, request.length, epoch=self.state.epoch, again=self.state.resumed
         )
         # Check the schedules, now that there are any.
         if session.ticks.follows_losses and request.validation is None:
@@ -345,7 +343,7 @@ class Fit:
         if session.world.is_main and batches is not None:
             self._warn_of_schedules(epochs, batches // accumulate)
         # Leave a checkpoint for a process that is killed before the first one is due.
-        if session.detached and not request.resumed:
+        if session.detached and not self.state.resumed:
             self.save(None)
 
     def _warn_of_schedules(self, epochs: int, updates: int) -> None:
@@ -489,15 +487,20 @@ def run_fit(
             warn(f"{change} from now on")
 
         # Start the callbacks, and train.
-        state.length, state.train = length, request.train
+        state.length, state.train, state.stop_requested = length, request.train, False
         session.update_listeners.append(tell_of_update)
+        ticks = session.engine.tick_count
         try:
             state.callbacks = state.callbacks.started(trainer, request.callbacks)
             kind = DetachedFit if session.detached else Fit
             kind(request, trainer, session, state, bar, interrupt, save).run()
+            state.resumed = False
+        except BaseException:
+            # Another fit continues it, too, if this one has done no tick.
+            state.resumed = state.resumed and session.engine.tick_count == ticks
+            raise
         finally:
             session.update_listeners.clear()
-            state.pause()
-            state.train = None
+            state.end_fit()
     if world.size == 1 and interrupt.asked:  # after the last look
         raise KeyboardInterrupt(interrupt.asked)

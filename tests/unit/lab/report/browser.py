@@ -18,7 +18,7 @@ PATIENCE_S = 60
 
 
 class Browser:
-    """One page of a browser; everything that its console says is in `messages`."""
+    """One page of a browser; everything that its console says is in `complaints`."""
 
     def __init__(self, profile):
         inward, self._write = os.pipe()

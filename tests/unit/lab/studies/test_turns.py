@@ -14,10 +14,9 @@ import pytest
 import torch
 
 from contract.processes import wait_until
-from contract.tape import TapeRecorder
+from contract.tape import record_on_tapes
 from hocket.runs.config import RunConfig
 from hocket.runs.start import train_in_process
-from hocket.stage import core
 from hocket.training.fit.interrupt import Interrupt
 from hocket_lab.studies import child, pool
 from hocket_lab.studies.child import Turns
@@ -127,13 +126,7 @@ def learned(folder):
 
 @pytest.mark.parametrize("replays", [False, True])
 def test_trainings_in_turns_learn_what_they_learn_alone(replays, monkeypatch):
-    recorders = []
-
-    def build_recorder(device):
-        recorders.append(TapeRecorder())
-        return recorders[-1]
-
-    monkeypatch.setattr(core, "build_recorder", build_recorder)
+    recorders = record_on_tapes(monkeypatch)
     options = {"cuda_graphs": True, "check_every": 5} if replays else {}
     runs = [replace(config, **options) for config in RUNS]
     train_alone(runs)
