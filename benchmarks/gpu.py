@@ -38,7 +38,8 @@ WORKLOADS: Mapping[str, Workload] = {
         network="gpt:width=384,depth=6,heads=6,context=256",
         shape=(256,),
         batch=32,
-        vocab=256,
+        classes=256,
+        tokens=True,
         channels_last=False,
     ),
 }

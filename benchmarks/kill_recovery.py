@@ -123,7 +123,7 @@ def measure_kill_recovery(settings: KillRecoverySettings = DEFAULTS) -> None:
     """Train with a process for each stage, and kill each of them once, by SIGKILL.
 
     If stages run freely, the killed one is restarted alone from its own last checkpoint; in
-    lockstep, all are restarted. In further trainings no stage is killed.
+    lockstep, or before the first one, all are. In further trainings no stage is killed.
 
     Raises:
         HocketError: A training failed.
@@ -162,7 +162,7 @@ def _run_training(training: KilledTraining) -> dict[str, Any]:
                 rejoin_restarts=alone,
             )
 
-        together = 0 if free or training.victim is None else 1
+        together = 0 if training.victim is None else 1
         if retry_after_loss(start, RestartBudget(together)):
             raise HocketError(
                 f"a process of {training.method!r} failed; its output is above this message"

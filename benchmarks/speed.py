@@ -1,5 +1,6 @@
 """Samples per second of methods and baselines, compared with back-propagation on one core."""
 
+import math
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -57,7 +58,7 @@ class SpeedSettings(StepSettings):
         rows: Rows to time, each as ``name`` or ``name:option=value,option=value``.
         base: Row that is always timed as well, and that the others are compared with.
         repetitions: Rounds in which every row has one turn; ratios are taken in each round.
-        steps: Timed steps in a turn.
+        steps: Timed steps in a turn, or more: whole periods of a row that accumulates or meets.
         stages: Number of processes of the rows with several processes.
         at_once: Rows whose processes are in memory at the same time, except the base.
         slow: Speed of the last process of rows with several, where the others have 1. To see
@@ -120,20 +121,22 @@ def _time_group(
     names: Sequence[str], settings: SpeedSettings, work: Workload, balance: Balancer
 ) -> list[dict[str, Any]]:
     """Return the rows of these names, the first of which is the base, timed together."""
-    steps = settings.steps
     rows = [TimedRow(name, build_baseline(name, work, balance), work) for name in names]
     with started_rows(rows) as by_name:
         # Let each allocate the memory that it will need, and time them in turns.
         worlds = [by_name[name] for name in names]
         for world in worlds:
             run_repetition(world, TimedSteps(1))
-        repeats = [partial(_repeat, world, settings) for world in worlds]
+        repeats = [partial(_repeat, *pair, settings) for pair in zip(rows, worlds, strict=True)]
         turns = run_rounds(
             [partial(take_turn, repeat, QUIET) for repeat in repeats], settings.repetitions
         )
 
         # Build the rows.
-        samples = [steps * world.query(attrgetter("samples"))[0] for world in worlds]
+        samples = [
+            taken[0].counted.steps * world.query(attrgetter("samples"))[0]
+            for world, taken in zip(worlds, turns, strict=True)
+        ]
         measured: list[dict[str, Any]] = []
         for name, world, taken, finished in zip(names, worlds, turns, samples, strict=True):
             row: dict[str, Any] = {
@@ -155,11 +158,12 @@ def _time_group(
     return measured
 
 
-def _repeat(world: RowProcesses, settings: SpeedSettings) -> Repetition:
-    """Run a repetition of a row, whose last process is slowed if it has several."""
+def _repeat(row: TimedRow, world: RowProcesses, settings: SpeedSettings) -> Repetition:
+    """Run whole periods of a row, whose last process is slowed if it has several."""
+    steps = math.ceil(settings.steps / row.period) * row.period
     speed = settings.slow if world.baseline.processes > 1 else 1.0
     with slowed(world.last_process, speed):
-        return run_repetition(world, TimedSteps(settings.steps))
+        return run_repetition(world, TimedSteps(steps))
 
 
 def _summarize_row(row: Mapping[str, Any]) -> str:

@@ -41,6 +41,7 @@ from benchmarks.peers.rows import (
 from hocket.options import Named
 from hocket.partition import Plan
 from hocket.runs.config import parse_config
+from hocket.runs.environment import machine, source_digest
 
 ROWS = (
     "bp", "bp-all", "ddp", "1f1b:microbatches=4", "hocket-1f1b:accumulate=4",
@@ -137,6 +138,8 @@ class TargetSettings:
                 )
             if (name := Row.parse(row).name) == "independent":
                 problems.append(f"{row!r} trains each network alone, and has no common loss")
+            if name == "fdg-by-hand":
+                problems.append(f"{row!r} trains on one batch only; give 'fdg'")
             if name in ("ddp", *REPLICATED) and self.batch % NODES:
                 problems.append(
                     f"{row!r} divides the batch of {self.batch} by {NODES}; give a multiple"
@@ -213,6 +216,8 @@ class TargetMeasurement:
         self._settings = settings
         self._results = KeptResults(settings.out)
         self._results.require_same({name: getattr(settings, name) for name in KEPT})
+        # Times are of this code on this machine, and trainings of any.
+        self._timed_by = {"source": source_digest(), "cpu": machine(settings.threads)["cpu"]}
         self._base = {
             "network": settings.network,
             "data": settings.data,
@@ -356,7 +361,7 @@ class TargetMeasurement:
         def measure() -> dict[str, Any]:
             return time_over_link(link, [self._timed_row(row) for row in rows], **turns)
 
-        asked = {"link": link, "rows": rows, **turns}
+        asked = {"link": link, "rows": rows, **turns, **self._timed_by}
         timed: dict[str, Any] = self._results.find(
             f"times-{Named(link).slug}.json", asked, measure
         )
@@ -365,7 +370,7 @@ class TargetMeasurement:
     def _forecasts(self, machines: int) -> list[dict[str, Any]]:
         """Return forecasts for a number of machines over all links, made once."""
         settings = self._settings
-        asked = {"links": list(settings.links), "rows": self._scaled}
+        asked = {"links": list(settings.links), "rows": self._scaled, **self._timed_by}
         found: list[dict[str, Any]] = self._results.find(
             f"forecasts-{machines}.json",
             asked,

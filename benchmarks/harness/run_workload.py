@@ -13,7 +13,6 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from benchmarks.harness.workload import Batch, Workload
 from hocket.errors import OptionError
-from hocket.methods.method import Method
 from hocket.options import Named
 from hocket.runs.build import (
     build_optimizer_factory,
@@ -62,7 +61,8 @@ class RunWorkload(Workload):
             stages=stages,
             threads=threads,
             channels_last=False,
-            vocab=data.classes if data.kind == "tokens" else None,
+            classes=data.classes,
+            tokens=data.kind == "tokens",
         )
 
     def batches(self, multiple: int = 1) -> Iterator[Batch]:
@@ -103,10 +103,6 @@ class RunWorkload(Workload):
             "scheduler": build_scheduler_factory(self.config),
             **{name: getattr(self.config, name) for name in names},
         }
-
-    def warmup_steps(self, method: Method) -> int:
-        """Return 0, as a training begins with its first batch."""
-        return 0
 
 
 @dataclass

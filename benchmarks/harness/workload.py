@@ -13,8 +13,9 @@ from torch import Tensor, nn, optim
 from hocket import zoo
 from hocket.methods.method import Method
 from hocket.options import Named
-from hocket.options.own_function import load_own
 from hocket.partition import Plan
+from hocket.runs.build import network_builder
+from hocket.runs.config import RunConfig
 from hocket.signals.losses import cross_entropy
 from hocket.training.trainer import Trainer
 
@@ -61,7 +62,8 @@ class Workload:
         threads: PyTorch threads.
         channels_last: Use the channels-last memory format.
         rate: Learning rate of SGD with momentum 0.9; small, as the batch is always the same.
-        vocab: Number of different tokens; None for inputs that are not tokens.
+        classes: Number of classes; for tokens, the size of the vocabulary.
+        tokens: Inputs are tokens.
         compile: Compile the network of a plain loop as one graph, and the stages of a trainer.
     """
 
@@ -72,21 +74,22 @@ class Workload:
     threads: int
     channels_last: bool
     rate: float = 0.01
-    vocab: int | None = None
+    classes: int = 10
+    tokens: bool = False
     compile: bool = False
 
     def example_batch(self) -> Batch:
-        """Return inputs (B, *shape) and targets (B,) of 10 classes, always the same.
+        """Return inputs (B, *shape) and targets (B,), always the same.
 
         Tokens (B, T) have targets (B, T), the next tokens.
         """
         generator = torch.Generator().manual_seed(0)
-        if self.vocab is not None:
+        if self.tokens:
             (length,) = self.shape
-            text = torch.randint(0, self.vocab, (self.batch, length + 1), generator=generator)
+            text = torch.randint(self.classes, (self.batch, length + 1), generator=generator)
             return text[:, :-1].clone(), text[:, 1:].clone()
         inputs = torch.randn(self.batch, *self.shape, generator=generator)
-        targets = torch.randint(0, 10, (self.batch,), generator=generator)
+        targets = torch.randint(self.classes, (self.batch,), generator=generator)
         if self.channels_last and inputs.dim() == 4:
             inputs = inputs.to(memory_format=torch.channels_last)
         return inputs, targets
@@ -105,13 +108,8 @@ class Workload:
 
     def initial_network(self) -> nn.Module:
         """Return the network at its initial weights, always the same."""
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(0)
-            parsed = Named.parse(self.network)
-            build = zoo.NETWORKS.get(parsed.name) or load_own(
-                "network", parsed.name, list(zoo.NETWORKS), nn.Module
-            )
-            return build(**zoo.fitting(build, self.shape, self.vocab or 10) | parsed.options)
+        build = network_builder(RunConfig(network=self.network))
+        return build(self)  # type: ignore[arg-type] # as data with this shape and these classes
 
     def build_network(self) -> nn.Module:
         """Return the network at its initial weights, in its memory format."""

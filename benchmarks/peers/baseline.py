@@ -1,12 +1,12 @@
 """The interface of everything that is timed: processes that train together, step by step."""
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from torch import Tensor, nn
 
-from benchmarks.harness.workload import Batch, Step, Workload
+from benchmarks.harness.workload import Step, Workload
 from hocket.timeline import Recorder
 
 
@@ -19,7 +19,7 @@ class PreparedTraining:
             pipeline has been filled: its first step takes as long as its last one.
         samples: Samples that all processes together finish in a step.
         state: Parameters and buffers that this process has, by their names in the network.
-        finish: Completes the batches in flight, if a pipeline has some after the last step.
+        finish: Completes the batches in flight of one of Hocket's methods.
         recorder: Recorder of busy, sending and waiting times, if there is one.
     """
 
@@ -40,12 +40,6 @@ def network_state(network: nn.Module, parts: Collection[nn.Module] = ()) -> dict
     state = network.state_dict(keep_vars=True)
     held = {id(own) for part in parts for own in part.state_dict(keep_vars=True).values()}
     return {name: own for name, own in state.items() if not parts or id(own) in held}
-
-
-def share_of_batches(workload: Workload, processes: int, rank: int) -> Iterator[Batch]:
-    """Return the share that a process has of each batch, which is divided evenly."""
-    for inputs, targets in workload.batches(multiple=processes):
-        yield inputs.chunk(processes)[rank], targets.chunk(processes)[rank]
 
 
 class Baseline(Protocol):

@@ -8,7 +8,7 @@ from typing import Any
 from torch.nn.parallel import DistributedDataParallel
 
 from benchmarks.harness.workload import Workload
-from benchmarks.peers.baseline import PreparedTraining, network_state, share_of_batches
+from benchmarks.peers.baseline import PreparedTraining, network_state
 
 SETTINGS: Mapping[str, Any] = {
     "static_graph": True,
@@ -46,5 +46,9 @@ class DDP:
             # PyTorch 2.13 renames broadcast_buffers; earlier ones do not know the new name.
             warnings.simplefilter("ignore", FutureWarning)
             parallel = DistributedDataParallel(network, **SETTINGS)
-        step = workload.loop_step(parallel, share_of_batches(workload, self.processes, rank))
+        shares = (
+            (inputs.chunk(self.processes)[rank], targets.chunk(self.processes)[rank])
+            for inputs, targets in workload.batches(multiple=self.processes)
+        )
+        step = workload.loop_step(parallel, shares)
         return PreparedTraining(step, workload.batch, network_state(network))

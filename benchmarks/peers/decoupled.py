@@ -41,7 +41,9 @@ class Decoupled:
         return self.method.accumulate * (1 if meet is None else meet.every)
 
     def describe(self) -> dict[str, Any]:
-        """Return the cuts, and the delay of the first stage in ticks."""
+        """Return the cuts and the delay of the first stage in ticks; of one stage, replicas."""
+        if self.plan.stages == 1:
+            return {"replicas": self.replicas}
         delay = self.method.delay(0, self.plan.stages)
         return {"cuts": list(self.plan.cuts), "delay": delay}
 

@@ -40,23 +40,15 @@ class Neighbour:
     def send(self, value: Tensor | None) -> None:
         """Start sending a tensor (B, ...), once the one before has been sent."""
         assert value is not None
-        self._complete_send()
+        for handle, _ in self._sent:
+            handle.wait()
+        self._sent.clear()
         tensor = to_wire(value, channels_last=self._channels_last)
         self._sent.append((distributed.isend(tensor, self._rank), tensor))
-
-    def finish(self) -> None:
-        """Wait for the last tensor of both directions."""
-        self._complete_send()
-        self._arrival.wait()
 
     def _post(self) -> None:
         self._arriving = torch.empty_like(self._example)
         self._arrival: Any = distributed.irecv(self._arriving, self._rank)
-
-    def _complete_send(self) -> None:
-        for handle, _ in self._sent:
-            handle.wait()
-        self._sent.clear()
 
 
 class Dataset:
@@ -71,9 +63,6 @@ class Dataset:
 
     def send(self, value: Tensor | None) -> None:
         """Do nothing: there is no gradient of inputs."""
-
-    def finish(self) -> None:
-        """Do nothing, as nothing is under way."""
 
 
 @dataclass(frozen=True)
@@ -114,7 +103,6 @@ class FDGByHand:
             if rank > 0
             else Dataset(inputs)
         )
-        neighbours = [before]
 
         # The first batch arrives in the step of the rank, its gradient after the delay.
         ticks, gradient_tick = count(), rank + self._delay(rank)
@@ -131,7 +119,6 @@ class FDGByHand:
         else:
             stage = DelayedStage(stages[rank], workload.optimizer)
             after = Neighbour(rank + 1, wires[rank + 1], channels_last=channels_last)
-            neighbours.append(after)
 
             def step() -> float | None:
                 tick = next(ticks)
@@ -144,13 +131,7 @@ class FDGByHand:
         # Fill the pipeline.
         for _ in range(self._delay(0) + 1):
             step()
-
-        def finish() -> None:
-            for each in neighbours:
-                each.finish()
-
-        state = network_state(network, [stages[rank]])
-        return PreparedTraining(step, workload.batch, state, finish=finish)
+        return PreparedTraining(step, workload.batch, network_state(network, [stages[rank]]))
 
     def _delay(self, stage: int) -> int:
         """Return the steps between the forward of a batch in a stage and its backward."""

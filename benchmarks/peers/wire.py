@@ -7,8 +7,9 @@ which PyTorch refuses for views. Neither conversion copies.
 
 # Shapes: B batch, C channels, H W sides of a map.
 
-from collections.abc import Sequence
-from typing import Any, cast
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -17,6 +18,7 @@ from hocket.modes import evaluation_mode
 
 TO_WIRE = (0, 2, 3, 1)
 FROM_WIRE = (0, 3, 1, 2)
+Convert = Callable[[Tensor], Tensor]
 
 
 class WireStage(nn.Module):
@@ -40,10 +42,13 @@ class WireStage(nn.Module):
 
     def forward(self, value: Tensor) -> Tensor:
         """Return the output (B, ...) of an input (B, ...), both in the form to be sent."""
+        received = partial(from_wire, channels_last=self.channels_last)
+        to_send = partial(to_wire, channels_last=self.channels_last)
+        convert: Callable[..., Tensor] = _Converted.apply
         if not self.first:
-            value = _apply(_FromWire, value, self.channels_last)
+            value = convert(value, received, to_send)
         value = self.layers(value)
-        return value if self.last else _apply(_ToWire, value, self.channels_last)
+        return value if self.last else convert(value, to_send, received)
 
 
 def to_wire(value: Tensor, *, channels_last: bool) -> Tensor:
@@ -78,33 +83,15 @@ def example_tensors(
     return wires
 
 
-class _FromWire(torch.autograd.Function):
-    """Conversion of a received tensor for the layers; its gradient is sent back."""
+class _Converted(torch.autograd.Function):
+    """Conversion of a tensor, whose gradient is converted back."""
 
     @staticmethod
-    def forward(ctx: Any, value: Tensor, channels_last: bool) -> Tensor:
-        ctx.channels_last = channels_last
-        return from_wire(value, channels_last=channels_last)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
-        return to_wire(gradients[0], channels_last=ctx.channels_last), None
-
-
-class _ToWire(torch.autograd.Function):
-    """Conversion of an output for sending; its gradient has been received."""
-
-    @staticmethod
-    def forward(ctx: Any, value: Tensor, channels_last: bool) -> Tensor:
-        ctx.permuted = channels_last and value.dim() == 4
+    def forward(ctx: Any, value: Tensor, convert: Convert, convert_back: Convert) -> Tensor:
+        ctx.convert_back = convert_back
         # .data shares memory but is no view for autograd, so that it can be detached.
-        return to_wire(value, channels_last=channels_last).data
+        return convert(value).data
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
-        return gradients[0].permute(FROM_WIRE) if ctx.permuted else gradients[0], None
-
-
-def _apply(function: type[torch.autograd.Function], value: Tensor, flag: bool) -> Tensor:
-    """Apply a function, for which PyTorch has no types."""
-    return cast(Tensor, function.apply(value, flag))
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
+        return ctx.convert_back(gradients[0]), None, None

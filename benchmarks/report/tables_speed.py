@@ -104,8 +104,9 @@ def checkpoint_table(record: Record) -> str:
     legend = (
         "{network} on batches of {batch}, {method} on {stages} stages in one process. Ratio: "
         "time of a step beside that of the same training without checkpoints, median and range "
-        "over {pairs} pairs of {steps} steps in turns. Ticks stand still while the state is "
-        "copied, median; a whole save is that and the writing, down to the disk."
+        "over {pairs} pairs of {steps} steps in turns. Ticks stand still while an earlier "
+        "write ends and the state is copied, median; a whole save is the copying and the "
+        "writing, down to the disk."
     ).format(**record.settings)
     return f"{shown}\n\n{legend}"
 
@@ -168,10 +169,10 @@ def speed_table(record: Record) -> str:
     legend = (
         "{network} on batches of {batch}, {stages} processes where several share them. Ratio: "
         "samples per second beside {base} in the same round, median and range over "
-        "{repetitions} rounds of {steps} steps; of the limit: the same beside independent "
-        "processes, where they had their turns together. CPU: processor time of a sample in "
-        "all processes, beside {base}'s; other threads: the part of it that is not the "
-        "training's own thread, which is OpenMP's and that of messages. Sending, waiting: "
+        "{repetitions} rounds of {steps} steps or more; of the limit: the same beside "
+        "independent processes, where they had their turns together. CPU: processor time of a "
+        "sample in all processes, beside {base}'s; other threads: the part of it that is not "
+        "the training's own thread, which is OpenMP's and that of messages. Sending, waiting: "
         "parts of the time of each process. Peak: of each process, without PyTorch itself. "
         "Disturbed: rounds in which others used more than {foreign:.0%} of the machine however "
         "often they were repeated."
@@ -180,7 +181,8 @@ def speed_table(record: Record) -> str:
     if settings["slow"] < 1:
         legend += " The last of several processes has a speed of {slow}: signals stop it for "
         legend += "the rest of every 10 ms, whatever it does."
-    goals = goals_table(record.rows) if settings["base"] == "bp" else None
+    judged = (settings["base"], settings["slow"]) == ("bp", 1)
+    goals = goals_table(record.rows) if judged else None
     return "\n\n".join(filter(None, [shown, legend.format(**settings), goals]))
 
 
@@ -207,9 +209,9 @@ def speed_excerpt(record: Record, labels: Sequence[str]) -> str:
         ("peak of each process, MiB", _format_peaks),
     )
     legend = (
-        "{network} on batches of {batch}: median and range over {repetitions} rounds of "
-        "{steps} steps; peak without PyTorch itself. Measured on {date} with torch {torch} on "
-        "{cpu}, {cores} cores."
+        "{network}, batches of {batch}: median and range over {repetitions} rounds of {steps} "
+        "steps or more; peak without PyTorch. Measured on {date} with torch {torch} on {cpu}, "
+        "{cores} cores."
     ).format(**record.settings | record.origin)
     return f"{shown}\n\n{legend}"
 
@@ -278,7 +280,7 @@ def _format_peaks(row: Mapping[str, Any]) -> str:
 def _format_choices(row: Mapping[str, Any]) -> str:
     """Return the choices that were made for a row, apart from its options."""
     choices = row["choices"]
-    if "cuts" in choices:
+    if choices.get("cuts"):
         delay = f", delay {choices['delay']}" if "delay" in choices else ""
         return f"cut at {', '.join(choices['cuts'])}{delay}"
     return ", ".join(f"{name}={value}" for name, value in choices.items()) or NONE

@@ -24,9 +24,9 @@ def target_table(record: Record) -> str:
     legend = (
         "{network} with {parameters:,} parameters on {data}, batches of {batch}, two nodes of "
         "one process with {threads} thread each on one machine (bp: one node; bp-all: one node "
-        "with the threads of both; their seconds are the median over all links, as they use "
-        "none). Updates until the test loss is {target:g} or less, "
-        "evaluated every {every} of {updates}, without the link, at the best of the learning "
+        "with all cores; their seconds are the median over all links, as they use none). "
+        "Updates until the test loss is {target:g} or less, evaluated every {every} of "
+        "{updates}, rounded up to meetings, without the link, at the best of the learning "
         "rates {rates}; edge: the least or the largest that was tried. Rows that wait for all "
         "gradients have the updates of back-propagation. Seconds of an update: median and "
         "range over {repetitions} rounds in which all rows have a turn. Seconds to the loss "
@@ -127,10 +127,10 @@ def short_target_table(record: Record) -> str:
     )
     legend = (
         "{network} on {data}, batches of {batch}: updates to a test loss that stays at "
-        "{target:g} or less, evaluated every {every}, times seconds of an update over the "
-        "link, compared with bp on one machine; a dash: not in {updates} updates. Of each "
-        "method the fastest variant timed, at the rates {tried}; seeds: {seeds}{fewer}. Memory "
-        "without PyTorch itself. Measured on {date} with torch {torch} on {cpu}."
+        "{target:g} or less, evaluated every {every}, rounded up to meetings, times seconds of "
+        "each over the link, compared with bp on one machine; a dash: not in {updates} "
+        "updates. Of each method the fastest variant timed; rates: {tried}; seeds: {seeds}"
+        "{fewer}. Memory without PyTorch. Measured on {date} with torch {torch} on {cpu}."
     )
     lists = {"tried": settings["rates"], "seeds": settings["seeds"]}
     written = {name: ", ".join(map(str, values)) for name, values in lists.items()}
@@ -140,8 +140,9 @@ def short_target_table(record: Record) -> str:
 
 def _name_fewer(record: Record) -> str:
     """Return the part of a legend on rows that have one rate and seed; maybe empty."""
-    fewer = bool(record.settings.get("thorough"))
-    return "; rows with one number of updates have the first of each" if fewer else ""
+    if not (thorough := record.settings.get("thorough")):
+        return ""
+    return f"; all trainings but {', '.join(['bp', *thorough])} have the first of each"
 
 
 def name_link(link: str) -> str:

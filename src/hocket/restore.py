@@ -78,8 +78,9 @@ def restore_state(*modules: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def dry_run(*modules: nn.Module) -> Iterator[None]:
-    """Context manager for forwards that only look: evaluation mode, and a state as before."""
-    with evaluation_mode(*modules), restore_state(*modules):
+    """Context manager for forwards that only look: evaluation mode, all states as before."""
+    devices = {weight.device for module in modules for weight in module.parameters()}
+    with evaluation_mode(*modules), restore_state(*modules), preserve_rng(devices):
         yield
 
 

@@ -8,10 +8,10 @@ ROOT = Path(__file__).parents[2]
 # Lines of Python. A limit falls with what is removed, and rises only with a named reason,
 # the last time refusals and checks of what failed in silence.
 MOST_LINES = {
-    "src/hocket": 42_361,
-    "src/hocket_lab": 6_932,
-    "benchmarks": 8_507,
-    "tests": 43_348,
+    "src/hocket": 42_355,
+    "src/hocket_lab": 6_925,
+    "benchmarks": 8_500,
+    "tests": 43_347,
 }
 # Words, as `wc -w` counts them.
 MOST_WORDS = {

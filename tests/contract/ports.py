@@ -26,11 +26,7 @@ from hocket.transport.packet import Activation, Gradient
 from hocket.transport.processes import shared_memory
 from hocket.transport.processes.backends import Backends, HostBackend
 from hocket.transport.processes.connection import Connection
-from hocket.transport.processes.connection_ports import (
-    ConnectionToNext,
-    ConnectionToPrevious,
-    Lookahead,
-)
+from hocket.transport.processes.connection_ports import ConnectionPort, Lookahead
 from hocket.transport.processes.message import OutgoingMessage
 from hocket.transport.processes.shared_memory import SharedMemoryBackend
 from hocket.tree import tensors
@@ -187,8 +183,9 @@ def connect(world, transport, capacity=CAPACITY, checksum=True):
         backend = Backends(world, device).for_peer(rank)
         assert isinstance(backend, SharedMemoryBackend)
     connection = Connection(world, rank, capacity, device, backend, checksum=checksum)
-    port = (ConnectionToNext, ConnectionToPrevious)[world.rank]
-    return port(connection, Lookahead(), Recorder(world.rank, keep=False), 0), connection
+    types = ((Activation, Gradient), (Gradient, Activation))[world.rank]
+    recorder = Recorder(world.rank, keep=False)
+    return ConnectionPort(*types, connection, Lookahead(), recorder, 0), connection
 
 
 def in_a_process(transport):

@@ -202,10 +202,12 @@ class AroundForce(Network):
         return self.b(self.force(self.a(x)))
 
 
-@BOTH
+@pytest.mark.parametrize("stages", [1, CUT_BEFORE_B, 2], ids=["whole", "cut", "sequential"])
 def test_a_network_may_differentiate_in_its_forward(stages):
     force = Force(a=nn.Linear(5, 4), b=nn.Linear(4, 4), c=nn.Linear(4, 1))
     network = AroundForce(a=nn.Linear(5, 5), force=force, b=nn.Linear(5, 3))
+    if stages == 2:
+        network = nn.Sequential(network.a, force, network.b)
     losses, plain_losses, _ = train_beside_plain(network, stages, BATCHES)
     assert losses == plain_losses
 

@@ -320,14 +320,19 @@ class Expanded(nn.Linear):
         return super().forward(inputs) + self.offset
 
 
-@pytest.mark.parametrize("build", [Growing, Expanded])
-def test_a_fault_is_told_whatever_became_of_the_buffers(build):
-    factors = [float("nan") if step == 5 else 1.0 for step in range(len(BATCHES))]
+@pytest.mark.parametrize("build", [Growing, Expanded, partial(Neighbours, sparse=True)])
+@pytest.mark.parametrize(("every", "fault", "kept"), [(1, 5, 5), (3, 5, 3), (3, 1, 0)])
+def test_a_fault_is_told_and_buffers_go_back_whatever_became_of_them(every, fault, kept, build):
+    factors = [float("nan") if step == fault else 1.0 for step in range(len(BATCHES))]
     batches = [(x * f, y) for f, (x, y) in zip(factors, BATCHES, strict=True)]
+    first, again = build(), build()
     with pytest.raises(NonFiniteError, match="the output became nan"):
-        train([build(), nn.Linear(6, 3)], batches=batches)
-    modules = train([build(), nn.Linear(6, 3)], batches=batches, on_nan="skip")
-    assert all(buffer.isfinite().all() for buffer in modules[0].buffers())
+        train([first, nn.Linear(6, 3)], batches=batches, check_every=every)
+    for inputs, _ in batches[:kept]:
+        again(inputs)
+    pairs = zip(first.buffers(), again.buffers(), strict=True)
+    assert all(torch.equal(one.to_dense(), other.to_dense()) for one, other in pairs)
+    train([build(), nn.Linear(6, 3)], batches=batches, on_nan="skip")
 
 
 AUTOCAST = {
@@ -372,3 +377,14 @@ def test_autocast_around_a_training_changes_nothing(around, precision, options):
     with warned if told else nullcontext():
         inside = trained(AUTOCAST[around]())
     assert all(map(torch.equal, weights(alone), weights(inside)))
+
+
+def test_an_evaluation_inside_autocast_has_the_present_weights():
+    modules = [module.float() for module in stages()]
+    batches = [(inputs.float(), targets) for inputs, targets in BATCHES]
+    trainer = hocket.Trainer(modules, method="bp", optimizer=sgd, precision="bf16")
+    with AUTOCAST["on"]():
+        trainer.evaluate(batches)
+        modules[0][0].weight.data.mul_(2)
+        inside = trainer.evaluate(batches)
+    assert inside == trainer.evaluate(batches)

@@ -38,6 +38,16 @@ def test_petra_is_its_reference(accumulate, order, stages):
     assert not different(ours, outcome(losses, modules))
 
 
+@pytest.mark.parametrize("frozen", [1, 2, 3])
+def test_a_late_look_changes_no_bit_where_frozen_stages_are_inverted(frozen):
+    def state(every):
+        modules = coupled(4)
+        nn.ModuleList(modules[:frozen]).requires_grad_(False)
+        return train(PETRA(), modules, data(coupled, 8), check_every=every).state
+
+    assert not different(state(1), state(2))
+
+
 class OfTwo(nn.Module):
     """A reversible layer of a nested structure, with a tensor without a gradient."""
 

@@ -1,7 +1,5 @@
 """float16 with a loss scale: what a scale must not change, and what an overflow does."""
 
-from functools import partial
-
 import pytest
 
 from contract.small import LINEARIZED, conv, data, different, mlp, sgd, train, values_of
@@ -10,7 +8,6 @@ from hocket import Trainer, cross_entropy
 from hocket.errors import NonFiniteError, OptionError
 from hocket.methods import as_method
 from hocket.stage import setup
-from hocket.stage.update.loss_scale import DynamicScale, LossScale
 
 PREDICTING = ("dni", "cdni")
 WAYS = [
@@ -21,9 +18,8 @@ WAYS = [
 
 
 def scaled(monkeypatch, scale):
-    """Let every stage begin with this scale; None for no scale in float16."""
-    build = LossScale if scale is None else partial(DynamicScale, scale)
-    monkeypatch.setattr(setup, "DynamicScale", build)
+    """Let every stage begin with this scale in float16."""
+    monkeypatch.setattr(setup, "FIRST_SCALE", scale)
 
 
 def low(net):
@@ -58,19 +54,6 @@ def test_a_scale_changes_no_bit_of_what_is_learned(way, net):
     assert not different(values_of(plain), values_of(scaled))
 
 
-@pytest.mark.parametrize("way", ["fdg", "dgl", "adl:accumulate=3"])
-def test_a_scale_of_one_has_the_bits_of_float16_without_a_scale(way, monkeypatch):
-    found = []
-    for scale in (1.0, None):
-        scaled(monkeypatch, scale)
-        found.append(
-            train(way, low(conv)(3), low_data(conv, 5), lr=0.05, precision="fp16").trainer
-        )
-    assert not different(*map(values_of, found))
-    exact = train(way, low(conv)(3), low_data(conv, 5), lr=0.05).trainer
-    assert different(values_of(found[0]), values_of(exact))  # float16 was at work
-
-
 def test_small_gradients_survive_every_edge(monkeypatch):
     """With a loss of a millionth, the first of three stages learns nothing without a scale."""
 
@@ -81,9 +64,9 @@ def test_small_gradients_survive_every_edge(monkeypatch):
         done = train("fdg:linearize=stash", low(mlp)(3), low_data(mlp, 6), **options)
         return [e.report.gradient_norm for e in done.events if e.action.kind == "B"]
 
-    exact, found = norms(None, "fp32"), norms(65536.0, "fp16")
+    exact, found = norms(1.0, "fp32"), norms(65536.0, "fp16")
     assert found == pytest.approx(exact, rel=0.02)
-    assert min(norms(None, "fp16")) == 0 < min(exact)
+    assert min(norms(1.0, "fp16")) == 0 < min(exact)
 
 
 @pytest.mark.parametrize("way", ["fdg", "fr", "dgl", "adl:accumulate=3"])

@@ -390,6 +390,13 @@ def test_remedies_are_written_after_a_method_and_multiply():
     assert rates == pytest.approx(wanted, rel=1e-12)
 
 
+def test_the_first_stale_update_has_the_staleness_of_its_batches_alone():
+    method = DDG().with_remedies(T3(updates=2), StalenessRate())
+    trained = train(method, mlp(2), data(mlp, 5), lr=1.0, replicas=2, replica_delay=2)
+    rates = [event.report.lr for event in trained.of("U", 0)]
+    assert rates[:5] == [None, None, 1.0, 1.0, 1 / 2]
+
+
 @pytest.mark.parametrize(
     ("text", "told"),
     [

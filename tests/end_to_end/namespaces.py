@@ -7,7 +7,6 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -32,22 +31,13 @@ def machines() -> Iterator[VirtualLink]:
         yield link
 
 
-@dataclass(frozen=True)
-class CommandResult:
-    """Exit code and output of a command on one machine."""
-
-    code: int
-    out: str
-    err: str
-
-
 def run_on_both(
     link: VirtualLink,
     folders: Sequence[Path],
     commands: Sequence[Sequence[str]],
     *,
     meanwhile: Callable[[], None] | None = None,
-) -> list[CommandResult]:
+) -> list[subprocess.CompletedProcess[str]]:
     """Run a command in a folder on each machine, and return their results.
 
     Commands that still run after the time-out are killed; `meanwhile` is called while they run.
@@ -100,7 +90,9 @@ def environment() -> dict[str, str]:
     return kept | {"PATH": programs, "PYTHONPATH": str(SOURCE), "COLUMNS": "200"}
 
 
-def _wait(process: subprocess.Popen[str], node: Node, end: float) -> CommandResult:
+def _wait(
+    process: subprocess.Popen[str], node: Node, end: float
+) -> subprocess.CompletedProcess[str]:
     try:
         out, err = process.communicate(timeout=max(0.1, end - time.monotonic()))
     except subprocess.TimeoutExpired:
@@ -110,7 +102,7 @@ def _wait(process: subprocess.Popen[str], node: Node, end: float) -> CommandResu
                 os.kill(number, signal.SIGKILL)
         out, err = process.communicate()
         err += "\n(killed by the test: it still ran)"
-    return CommandResult(process.returncode, out, err)
+    return subprocess.CompletedProcess(process.args, process.returncode, out, err)
 
 
 def processes_of(node: Node) -> list[int]:

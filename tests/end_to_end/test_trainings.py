@@ -1,7 +1,6 @@
-"""Whole trainings, on text and on real images; a saved network loads without Hocket."""
+"""Whole trainings, on real images and on digits; a saved network loads without Hocket."""
 
 import json
-import os
 from pathlib import Path
 
 import pytest
@@ -10,9 +9,7 @@ import torch
 import hocket
 from end_to_end.namespaces import run_python
 from hocket.cli.main import main
-
-ROOT = Path(__file__).resolve().parents[2]
-DATA_DIR = Path(os.environ.get("HOCKET_DATA", ROOT.parent / "shared" / "data"))
+from unit.data.test_cifar import DATA_DIR, real
 
 
 @pytest.fixture
@@ -28,25 +25,7 @@ def trained(tmp_path, monkeypatch):
     return run
 
 
-def test_a_transformer_learns_a_text(tmp_path, trained):
-    (tmp_path / "text.txt").write_text("she sells sea shells by the sea shore. " * 60)
-    summary, weights = trained(
-        *("--network", "gpt:width=32,depth=2,heads=2"),
-        *("--data", "text:context=16", "--data-dir", "text.txt", "--batch-size", 8),
-        *("--optimizer", "AdamW:lr=0.002", "--epochs", 5),
-    )
-    first, *_, last = (epoch["evaluation"] for epoch in summary["epochs"])
-    assert last["loss"] < first["loss"]
-    assert last["error"] < 0.5, "the most frequent character is 1 in 6"
-    vocabulary = len(set((tmp_path / "text.txt").read_text()))
-    network = hocket.zoo.gpt(vocab=vocabulary, context=16, width=32, depth=2, heads=2)
-    network.load_state_dict(weights, strict=True)
-
-
-@pytest.mark.skipif(
-    not (DATA_DIR / "cifar10").is_dir(),
-    reason="no folder cifar10 in HOCKET_DATA; set it to a folder with the parquet files",
-)
+@real
 def test_real_images_from_a_recipe(trained):
     summary, weights = trained(
         *("--recipe", "fdg-cifar", "--network", "resnet8", "--plan", "layer2_0"),

@@ -16,13 +16,7 @@ import torch
 
 from benchmarks.harness.nodes import INTERFACE
 from contract.processes import wait_until
-from end_to_end.namespaces import (
-    CommandResult,
-    environment,
-    machines,
-    run_on_both,
-    torchrun,
-)
+from end_to_end.namespaces import environment, machines, run_on_both, torchrun
 from hocket.cli.main import main
 from hocket.errors import HangError
 from hocket.partition import Plan
@@ -107,9 +101,9 @@ def run_here(tmp_path, monkeypatch):
     return run
 
 
-def require_success(results: list[CommandResult]) -> None:
-    errors = "\n".join(result.err for result in results)
-    assert [result.code for result in results] == [0, 0], errors
+def require_success(results: list[subprocess.CompletedProcess[str]]) -> None:
+    errors = "\n".join(result.stderr for result in results)
+    assert [result.returncode for result in results] == [0, 0], errors
 
 
 def require_equal_bits(one: Path, other: Path) -> None:
@@ -142,8 +136,8 @@ def test_a_training_on_two_machines_gives_the_weights_of_one_process(
     ]  # fmt: skip
     # Each stage writes its own metrics on its machine.
     assert file_names(folders[1]) == ["metrics.stage1.jsonl"]
-    assert "finished" in results[0].out
-    assert results[1].out == ""
+    assert "finished" in results[0].stdout
+    assert results[1].stdout == ""
 
 
 def test_the_example_gives_the_same_weights_on_two_machines(link, folders, run_here, tmp_path):
@@ -154,8 +148,8 @@ def test_the_example_gives_the_same_weights_on_two_machines(link, folders, run_h
     run_here(f"{program}.py", "alone.pt")
     require_equal_bits(folders[0] / "weights.pt", tmp_path / "alone.pt")
     assert file_names(folders[1]) == []
-    assert "one stage on each machine" in results[0].out
-    assert results[1].out == ""
+    assert "one stage on each machine" in results[0].stdout
+    assert results[1].stdout == ""
 
 
 def test_replicas_on_two_machines_give_the_weights_of_one(link, folders, run_here, tmp_path):
@@ -216,9 +210,9 @@ trainer.fit("""
     script = write_script(tmp_path, SCRIPT.replace("trainer.fit(", fault))
     commands = [torchrun(link, number, script, "weights.pt") for number in (0, 1)]
     results = run_on_both(link, folders, commands)
-    assert [result.code for result in results] == [1, 1]
-    assert "ArithmeticError: the fault of the test" in results[stage].err
-    other = results[1 - stage].err
+    assert [result.returncode for result in results] == [1, 1]
+    assert "ArithmeticError: the fault of the test" in results[stage].stderr
+    other = results[1 - stage].stderr
     told = f"stage {stage} failed:" in other
     # The store ends with the first machine, perhaps before the second has asked it why.
     assert told or (stage == 0 and "connection to stage 0 is gone" in other)
@@ -246,7 +240,7 @@ def test_a_machine_that_is_cut_off_is_named_and_ends_itself(folders, tmp_path):
             for rank in (0, 1)
         ]
         results = run_on_both(link, folders, commands, meanwhile=cut)
-    assert [result.code for result in results] == [HangError.exit_code] * 2
+    assert [result.returncode for result in results] == [HangError.exit_code] * 2
     for result in results:
-        assert re.search(r"waited \d+ s for", result.err)
-        assert "does not answer: it is stopped, or cut off" in result.err
+        assert re.search(r"waited \d+ s for", result.stderr)
+        assert "does not answer: it is stopped, or cut off" in result.stderr

@@ -23,7 +23,6 @@ from hocket.program import (
     parse_program,
     unroll,
 )
-from hocket.program.schedule import StageSchedule
 from hocket.remedies import T3
 from hocket.signals import Delayed, Local, Synthetic
 from reference.pipedream import one_f_one_b
@@ -234,7 +233,7 @@ def test_a_program_can_be_driven_batch_by_batch(method, stages, batches):
     entered = [tick for _ in range(batches) for tick in enter(program)]
     ticks = entered + list(drain(program))
     assert ticks == list(unroll(method, stages, batches))
-    assert program.idle
+    assert program.schedules[0].idle
 
 
 @given(methods.map(partial(replace, epoch_end="drain")), stage_counts, st.integers(1, 6))
@@ -435,12 +434,12 @@ def test_a_drawing_has_a_line_for_each_tick_and_a_word_for_each_action(method, s
 # The schedule of a stage.
 
 
-def actions(schedule, batches, since=0):
+def actions(program, batches, since=0):
     """Kind, batch, version (counted on from some update) and due of each action, by tick."""
     return [
         [(a.kind, a.batch, None if a.version is None else a.version - since, a.due) for a in t]
         for step in (*[enter] * batches, drain)
-        for t in step(schedule)
+        for t in step(program)
     ]
 
 
@@ -450,11 +449,11 @@ def test_between_two_trainings_of_other_cuts_only_versions_are_counted_anew(
 ):
     """As if the stages had always been these; the first updates of T3 are not done again."""
     for stage in range(stages):
-        first, other, resumed = (StageSchedule(method, stages, stage) for _ in range(3))
+        first, other, resumed = (Program(method, stages, only=stage) for _ in range(3))
         done = actions(first, before)
         updates = sum(kind == "U" for tick in done for kind, *_ in tick)
-        other.start_at(first.tick_count, first.batch_count, updates)
+        other.schedules[0].start_at(first.tick_count, first.batch_count, updates)
         assert (other.tick_count, other.batch_count) == (first.tick_count, before)
-        resumed.load_state_dict(other.state_dict())
+        resumed.schedules[0].load_state_dict(other.schedules[0].state_dict())
         wanted = actions(first, after, since=updates)
         assert actions(other, after) == actions(resumed, after) == wanted

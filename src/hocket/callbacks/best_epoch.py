@@ -4,9 +4,9 @@ import math
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
-from hocket.errors import CheckpointError, OptionError
+from hocket.errors import CheckpointError, OptionError, Problems
 from hocket.options.hints import matches_hint
-from hocket.options.ranges import check_choice, wrong_counts
+from hocket.options.ranges import wrong_choice, wrong_counts
 from hocket.training.callback import Callback, TrainerView
 from hocket.training.results.metrics import EpochResult, read_metric
 from hocket.training.weights_file import save_weights
@@ -22,7 +22,7 @@ class BestEpoch(Callback):
     """
 
     def __init__(self, metric: str, min_delta: float = 0.0, mode: Mode = "min") -> None:
-        check_choice("mode", mode, ("min", "max"))
+        Problems(wrong_choice("mode", mode, ("min", "max"))).raise_together("")
         if not matches_hint(min_delta, float) or min_delta < 0:
             raise OptionError(f"min_delta is {min_delta!r}; use a number of at least 0")
         self.best_epoch: int | None = None
@@ -50,12 +50,11 @@ class BestEpoch(Callback):
         if state is None:
             self.best_epoch = self._value = None
             return
-        mode = state.get("mode", self._mode)  # older checkpoints have none
-        if (state["metric"], mode) != (self._metric, self._mode):
+        if (state["metric"], state["mode"]) != (self._metric, self._mode):
             raise OptionError(
                 f"{name} is to watch {self._metric} (mode {self._mode!r}), and watched "
-                f"{state['metric']} (mode {mode!r}) before this training was resumed; watch "
-                "that"
+                f"{state['metric']} (mode {state['mode']!r}) before this training was resumed; "
+                "watch that"
             )
         self.best_epoch, self._value = state["number"], state["value"]
 

@@ -116,10 +116,7 @@ class Tracking(Callback):
     def on_evaluation(
         self, trainer: TrainerView, updates: int, result: EvaluationResult
     ) -> None:
-        """Pass on the row of an evaluation within an epoch.
-
-        See the base.
-        """
+        """Pass on the row of an evaluation within an epoch; see the base."""
         if trainer.is_main_process:
             place = {"tick": trainer.engine.tick_count, "updates": updates}
             self._trackers.log("evaluation", place | asdict(result))

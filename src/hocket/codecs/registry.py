@@ -9,7 +9,7 @@ import torch
 from hocket.codecs.codec import Codec
 from hocket.codecs.stateless import Cast, Exact, Integers
 from hocket.codecs.vq import VQ
-from hocket.errors import OptionError, format_problems, unknown_name
+from hocket.errors import OptionError, raise_problems, unknown_name
 from hocket.options.hints import wrong_arguments
 from hocket.options.named import Named
 
@@ -37,8 +37,8 @@ def parse_codec(text: str) -> Codec:
     if asked.name not in CODECS:
         raise OptionError(unknown_name("codec", asked.name, CODECS))
     build = CODECS[asked.name]
-    if problems := wrong_arguments(build, asked.options):
-        raise OptionError(format_problems(f"cannot build codec {asked.name!r}", problems))
+    problems = wrong_arguments(build, asked.options)
+    raise_problems(OptionError, f"cannot build codec {asked.name!r}", problems)
     return build(**asked.options)
 
 

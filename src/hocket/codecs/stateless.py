@@ -63,8 +63,8 @@ class Cast(StatelessCodec):
     """Codec that rounds numbers to a type of 16 bits; tensors of 16 bits stay as they are.
 
     Args:
-        dtype: ``torch.bfloat16`` or ``torch.float16``. Larger numbers than it holds, above
-            3.39e38 and 65,504, become infinite, which the training then refuses.
+        dtype: ``torch.bfloat16`` or ``torch.float16``. Stages send tensors exactly if they
+            have larger numbers than it holds, above 3.39e38 and 65,504.
 
     Raises:
         OptionError: It is another type.

@@ -1,12 +1,12 @@
 """A named data set: its batches, and the properties that a network depends on."""
 
 from dataclasses import dataclass, replace
-from typing import Literal, Protocol, Self, runtime_checkable
+from typing import Literal
 
 import torch
 from torch import Tensor
 
-from hocket.data.batches import Batches, Examples, move_examples
+from hocket.data.batches import Batches, move_examples
 from hocket.errors import DataError, OptionError
 from hocket.options.hints import matches_hint
 from hocket.options.ranges import Range
@@ -70,19 +70,6 @@ def check_targets(targets: Tensor, classes: int) -> None:
         )
 
 
-@runtime_checkable
-class Divisible(Examples, Protocol):
-    """Examples that can be divided into two parts."""
-
-    def divide(self, held: int, test: Self) -> tuple[Self, Self]:
-        """Return the rest, and the held-out examples, served as the test examples are.
-
-        Args:
-            held: Number of examples to hold out.
-            test: The test examples.
-        """
-
-
 def hold_out(data: Data, share: float) -> Data:
     """Return data whose test is a share of the training examples, which trains no more.
 
@@ -109,12 +96,13 @@ def hold_out(data: Data, share: float) -> Data:
     )
     if not 0 < held < len(train):
         raise impossible
-    if not isinstance(train, Divisible) or not isinstance(test, type(train)):
+    divide = getattr(train, "divide", None)
+    if divide is None or not isinstance(test, type(train)):
         raise DataError(
             f"the examples of {data.name!r} cannot be divided; give their class a method "
             "divide(held, test), or leave hold_out at 0"
         )
-    rest, held_out = train.divide(held, test)
+    rest, held_out = divide(held, test)
     if not len(rest):  # a text also loses what is left of its last window
         raise impossible
     return replace(

@@ -2,6 +2,7 @@
 
 # Shapes: N examples, B batch, S side of the square images that the network receives.
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, final
 
@@ -64,7 +65,8 @@ class StoredImages:
         """Return the central square of one image as uint8 (3, S, S).
 
         Raises:
-            DataError: The image cannot be decoded, or has more than 8 bits for each channel.
+            DataError: The image is missing, cannot be decoded, or has more than 8 bits for each
+                channel.
         """
         from PIL import Image, ImageOps
 
@@ -72,6 +74,8 @@ class StoredImages:
             (image,) = self.images[row].values()
         except Exception as error:  # of any class: that is up to the decoder of the format
             raise DataError(f"image {row} cannot be decoded: {error}; replace it") from error
+        if image is None:
+            raise DataError(f"image {row} is missing; leave its row out")
         if image.mode[0] in "IF":  # which Pillow would cut off at 255
             raise DataError(
                 f"image {row} has the mode {image.mode!r}, of more than 8 bits for each "
@@ -112,7 +116,8 @@ def folder(
         raise OptionError(f"image_size is {image_size}; give 1 or more pixels")
     # Read both splits; the training decides how many classes there are.
     (train_images, train_N), (test_images, test_N) = (
-        _select_columns(rows, image, label) for rows in _read_splits(data_dir)
+        _select_columns(name, rows, image, label)
+        for name, rows in _read_splits(data_dir).items()
     )
     classes = int(train_N.max()) + 1
     for targets_N in (train_N, test_N):
@@ -132,14 +137,14 @@ def folder(
     )
 
 
-def _read_splits(data_dir: Path) -> tuple[Any, Any]:
-    """Return the splits for training and test, each a `datasets.Dataset`.
+def _read_splits(data_dir: Path) -> dict[str, Any]:
+    """Return the splits for training and test by name, each a `datasets.Dataset`.
 
     Raises:
         DataError: The folder cannot be read, or has no such splits.
         OptionError: A package is not installed.
     """
-    datasets: Any = import_extra("datasets", "hf", "data set 'folder'")
+    datasets: Any = import_extra("datasets", "hf", "data set 'folder'", has="load_dataset")
     import_extra("PIL", "hf", "data set 'folder'")
 
     # Let the package read the folder.
@@ -162,22 +167,27 @@ def _read_splits(data_dir: Path) -> tuple[Any, Any]:
             f"{data_dir} has the splits {', '.join(names) or 'none'}; wanted train, and "
             f"{' or '.join(TEST_SPLITS)}: make a folder, or a split, for each"
         )
-    return splits["train"], splits[tests[0]]
+    return {name: splits[name] for name in ("train", tests[0])}
 
 
-def _select_columns(rows: Any, image: str, label: str) -> tuple[Any, Tensor]:
+def _select_columns(split: str, rows: Any, image: str, label: str) -> tuple[Any, Tensor]:
     """Return the images of a split, and their targets, int64 (N,).
 
     Raises:
-        DataError: There is no such column, or it has other values.
+        DataError: It is empty, there is no such column, or it has other values.
     """
+    if not len(rows):
+        raise DataError(f"split {split!r} has no images; put some into it")
     for option, column, kind in (("image", image, "Image"), ("label", label, "int")):
         found = getattr(rows.features.get(column), "dtype", "missing")
         if kind not in found:
             raise DataError(
-                f"split {rows.split} has no column {column!r} of type {kind} (it is {found}); "
+                f"split {split!r} has no column {column!r} of type {kind} (it is {found}); "
                 f"there are {', '.join(rows.features)}: name one with the option {option!r}"
             )
+    # A split may have been saved to give tensors, or files that are not decoded.
+    rows = rows.with_format(None)
+    rows = rows.cast_column(image, replace(rows.features[image], decode=True))
     # A class number that is missing is -1, which is no class.
     targets = [-1 if number is None else number for number in rows[label]]
     return rows.select_columns([image]), torch.tensor(targets)

@@ -17,7 +17,7 @@ from hocket.data.mixing import Mix, MixedExamples
 from hocket.data.synthetic import synthetic
 from hocket.data.text import text
 from hocket.errors import DataError, OptionError, raise_problems
-from hocket.options.hints import argument_hints, wrong_options
+from hocket.options.hints import argument_defaults, wrong_arguments
 from hocket.options.own_function import load_own
 
 DATA: Mapping[str, Callable[..., Data]] = MappingProxyType(
@@ -45,8 +45,8 @@ def options(name: str) -> dict[str, Any]:
     >>> options("text")
     {'context': 64}
     """
-    parameters = inspect.signature(_find_loader(name)).parameters
-    return {key: p.default for key, p in parameters.items() if key not in _COMMON}
+    defaults = argument_defaults(_find_loader(name))
+    return {key: default for key, default in defaults.items() if key not in _COMMON}
 
 
 def load(
@@ -132,7 +132,7 @@ def check_data(name: str, data_dir: Path | None, /, **chosen: Any) -> None:
         for option in everywhere
     ]
     own = {option: value for option, value in chosen.items() if option not in everywhere}
-    problems += wrong_options(own, known, argument_hints(loader))
+    problems += wrong_arguments(loader, own, known)
     problems += [
         f"option {option!r} is missing; pass it"
         for option, default in known.items()

@@ -1,6 +1,7 @@
 """Engines of one stage, which is connected to the processes of its neighbours."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import cast
 
 from torch import nn
@@ -17,21 +18,15 @@ from hocket.engine.async_stage import AsyncStage
 from hocket.engine.build_stage import build_stage
 from hocket.engine.distributed import DistributedEngine
 from hocket.engine.engine_parts import EngineParts, as_replica
-from hocket.errors import HocketError
 from hocket.methods.method import Replay
 from hocket.program.program import Program
 from hocket.timeline import Recorder
 from hocket.transport.mailbox import NoNextStage, Source
-from hocket.transport.packet import Activation
+from hocket.transport.packet import Activation, Gradient
 from hocket.transport.port import ToNext, ToPrevious
-from hocket.transport.processes.backend import Backend
 from hocket.transport.processes.backends import Backends
 from hocket.transport.processes.connection import Connection, messages_ahead
-from hocket.transport.processes.connection_ports import (
-    ConnectionToNext,
-    ConnectionToPrevious,
-    Lookahead,
-)
+from hocket.transport.processes.connection_ports import ConnectionPort, Lookahead
 from hocket.transport.processes.reconnecting import DroppingPort, ReconnectingLink
 from hocket.transport.replay_buffer import BufferToPrevious, ReplayBuffer
 from hocket.transport.stats import SendStats
@@ -86,11 +81,11 @@ def build_distributed(parts: EngineParts, world: World) -> DistributedEngine:
     to_previous: ToPrevious = source.port()
     if previous is not None:
         delay = method.edge_delay(k - 1)[1] if setup.resumable else 0
-        to_previous = ConnectionToPrevious(previous, lookahead, recorder, delay)
+        to_previous = ConnectionPort(Gradient, Activation, previous, lookahead, recorder, delay)
     to_next: ToNext = NoNextStage()
     if following is not None:
         delay = method.edge_delay(k)[0] if setup.resumable else 0
-        to_next = ConnectionToNext(following, lookahead, recorder, delay)
+        to_next = ConnectionPort(Activation, Gradient, following, lookahead, recorder, delay)
 
     # The stage of this process.
     stage_parts = parts.of_stage(k, to_previous, to_next, recorder=recorder)
@@ -124,19 +119,15 @@ def build_async_process(parts: EngineParts, world: World) -> AsyncProcess:
         offset: int, on_activation: Callable[[Activation], None] | None = None
     ) -> ReconnectingLink:
         rank = world.neighbour(offset)
-
-        def connect(lost_error: Callable[[str], HocketError], backend: Backend) -> Connection:
-            return Connection(
-                world,
-                rank,
-                SPARE_CAPACITY,
-                setup.device,
-                backend,
-                on_activation,
-                checksum=setup.checksum,
-                lost_error=lost_error,
-            )
-
+        connect = partial(
+            Connection,
+            world,
+            rank,
+            SPARE_CAPACITY,
+            setup.device,
+            on_activation=on_activation,
+            checksum=setup.checksum,
+        )
         # Process groups of the others are closed to a process that comes back.
         first = None if backends is None else backends.for_peer(rank)
         return ReconnectingLink(world, rank, connect, first)

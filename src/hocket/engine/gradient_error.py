@@ -14,10 +14,10 @@ import torch
 from torch import Tensor, nn
 
 from hocket.engine.event import Event, add_place
-from hocket.errors import OptionError
+from hocket.errors import OptionError, Problems
 from hocket.methods.method import Method
 from hocket.options.ranges import wrong_counts
-from hocket.options.require import require_functions
+from hocket.options.require import wrong_functions
 from hocket.program.action import Action, Tick
 from hocket.signals.losses import compute_loss
 from hocket.stage.stage import Stage
@@ -194,7 +194,7 @@ def build_error_meter(
         OptionError: A number or a listener is of another kind or alone, stages run freely, or
             there is no true gradient in this precision.
     """
-    require_functions(on_gradient_error=listener)
+    Problems(wrong_functions(on_gradient_error=listener)).raise_together("")
     if wrong_counts(0, every=every) or bool(every) != bool(listener):
         raise OptionError(
             f"gradient_error_every is {every!r}; give a number of batches and, as both belong "

@@ -84,7 +84,7 @@ class ReplicatedEngine(LockstepEngine):
         for action in tick:
             stages = [stages[action.stage] for stages in self._replicas]
             reports = in_turn([_steps(stage, action, number) for stage in stages])
-            event = Event(number, action, _of_whole_batch(reports))
+            event = Event(number, action, _of_whole_batch(action, reports))
             for watch in self._watchers:
                 watch(event, stages[0])
             events.append(event)
@@ -141,10 +141,10 @@ def _steps(stage: Stage, action: Action, tick: int) -> Steps[ActionReport]:
     return report
 
 
-def _of_whole_batch(reports: Sequence[ActionReport]) -> ActionReport:
+def _of_whole_batch(action: Action, reports: Sequence[ActionReport]) -> ActionReport:
     """Return the report of the first replica, with the loss of the whole batch."""
     first = reports[0]
-    if not first.has_loss or first.lr is not None:  # as of the signal's network
+    if not first.has_loss or action.kind == "T":  # whose loss has no targets to weigh it by
         return first
 
     def targets() -> float:

@@ -69,7 +69,7 @@ class SerialEngine(LockstepEngine):
         number = self.program.tick_count - 1
         stages, watchers = self.stages, self._watchers
         if self._meter is not None:
-            self._meter.before(number, tick, flushed=self.program.flushed)
+            self._meter.before(number, tick, flushed=self.program.schedules[0].flushed)
         if self._streams is None:
             return [execute(stages[action.stage], action, number, watchers) for action in tick]
         events = []

@@ -15,11 +15,11 @@ from torch.optim import Optimizer
 
 from hocket.data.loader_state import loader_state, restore_loader
 from hocket.engine.event import Event
-from hocket.errors import DataError, HocketError, OptionError, missing_extra
+from hocket.errors import DataError, HocketError, OptionError, Problems, missing_extra
 from hocket.methods import as_method
 from hocket.methods.method import Method
 from hocket.optim.factory import NamedParameters
-from hocket.options.require import require_functions, require_list
+from hocket.options.require import require_list, wrong_functions
 from hocket.partition import Plan
 from hocket.restore import preserve_rng
 from hocket.stage.report import ActionReport
@@ -99,7 +99,8 @@ class StageTrainer:
         method = as_method(method)
         self._accumulate = method.accumulate
         check_arguments(args, method)
-        require_functions(data_collator=data_collator, compute_metrics=compute_metrics)
+        problems = wrong_functions(data_collator=data_collator, compute_metrics=compute_metrics)
+        Problems(problems).raise_together("these are no functions")
         # Let their Trainer evaluate with the stages, and save them.
         self._theirs = theirs = compose_lone_trainer(
             model,

@@ -2,4 +2,3 @@
 
 from hocket.options.hints import wrong_options as wrong_options
 from hocket.options.named import Named as Named
-from hocket.options.ranges import check_choice as check_choice

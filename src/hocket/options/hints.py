@@ -37,23 +37,50 @@ def wrong_options(
     ]
 
 
-def wrong_arguments(function: Callable[..., Any], given: Mapping[str, Any]) -> list[str]:
-    """Return one problem for each argument that a function does not take like this."""
-    known = list(inspect.signature(function).parameters)
+def wrong_arguments(
+    function: Callable[..., Any],
+    given: Mapping[str, Any],
+    known: Collection[str] | None = None,
+) -> list[str]:
+    """Return one problem for each argument that a function does not take like this.
+
+    Args:
+        function: The function; one with ``**options`` takes any name.
+        given: Arguments by name.
+        known: Parameters that may be given; if not given, all of them.
+    """
+    parameters = inspect.signature(function).parameters.values()
+    if any(p.kind is p.VAR_KEYWORD for p in parameters):
+        known = given
+    elif known is None:
+        known = argument_defaults(function)
     return wrong_options(given, known, argument_hints(function))
+
+
+def argument_defaults(function: Callable[..., Any]) -> dict[str, Any]:
+    """Return the arguments of a function that have names, with their defaults."""
+    parameters = inspect.signature(function).parameters.values()
+    unnamed = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    return {p.name: p.default for p in parameters if p.kind not in unnamed}
 
 
 def wrong_fields(value: Any) -> list[str]:
     """Return one problem for each field of a dataclass whose value is not of its type."""
-    hints = typing.get_type_hints(type(value))
+    hints = argument_hints(type(value))
     given = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
     return wrong_options(given, given, hints)
 
 
 def argument_hints(function: Callable[..., Any]) -> dict[str, Any]:
-    """Return the type hints of the arguments of a function or of a `functools.partial`."""
+    """Return the type hints of a function, a `functools.partial` or the fields of a class.
+
+    There are none if one names what is imported for type checkers only.
+    """
     function = inspect.unwrap(function.func if isinstance(function, partial) else function)
-    return typing.get_type_hints(function)
+    try:
+        return typing.get_type_hints(function)
+    except NameError:
+        return {}
 
 
 _COLLECTIONS: Mapping[Any, Any] = {

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from numbers import Integral
 from typing import Any
 
-from hocket.errors import OptionError
 from hocket.options.hints import matches_hint
 
 
@@ -94,18 +93,3 @@ def wrong_choice(name: str, value: object, choices: Collection[str]) -> list[str
     if value in choices:
         return []
     return [f"{name} is {value!r}; use {' or '.join(map(repr, choices))}"]
-
-
-def check_choice(name: str, value: object, choices: Collection[str]) -> None:
-    """Check that the value of an option is one of its choices.
-
-    Args:
-        name: Name of the option.
-        value: Its value.
-        choices: All valid values, for instance ``get_args`` of a `Literal`.
-
-    Raises:
-        OptionError: It is none of them.
-    """
-    for problem in wrong_choice(name, value, choices):
-        raise OptionError(problem)

@@ -6,16 +6,6 @@ from typing import Any
 from hocket.errors import OptionError
 
 
-def require_functions(**given: object) -> None:
-    """Refuse what cannot be called; None is an argument that was left out.
-
-    Raises:
-        OptionError: A value is no function, or a class, whose call builds an object.
-    """
-    if problems := wrong_functions(**given):
-        raise OptionError("\n".join(problems))
-
-
 def wrong_functions(**given: object) -> list[str]:
     """Return one problem for each value but None that cannot be called, or is a class.
 

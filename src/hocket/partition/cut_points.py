@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from hocket.errors import CutError
-from hocket.modes import restore_modes
+from hocket.modes import training_mode
 from hocket.partition.cut_graph import CutGraph, CutPoint
 from hocket.partition.recording.recorder import record_modes
 from hocket.partition.recording.recording import (
@@ -63,7 +63,7 @@ def find_cut_points(network: nn.Module, sample: Tree) -> CutGraph:
 
     # Record the forward in all modes; again, if stages have to repeat some modules.
     try:
-        with restore_modes(network):
+        with training_mode(network):
             recordings = record_modes(network, resized, frozenset())
             # NaN: the network takes no other number of rows, so no dimension is the batch's.
             ratio = (

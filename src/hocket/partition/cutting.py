@@ -9,7 +9,7 @@ from torch import nn
 
 from hocket.errors import CutError, OptionError, format_problems, raise_problems, warn
 from hocket.modes import training_mode
-from hocket.options.ranges import check_choice
+from hocket.options.ranges import wrong_choice
 from hocket.partition.costs.balance import balance, smallest_split
 from hocket.partition.costs.device import Device, format_memory
 from hocket.partition.costs.flops import (
@@ -92,7 +92,7 @@ def cut(
     # Check the options.
     if not isinstance(network, nn.Module):
         raise OptionError(f"the network is {network!r}; give a module")
-    check_choice("by", by, get_args(By))
+    raise_problems(OptionError, "cannot cut like this", wrong_choice("by", by, get_args(By)))
     device = Device(1.0, memory_limit_mib, link)
     if isinstance(stages, bool) or not isinstance(stages, int | Plan):
         raise OptionError(f"stages is {stages!r}; use a whole number or a Plan")

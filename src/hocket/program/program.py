@@ -39,21 +39,6 @@ class Program:
         """Number of batches that have entered."""
         return self.schedules[0].batch_count
 
-    @property
-    def idle(self) -> bool:
-        """True if no batch is in flight."""
-        return self.schedules[0].idle
-
-    @property
-    def flushed(self) -> bool:
-        """True if the present batches leave the pipeline before the next group enters."""
-        return self.schedules[0].flushed
-
-    @property
-    def flushing(self) -> bool:
-        """True if no batch may enter before those in flight have left."""
-        return self.schedules[0].flushing
-
     def tick(self) -> Tick:
         """Return the next tick, in which a new batch enters."""
         return self._merge([schedule.tick() for schedule in self.schedules])
@@ -136,7 +121,7 @@ def enter(program: Program) -> Iterator[Tick]:
     F0.1 B0.0 F1.1 B1.1 U1.1 | B0.1 U0.1
     """
     yield program.tick()
-    while program.flushing:
+    while program.schedules[0].flushing:
         yield program.drain_tick()
 
 
@@ -146,7 +131,7 @@ def drain(program: Program) -> Iterator[Tick]:
     Remaining gradients, too few for an ordinary update, are applied when no batch is in flight
     any more, so that no stage needs to know in advance which batch is the last.
     """
-    while not program.idle:
+    while not program.schedules[0].idle:
         yield program.drain_tick()
     if updates := program.final_update():
         yield updates

@@ -126,7 +126,7 @@ class T3(Remedy):
     """Let the pipeline be empty at each of the first updates, as in back-propagation.
 
     A batch enters after the update with the group of ``accumulate`` batches before it. Other
-    remedies act as if the training began with the first update that may be stale.
+    remedies are inactive at these updates, but may look at how they change the weights.
 
     Attributes:
         updates: Number of these updates; 0 for no effect.

@@ -1,7 +1,6 @@
 """Registry of remedies by name: the ``REMEDIES`` of all modules of this package."""
 
 import importlib
-import inspect
 import pkgutil
 import re
 import sys
@@ -9,7 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from hocket.errors import OptionError, raise_problems
-from hocket.options.hints import argument_hints, wrong_options
+from hocket.options.hints import argument_defaults, wrong_arguments
 from hocket.options.named import Named
 from hocket.options.own_function import load_own
 from hocket.remedies.remedy import Remedy
@@ -53,8 +52,9 @@ def find_builder(
         OptionError: There is no such builder.
     """
     build = table.get(name) or load_own(kind, name, table, result)
-    parameters = inspect.signature(build).parameters.values()
-    return build, {p.name: p.default for p in parameters if p.name != "name"}
+    defaults = argument_defaults(build)
+    defaults.pop("name", None)
+    return build, defaults
 
 
 def build_named(
@@ -72,7 +72,7 @@ def build_named(
         OptionError: There is no such builder, or it does not have or allow an option.
     """
     build, defaults = find_builder(kind, named.name, table, result)
-    problems = wrong_options(named.options, defaults, argument_hints(build))
+    problems = wrong_arguments(build, named.options, defaults)
     raise_problems(OptionError, f"{kind} {named.name!r} cannot be built", problems)
     return build(**named.options)
 

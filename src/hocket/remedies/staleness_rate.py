@@ -4,9 +4,11 @@ Reference: Zhang et al., IJCAI 2016, arXiv 1511.05950, equation 4. Plain version
 ``tests/reference/pipedream.py``.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
+
+from torch import Tensor
 
 from hocket.options.ranges import Range
 from hocket.remedies.remedy import Remedy, StageInfo, StageRemedy, Weights
@@ -58,11 +60,12 @@ class _Counted(StageRemedy):
         self._batches += 1
 
     def lr_factor(self, update: int) -> float:
-        """Return the factor on the learning rates of an update, and begin to count anew."""
-        staleness = max(self._sum / self._batches, 1.0)
-        self._sum = self._batches = 0
-        factor: float = staleness**-self._power
+        factor: float = max(self._sum / self._batches, 1.0) ** -self._power
         return factor
+
+    def observe_update(self, lrs: Sequence[float], changes: Sequence[Tensor]) -> None:
+        """Begin to count anew, after flushed updates as well."""
+        self._sum = self._batches = 0
 
     def state_dict(self) -> dict[str, Any]:
         return {"sum": self._sum, "batches": self._batches}

@@ -225,9 +225,7 @@ def build_optimizer_factory(
     Raises:
         OptionError: There is no such optimizer, or it refuses the options or the network.
     """
-    # Try the options on a single weight.
-    named, found = _find_optimizer(config)
-    trial = _trial_optimizer(named, found)
+    named, found, trial = _try_optimizer(config)
     if named.name == "SGD" and "lr" not in named.options:
         raise OptionError(
             f"the optimizer {config.optimizer!r} has no rate, and PyTorch's is 0.001; give it "
@@ -247,15 +245,11 @@ def build_optimizer_factory(
     return lambda parameters: found(group(parameters), **named.options)
 
 
-def _find_optimizer(config: RunConfig) -> tuple[Named, Callable[..., Any]]:
-    """Return the name and the options of the optimizer, and its class."""
+def _try_optimizer(config: RunConfig) -> tuple[Named, Callable[..., Any], optim.Optimizer]:
+    """Return the optimizer's name and options, its class, and one of a weight, after a step."""
     named = Named.parse(config.optimizer)
     known = vars(optim) | {RotatedAdam.__name__: RotatedAdam}
-    return named, _find_class(known, optim.Optimizer, "optimizer", named)
-
-
-def _trial_optimizer(named: Named, found: Callable[..., Any]) -> optim.Optimizer:
-    """Return an optimizer of a single weight, from its options and its class, after a step."""
+    found = _find_class(known, optim.Optimizer, "optimizer", named)
     weights = [nn.Parameter(torch.zeros(1)), nn.Parameter(torch.zeros(1, 1))]
     for weight in weights:
         weight.grad = torch.ones_like(weight)
@@ -269,7 +263,7 @@ def _trial_optimizer(named: Named, found: Callable[..., Any]) -> optim.Optimizer
 
     trial = _try("optimizer", str(named), create)
     _try("optimizer", str(named), trial.step)
-    return trial
+    return named, found, trial
 
 
 def decay_groups(parameters: Sequence[nn.Parameter]) -> list[dict[str, Any]]:
@@ -309,8 +303,15 @@ def build_scheduler_factory(config: RunConfig) -> SchedulerFactory | None:
         ]
         return schedulers[0] if len(parts) == 1 else lr_scheduler.ChainedScheduler(schedulers)
 
-    optimizer = _trial_optimizer(*_find_optimizer(config))
-    _try("scheduler", config.scheduler, lambda: _step_scheduler(build, optimizer))
+    *_, optimizer = _try_optimizer(config)
+
+    def trial() -> None:
+        scheduler = build(optimizer)
+        optimizer.step()
+        if not isinstance(scheduler, lr_scheduler.ReduceLROnPlateau):  # which wants a loss
+            scheduler.step()
+
+    _try("scheduler", config.scheduler, trial)
     return build
 
 
@@ -341,14 +342,6 @@ def _find_class(
     if problems := wrong_options(named.options, named.options, switches):
         raise OptionError(format_problems(f"cannot use the {kind} {str(named)!r}", problems))
     return found
-
-
-def _step_scheduler(factory: SchedulerFactory, optimizer: optim.Optimizer) -> None:
-    """Build a scheduler of an optimizer and let it do one step."""
-    scheduler = factory(optimizer)
-    optimizer.step()
-    if not isinstance(scheduler, lr_scheduler.ReduceLROnPlateau):  # which wants a loss
-        scheduler.step()
 
 
 def _try(kind: str, text: str, trial: Callable[[], T]) -> T:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 
-from hocket.callbacks.trackers import Trackers
+from hocket.callbacks.trackers import Tracker, Trackers
 from hocket.data import Data
 from hocket.distributed.folder import identity
 from hocket.distributed.folder.restart import environment_number
@@ -138,21 +138,29 @@ def _train_in(
     run = dataclasses.replace(run, config=dataclasses.replace(config, run_dir=run_dir))
     _write_description(run.config, trainer, run_dir)
     process = None if is_main else trainer.process_name
-    choices = run.config.as_dict()
-    trackers = Trackers([build(run_dir.name, process, choices) for build in run.trackers])
-    with (
-        trainer,
-        MetricsLog(
-            run_dir,
-            config.log_every,
-            tensorboard=config.tensorboard,
-            trackers=trackers,
-            process=process,
-        ) as log,
-    ):
+    with trainer, _open_log(run, run_dir, process) as log:
         listener.log = log
         history = point.history if point is not None else ()
         return TrainingRun(run, trainer, run_dir, log, history, timeline_before).train(data)
+
+
+def _open_log(run: ResolvedRun, run_dir: Path, process: str | None) -> MetricsLog:
+    """Open the log with its trackers; those that have begun are closed if that fails."""
+    config = run.config
+    trackers: list[Tracker] = []
+    try:
+        for build in run.trackers:
+            trackers.append(build(run_dir.name, process, config.as_dict()))
+        return MetricsLog(
+            run_dir,
+            config.log_every,
+            tensorboard=config.tensorboard,
+            trackers=Trackers(trackers),
+            process=process,
+        )
+    except BaseException:
+        Trackers(trackers).close(failed=True)
+        raise
 
 
 def _write_description(config: RunConfig, trainer: Trainer, run_dir: Path) -> None:

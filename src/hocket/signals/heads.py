@@ -23,8 +23,8 @@ from typing import Literal, final, get_args
 
 from torch import Tensor, nn
 
-from hocket.errors import OptionError
-from hocket.options.ranges import check_choice
+from hocket.errors import OptionError, Problems
+from hocket.options.ranges import wrong_choice
 from hocket.signals.signal import detect_layout
 
 HeadKind = Literal["mlp-sr", "mlp", "cnn", "aug"]
@@ -105,7 +105,7 @@ def build_head(
     >>> head(torch.zeros(2, 8, 6, 6)).shape
     torch.Size([2, 10])
     """
-    check_choice("head", kind, get_args(HeadKind))
+    Problems(wrong_choice("head", kind, get_args(HeadKind))).raise_together("")
     if outputs < 1:
         raise OptionError(f"a head of {outputs} outputs predicts nothing; ask for at least 1")
     layout = detect_layout(shape)

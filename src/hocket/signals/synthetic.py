@@ -18,7 +18,7 @@ from torch.nn import functional as F
 
 from hocket.errors import DataError, OptionError, raise_problems
 from hocket.options.hints import wrong_fields
-from hocket.signals.losses import IGNORED, Loss, label_error
+from hocket.signals.losses import IGNORED, Loss, describe, label_error
 from hocket.signals.signal import (
     BackwardRoots,
     Layout,
@@ -65,17 +65,21 @@ class Synthesizer(nn.Module):
             targets: Class indices, (B,), or (B, T) of tokens; ignored unless conditional.
 
         Raises:
-            DataError: A conditional synthesizer got no targets, or too few or many.
+            DataError: A conditional synthesizer got no class indices, or too few or many.
         """
         hidden = self.entry(output)
         if self.target is not None:
             wanted_shape = output.shape[: 2 if self.layout == "tokens" else 1]
-            if targets is None or targets.shape != wanted_shape:
-                got = "none" if targets is None else f"targets of shape {tuple(targets.shape)}"
+            if (
+                not isinstance(targets, Tensor)
+                or targets.is_floating_point()
+                or targets.shape != wanted_shape
+            ):
                 raise DataError(
                     f"a conditional synthesizer at an output of shape {tuple(output.shape)} "
-                    f"got {got}, wanted class indices of shape {tuple(wanted_shape)}; "
-                    "build it with classes=None if there are none"
+                    f"got targets {describe(targets)}, wanted class indices of shape "
+                    f"{tuple(wanted_shape)}, whole numbers; build it with classes=None if "
+                    "there are none"
                 )
             # A linear layer on one-hot targets selects columns of its weight.
             targets = targets.long()  # which PyTorch's embedding and comparison ask for

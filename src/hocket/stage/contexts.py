@@ -33,7 +33,7 @@ class PassContexts:
         self._seed = setup.seed + parts.seed_offset
         self._device = setup.device
         self._casts = setup.precision != "fp32"
-        self.autocast = setup.autocast
+        self._autocast = setup.autocast
 
     def computing(
         self, batch: int, which: Pass, draws: Draws = "anything"
@@ -46,17 +46,23 @@ class PassContexts:
             draws: Generators that the pass may draw from.
         """
         seeded = seeded_rng(self._seed, self._stage, batch, which, self._device, draws)
-        return _seeded_and_cast(seeded, self.autocast()) if self._casts else seeded
+        return _seeded_and_cast(seeded, self._autocast()) if self._casts else seeded
+
+    def predicting(self) -> AbstractContextManager[None]:
+        """Return a context manager with the precision of the passes, which keeps no casts."""
+        return _seeded_and_cast(_NOTHING, self._autocast())
 
 
 @contextmanager
 def _seeded_and_cast(
     seeded: AbstractContextManager[None], cast: torch.autocast
 ) -> Iterator[None]:
-    with seeded, cast:
-        yield
-    # Inside the caller's autocast it would keep casts of weights that are updated now.
-    torch.clear_autocast_cache()
+    try:
+        with seeded, cast:
+            yield
+    finally:
+        # Inside the caller's autocast it would keep casts of weights that change now.
+        torch.clear_autocast_cache()
 
 
 def seeded_rng(
@@ -136,7 +142,7 @@ class _SeededOnGpu(_SeededTorch):
 class _SeededEverywhere:
     """Seeds the generators of PyTorch, NumPy and Python."""
 
-    __slots__ = ("_key", "_numpy", "_python", "_torch")
+    __slots__ = ("_key", "_numpy", "_numpy_state", "_python", "_torch")
 
     def __init__(self, key: int, seeded_torch: AbstractContextManager[None]) -> None:
         self._key = key
@@ -144,8 +150,9 @@ class _SeededEverywhere:
 
     def __enter__(self) -> None:
         self._python = random.getstate()
-        # Another generator takes the place of numpy's, whose state is slow to read and write.
+        # Another generator takes the place of numpy's, which may be of a kind without a seed.
         self._numpy = mtrand.get_bit_generator()
+        self._numpy_state = numpy.random.get_state(legacy=False)
         self._torch.__enter__()
         mtrand.set_bit_generator(_numpy_generator())
         random.seed(self._key)
@@ -153,6 +160,8 @@ class _SeededEverywhere:
 
     def __exit__(self, *error: object) -> None:
         mtrand.set_bit_generator(self._numpy)
+        if self._numpy_state["has_gauss"]:  # a second number that it has drawn with the last
+            numpy.random.set_state(self._numpy_state)
         random.setstate(self._python)
         self._torch.__exit__(None, None, None)
 

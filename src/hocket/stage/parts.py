@@ -11,6 +11,7 @@ from hocket.distributed.replicas.meetings import Meetings
 from hocket.signals.signal import Signal
 from hocket.stage.layers.module_tensors import NetworkNames
 from hocket.timeline import Recorder
+from hocket.transport.packet import Activation
 from hocket.transport.port import ToNext, ToPrevious
 from hocket.transport.stats import ReceiveStats, SendStats
 
@@ -63,3 +64,7 @@ class StageParts:
     def is_last(self) -> bool:
         """True for the last stage of the network."""
         return self.index == self.count - 1
+
+    def previous_waits(self, activation: Activation) -> bool:
+        """Return True if the stage before waits for gradients of a batch, or for its output."""
+        return self.previous_inverts or any(activation.differentiable)

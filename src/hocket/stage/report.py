@@ -35,18 +35,6 @@ class ActionReport:
         fault: Description of a NaN or infinity that this stage was the first to see.
     """
 
-    __slots__ = (
-        "_gradient_norm",
-        "_loss",
-        "_targets",
-        "epoch",
-        "fault",
-        "lr",
-        "skipped",
-        "staleness",
-        "version",
-    )
-
     def __init__(
         self,
         epoch: int,
@@ -99,9 +87,7 @@ class ActionReport:
         Where every tick waits for the device anyway, none should stay there: small tensors that
         outlive the large ones of their batch split the heap of a CPU, which then grows.
         """
-        self._loss = _read(self._loss)
-        self._targets = _read(self._targets)
-        self._gradient_norm = _read(self._gradient_norm)
+        self.values()
 
     def values(self) -> dict[str, Any]:
         """Return all measurements by name, read from their device."""

@@ -20,7 +20,7 @@ from hocket.options.require import require_list, wrong_functions
 from hocket.signals.losses import Loss, cross_entropy, option_of
 from hocket.stage.training_options import TrainingOptions
 from hocket.stage.update.clipping import as_clipping
-from hocket.stage.update.loss_scale import DynamicScale, LossScale
+from hocket.stage.update.loss_scale import FIRST_SCALE, LossScale
 
 _FORMS: Mapping[str, Callable[[Any], object]] = {
     "clip": lambda value: str(as_clipping(value)),
@@ -149,4 +149,4 @@ class Setup(TrainingOptions):
 
     def build_loss_scale(self) -> LossScale:
         """Build the scale of the backward of one stage, which float16 needs."""
-        return DynamicScale() if self.precision == "fp16" else LossScale()
+        return LossScale(FIRST_SCALE if self.precision == "fp16" else 1.0)

@@ -591,8 +591,7 @@ class Trainer:
 
         ``fit`` ends with it. Among several processes all must call it.
         """
-        session = self._session
-        session.cut.collect(session.world)
+        self._session.cut.collect(self._session.world)
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         """Refuse copies and pickles: the graphs of batches in flight would stay with this one.

@@ -15,29 +15,35 @@ from torch.nn import functional as F
 from hocket.zoo.layer import Layer
 
 
-def conv(inputs: int, outputs: int, kernel: int, stride: int = 1) -> nn.Conv2d:
-    """Build a convolution that keeps the sides at stride 1, without bias (a norm cancels it).
+def conv(
+    inputs: int, outputs: int, kernel: int, stride: int = 1, *, bias: bool = False
+) -> nn.Conv2d:
+    """Build a convolution that keeps the sides at stride 1.
 
     Args:
         inputs: Input channels.
         outputs: Output channels.
         kernel: Side of the kernel, odd.
         stride: Stride in both dimensions.
+        bias: Whether it has a bias, which a norm after it cancels.
     """
-    return nn.Conv2d(inputs, outputs, kernel, stride, padding=kernel // 2, bias=False)
+    return nn.Conv2d(inputs, outputs, kernel, stride, padding=kernel // 2, bias=bias)
 
 
-def conv_norm_relu(inputs: int, outputs: int, kernel: int) -> nn.Sequential:
+def conv_norm_relu(
+    inputs: int, outputs: int, kernel: int, *, bias: bool = False
+) -> nn.Sequential:
     """Build convolution, BatchNorm and ReLU, none of them in place.
 
     Args:
         inputs: Input channels.
         outputs: Output channels.
         kernel: Side of the kernel, odd.
+        bias: Whether the convolution has a bias.
     """
     return Layer(
         OrderedDict(
-            conv=conv(inputs, outputs, kernel),
+            conv=conv(inputs, outputs, kernel, bias=bias),
             norm=nn.BatchNorm2d(outputs),
             relu=nn.ReLU(),
         )

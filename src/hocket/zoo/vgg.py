@@ -14,6 +14,7 @@ from torch import nn
 
 from hocket.errors import OptionError
 from hocket.zoo.layer import Layer
+from hocket.zoo.residual import conv_norm_relu
 
 WIDTHS = (64, 128, 256, 512, 512)
 
@@ -44,7 +45,10 @@ def _make_builder(
         inputs = in_channels
         for group, (width, count) in enumerate(zip(WIDTHS, convolutions, strict=True), start=1):
             for number in range(1, count + 1):
-                layer = _build_layer(inputs, width, pool=number == count)
+                # With a bias, as in the published counts.
+                layer = conv_norm_relu(inputs, width, 3, bias=True)
+                if number == count:
+                    layer.add_module("pool", nn.MaxPool2d(2))
                 layers[f"conv{group}_{number}"] = layer
                 inputs = width
 
@@ -67,20 +71,6 @@ def _make_builder(
     build.__name__ = build.__qualname__ = name
     build.__doc__ = f"Build {summary}.\n\n        {build.__doc__}"
     return build
-
-
-def _build_layer(inputs: int, outputs: int, *, pool: bool) -> nn.Sequential:
-    """Build convolution (with a bias, as in the published counts), norm and ReLU."""
-    layer = Layer(
-        OrderedDict(
-            conv=nn.Conv2d(inputs, outputs, 3, padding=1),
-            norm=nn.BatchNorm2d(outputs),
-            relu=nn.ReLU(),
-        )
-    )
-    if pool:
-        layer.add_module("pool", nn.MaxPool2d(2))
-    return layer
 
 
 vgg13_bn = _make_builder(

@@ -157,5 +157,5 @@ def _data_dir(folder: Path, row: dict[str, Any]) -> str | None:
             found = RunConfig.read(file).data_dir
             return None if found is None else str(found)
     # Rows of several places name theirs, and must not be taken for runs of one.
-    named = re.search(r"data dir (\S+)", row["row"])
+    named = re.search(r"data dir (.+?)(?:, |$)", row["row"])
     return None if named is None else named[1]

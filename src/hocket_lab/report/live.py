@@ -109,7 +109,8 @@ class _Handler(BaseHTTPRequestHandler):
     timeout = TIMEOUT_S
 
     def do_GET(self) -> None:
-        if self.headers.get("Host") not in self.server.hosts:
+        host = self.headers.get("Host", "")  # without a port if that is HTTP's
+        if (host if ":" in host else f"{host}:80") not in self.server.hosts:
             self._answer(HTTPStatus.FORBIDDEN, "this server answers to its own address only")
         elif self.path == f"{self.server.root}version":
             self._answer(HTTPStatus.OK, self.server.version())

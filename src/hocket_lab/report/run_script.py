@@ -180,7 +180,10 @@ def _length(run: ResolvedRun, callbacks: Mapping[str, str]) -> dict[str, str]:
 
 
 def _literal(value: Any) -> str:
-    return json.dumps(value) if isinstance(value, str) else repr(value)
+    if not isinstance(value, str):
+        return repr(value)
+    # In the escapes of Python: JSON has two for a character above U+FFFF.
+    return json.dumps(value, ensure_ascii=False).encode("ascii", "backslashreplace").decode()
 
 
 def _literals(options: Mapping[str, Any]) -> dict[str, str]:

@@ -75,12 +75,13 @@ def study_problems(values: Mapping[str, Any], hints: Mapping[str, Any]) -> list[
 def _count_runs(given: Mapping[str, Any], tables: Sequence[Any]) -> int:
     """Return the number of trainings of a study."""
     axes = [
-        {RATES: given.get(RATES) or [None], **table}.values()
+        {RATES: given.get(RATES, []), **table}.values()
         for table in tables
         if isinstance(table, Mapping)
     ]
-    rows = sum(math.prod(len(as_list(values)) for values in each) for each in axes)
-    return rows * len(given.get("seeds", [0]))
+    # No learning rates make one run; other empty lists are refused.
+    rows = sum(math.prod(len(as_list(values)) or 1 for values in each) for each in axes)
+    return rows * (len(given.get("seeds", [0])) or 1)
 
 
 def _hold_out_problems(

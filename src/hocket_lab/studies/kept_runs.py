@@ -49,13 +49,17 @@ class KeptRuns:
             return None
         try:
             result = RunResult(values["state"], values["message"])
-            if result.message in map(NOT_FINITE.format, METRICS):  # perhaps not by this metric
+            points = list(values["curve"])
+            # Judge it anew, perhaps by another metric; JSON has no infinity for this one.
+            metrics = {NOT_FINITE.format(metric): metric for metric in METRICS}
+            if metric := metrics.get(result.message):
+                points[-1] = points[-1] | {metric: math.inf}
                 result = RunResult("finished")
-            curve = tuple(map(_point, values["curve"]))
+            curve = tuple(Point(**point) for point in points)
             errors = tuple(StageError(**each) for each in values["gradient_error"])
             source = RunSource(**values["source"])
             return judge_run(RunOutcome(run, result, curve, errors, source), self._metric)
-        except (TypeError, KeyError) as error:
+        except (TypeError, LookupError) as error:
             raise self._unreadable(error) from error
 
     def besides(self, needed: Collection[str]) -> list[Mapping[str, Any]]:
@@ -68,12 +72,6 @@ class KeptRuns:
             f"cannot read the runs of {str(self._file)!r}: {type(error).__name__}: {error}; "
             "move it away to run them again"
         )
-
-
-def _point(values: Mapping[str, Any]) -> Point:
-    """Return an evaluation; a record with an error and no loss has an infinite loss."""
-    diverged = values["test_loss"] is None and values["test_error"] is not None
-    return Point(**{**values, "test_loss": math.inf if diverged else values["test_loss"]})
 
 
 def _has_ended(run: Mapping[str, Any]) -> bool:

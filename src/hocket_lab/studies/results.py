@@ -133,13 +133,6 @@ class RowResults:
         self._later = {rate: study.later_runs(row, rate) for rate in row.rates}
 
     @property
-    def runs(self) -> list[Run]:
-        """All runs that the row may need: each rate with each seed."""
-        return [
-            run for part in (self._sweep, self._later) for runs in part.values() for run in runs
-        ]
-
-    @property
     def sweep(self) -> dict[float | None, list[RunOutcome]]:
         """Outcomes of the runs that compare learning rates, by rate."""
         return {

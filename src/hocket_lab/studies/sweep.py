@@ -55,8 +55,7 @@ def sweep(
     with lock_run_dir(folder, "folder of a study"):
         runs = _Runs(study, folder)
         stopped_by = runs.run(shown=progress)
-        others = orphans(study, folder)
-        record = build_record(study, folder, runs.rows, runs.kept(), others, stopped_by)
+        record = build_record(study, folder, runs.rows, runs.kept(), runs.orphans(), stopped_by)
         _draw(record)
         record.write()
     return record
@@ -72,12 +71,6 @@ def _draw(record: SweepRecord) -> None:
         except (OptionError, OSError, ValueError) as error:  # the record matters more
             file.unlink(missing_ok=True)  # it may have filled the disk
             warn(f"there is no picture of the study: {error}")
-
-
-def orphans(study: Study, folder: Path) -> list[str]:
-    """Return the names of run folders that belong to no run of the study, as it is now."""
-    known = {run.name for run in study.runs()}
-    return sorted(p.name for p in (folder / RUNS).iterdir() if p.name not in known)
 
 
 def runs_at_a_time(study: Study) -> int:
@@ -100,7 +93,7 @@ class _Runs:
         self.rows = [RowResults(study, row, self._outcomes) for row in study.rows]
         self._tried: set[str] = set()
         self._kept = KeptRuns(folder / FILE, study.metric)
-        for run in (run for row in self.rows for run in row.runs):
+        for run in study.runs():
             check_is_run(self._runs / run.name, run)
             outcome = read_outcome(self._runs, run, study.metric)
             if outcome.last is None:
@@ -111,6 +104,10 @@ class _Runs:
         """Return the runs of the last record that no row needs now, as they are there."""
         ended = {each.run.name for each in self._needed() if each.last is not None}
         return self._kept.besides(ended)
+
+    def orphans(self) -> list[str]:
+        """Return the names of run folders that belong to no run of the study, as it is now."""
+        return sorted(p.name for p in self._runs.iterdir() if p.name not in self._outcomes)
 
     def run(self, *, shown: bool) -> int:
         """Run what is missing; return the number of the signal that stopped it, or 0."""

@@ -53,7 +53,7 @@ def test_a_measurement_is_run_and_rendered(tmp_path, capsys):
     assert line.endswith("| 0 | - | - | - |")
 
 
-NO_ROWS = ("adl:accumulate=4", "fdg:cut=conv1", "independent", "ddp", "diloco")
+NO_ROWS = ("adl:accumulate=4", "fdg:cut=conv1", "independent", "fdg-by-hand", "ddp", "diloco")
 
 
 def link(**options):
@@ -85,7 +85,7 @@ REFUSED = [
         TargetSettings,
         {"batch": 15, "rows": NO_ROWS},
         "accumulates 4 gradients; 'fdg:cut=conv1' names its cut; 'independent' trains each "
-        "network alone; 'ddp' divides the batch of 15 by 2; 'diloco' divides",
+        "network alone; 'fdg-by-hand' trains; 'ddp' divides the batch of 15 by 2; 'diloco' div",
     ),
     (VersionsSettings, {"tests": ("tests/none",), "threads": 0}, "threads is 0; no tests/none"),
 ]

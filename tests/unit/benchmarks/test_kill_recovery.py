@@ -4,10 +4,12 @@ from functools import partial
 
 import pytest
 
+from benchmarks import kill_recovery as module
 from benchmarks.harness.record import Record
-from benchmarks.kill_recovery import KillRecoverySettings, measure_kill_recovery
+from benchmarks.kill_recovery import KilledTraining, KillRecoverySettings, measure_kill_recovery
 from benchmarks.report.render import render
-from hocket.errors import HocketError
+from hocket.distributed.launching.launch import launch
+from hocket.errors import HocketError, PeerLostError
 
 pytestmark = pytest.mark.filterwarnings("ignore:a process was killed by SIGKILL")
 SETTINGS = partial(KillRecoverySettings, stages=2, epochs=1, every=4, seeds=(0,), victims=(1,))
@@ -28,6 +30,13 @@ def test_a_kill_costs_others_nothing_where_stages_run_freely(tmp_path):
     assert len({row["test_error"] for row in rows[:2]}) == 1
     render(tmp_path)
     assert "| dgl-async | stage 1 |" in (tmp_path / "README.md").read_text()
+
+
+def test_all_stages_begin_again_if_the_killed_one_has_no_checkpoint_yet(monkeypatch):
+    codes = iter([PeerLostError.exit_code])
+    monkeypatch.setattr(module, "launch", lambda *w, **o: next(codes, 0) or launch(*w, **o))
+    with pytest.warns(match="a process was gone; starting the whole job again"):
+        module._run_training(KilledTraining(SETTINGS(killed_at=12), "dgl-async", 0, victim=1))
 
 
 def test_a_stage_that_was_not_killed_has_no_cost_of_zero(tmp_path):

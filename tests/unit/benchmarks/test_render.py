@@ -221,10 +221,13 @@ def test_each_goal_is_met_or_missed():
     assert {met for _, met in found.values()} == {"met"}
 
 
-def test_other_methods_are_held_against_fdg_without_which_nothing_is_said():
+def test_others_are_held_against_fdg_but_not_without_it_or_where_a_process_is_slow():
     found = said(row("fdg", 1.8), row("adl accumulate=4", 1.7), row("dgl", 1.72))
     assert found["adl accumulate=4 compared with fdg"] == ("0.944", "missed")
     assert found["dgl compared with fdg"] == ("0.956", "met")
     assert goals_table([row("bp", 1.0), row("independent", 1.8), row("ddp", 1.8)]) is None
     without_limit = [row("bp", 1.0), row("fdg", 1.7), row("fdg checksum=false", 1.7)]
     assert goals_table(without_limit) is None
+    record = kept("speed")
+    slowed = dataclasses.replace(record, settings=record.settings | {"slow": 0.5})
+    assert ["| goal |" in record_table(one) for one in (record, slowed)] == [True, False]

@@ -1,6 +1,7 @@
 """Rows train on the data, and by the schedule, of a run: they learn what the run learns."""
 
 from functools import partial
+from operator import methodcaller
 
 import pytest
 import torch
@@ -9,6 +10,7 @@ from benchmarks.harness.balance import Balancer
 from benchmarks.harness.link_times import TimedRow
 from benchmarks.harness.run_workload import RunWorkload
 from benchmarks.harness.workers import RowProcesses
+from benchmarks.peers.decoupled import Decoupled
 from benchmarks.peers.rows import build_baseline
 from contract.small import bits
 from hocket.errors import OptionError
@@ -61,7 +63,7 @@ def test_a_plain_loop_does_the_updates_of_a_run_bit_by_bit(tmp_path):
         ("adl:accumulate=2,cut=hidden1", "adl:accumulate=2", 2, UPDATES),
     ],
 )
-def test_processes_end_at_the_test_loss_of_the_run(row, method, accumulate, updates, tmp_path):
+def test_full_pipelines_end_at_the_loss_of_the_run(row, method, accumulate, updates, tmp_path):
     config = CONFIG(
         method=method,
         stages=1 if method == "bp" else 2,
@@ -73,8 +75,11 @@ def test_processes_end_at_the_test_loss_of_the_run(row, method, accumulate, upda
     *_, epoch = train(config).epochs
     work = work_of(config)
     one = TimedRow(row, build_baseline(row, work, Balancer(work)), work)
+    done = work.warmup_steps(one.baseline.method) if isinstance(one.baseline, Decoupled) else 0
     with RowProcesses(row, one.baseline, work) as world:
-        world.query(WholeTraining(updates * one.ticks))
+        *_, loss = world.query(methodcaller("step"))
+        assert loss is not None  # the pipeline is full
+        world.query(WholeTraining(updates * one.ticks - done - 1))
         states = [
             {name: torch.tensor(values) for name, values in state.items()}
             for state in world.query(weights)
@@ -88,10 +93,14 @@ def test_processes_end_at_the_test_loss_of_the_run(row, method, accumulate, upda
     assert mean == pytest.approx(epoch.evaluation.loss, rel=1e-5)
 
 
+def test_targets_of_the_batch_are_classes_of_the_data():
+    _, targets = work_of(CONFIG(data="synthetic:shape=[64],classes=4")).example_batch()
+    assert targets.max() < 4
+
+
 def test_batches_that_cannot_be_shared_are_left_out():
     batches = work_of(CONFIG(batch_size=100)).batches(multiple=4)  # the last one has 38
-    sizes = [len(next(batches)[0]) for _ in range(30)]
-    assert sizes == [100] * 30
+    assert [len(next(batches)[0]) for _ in range(30)] == [100] * 30
 
 
 def test_an_optimizer_that_a_plain_loop_cannot_have_is_refused():

@@ -92,6 +92,16 @@ def test_the_record_has_every_row_and_the_base(tmp_path, capsys):
     assert "1f1b microbatches=2: " in capsys.readouterr().err
 
 
+def test_turns_are_whole_periods_whose_samples_all_count(tmp_path, monkeypatch):
+    def repeat_slower(_, timed):  # the more steps, the longer each of them
+        return Repetition(timed.number, timed.number**2, cpu_s=1.0, foreign=0.0)
+
+    monkeypatch.setattr(module, "run_repetition", repeat_slower)
+    record = measure(tmp_path, rows=["adl:accumulate=4", "diloco:every=3"], steps=2)
+    assert [8 / row["samples_per_s"] for row in record.rows] == pytest.approx([2, 4, 3])
+    assert "| replicas=2 |" in speed_table(record)
+
+
 def test_rows_are_compared_with_the_limit_beside_them_and_tell_what_their_time_went_to(
     tmp_path,
 ):

@@ -138,6 +138,18 @@ def test_a_stopped_measurement_goes_on_and_multiplies_updates_by_seconds(
         measure_target(SETTINGS(out=tmp_path, every=4))
 
 
+def test_times_and_forecasts_of_other_code_are_made_again(tmp_path, monkeypatch):
+    made = []
+    for name in ("time_over_link", "forecast_updates"):
+        monkeypatch.setattr(f"benchmarks.target.{name}", lambda *words, **_: made.append(words))
+    for code in ("old", "old", "new"):
+        monkeypatch.setattr("benchmarks.target.source_digest", partial(str, code))
+        measurement = TargetMeasurement(SETTINGS(out=tmp_path))
+        measurement._times("none")
+        measurement._forecasts(2)
+    assert len(made) == 2 * 2
+
+
 def test_thorough_rows_alone_try_all_rates_and_have_all_seeds(tmp_path, monkeypatch):
     monkeypatch.setattr("benchmarks.target.time_over_link", pretend_times)
     monkeypatch.setattr("benchmarks.target.forecast_updates", pretend_forecasts)
@@ -150,11 +162,10 @@ def test_thorough_rows_alone_try_all_rates_and_have_all_seeds(tmp_path, monkeypa
         "bp": 2, "1f1b microbatches=2": 2, "local-sgd every=2": 1, "diloco every=4": 1,
         "paci accumulate=2+predict": 2,
     }  # fmt: skip
-    of_one = [row for row in record.rows if len(row["reached"]) == 1]
-    assert {row["learning_rate"] for row in of_one} == {0.01}
-    trained = [*(tmp_path / "trainings/2-machines/methods/runs").iterdir()]
-    assert len(trained) == 2 * (2 + 1) + 2
-    assert "seeds: 0, 1; rows with one number of updates" in short_target_table(record)
+    assert {row["learning_rate"] for row in record.rows if len(row["reached"]) == 1} == {0.01}
+    trained = tmp_path / "trainings/2-machines/methods/runs"
+    assert len([*trained.iterdir()]) == 2 * (2 + 1) + 2
+    assert "seeds: 0, 1; all trainings but bp, paci:acc" in short_target_table(record)
     with pytest.raises(OptionError, match=r"thorough has 'dgl'"):
         SETTINGS(out=tmp_path, thorough=("dgl",))
 
@@ -238,11 +249,9 @@ def test_goals_are_judged_over_the_best_row_of_each_kind():
 
 def test_periods_are_those_of_updates_and_outer_steps():
     work = exact()
-    ticks = {}
-    for row in ("ddp", "diloco:every=8", "paci:accumulate=4", "hocket-gpipe:accumulate=2"):
-        timed = TimedRow(row, build_baseline(row, work, Balancer(work)), work)
-        ticks[row] = (timed.ticks, timed.period)
-    assert list(ticks.values()) == [(1, 1), (1, 8), (4, 4), (2, 2)]
+    rows = ("ddp", "diloco:every=8", "paci:accumulate=4", "hocket-gpipe:accumulate=2")
+    timed = [TimedRow(row, build_baseline(row, work, Balancer(work)), work) for row in rows]
+    assert [(one.ticks, one.period) for one in timed] == [(1, 1), (1, 8), (4, 4), (2, 2)]
 
 
 def test_the_rate_of_a_row_rises_and_falls(tmp_path):

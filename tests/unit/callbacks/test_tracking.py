@@ -13,7 +13,9 @@ from hocket.callbacks.mlflow_tracker import MLflow
 from hocket.callbacks.trackers import Trackers, Tracking
 from hocket.callbacks.wandb_tracker import WandB
 from hocket.errors import OptionError
+from hocket.runs.config import RunConfig
 from hocket.runs.metrics_log import MetricsLog
+from hocket.runs.train import train
 
 BATCHES = data(mlp, 6, size=2)
 
@@ -232,6 +234,13 @@ def test_processes_have_runs_of_their_own_in_an_experiment_that_may_be_there(
     client.get_experiment_by_name.return_value = None
     with pytest.raises(OptionError, match="cannot start a run: exists"):
         MLflow("mine")
+
+
+def test_trackers_have_failed_if_another_one_does_not_begin(client, wandb, tmp_path):
+    wandb.init.side_effect = Refusal("no API key")
+    with pytest.raises(OptionError, match="no API key"):
+        train(RunConfig(log_to="mlflow,wandb", run_dir=tmp_path / "run"))
+    client.set_terminated.assert_called_once_with("r", "FAILED")
 
 
 @pytest.mark.filterwarnings("default")  # of the package's own

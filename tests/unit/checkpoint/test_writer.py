@@ -160,19 +160,15 @@ class WaitingWorld:
 
     size = 2
     names = ("stage 0", "stage 1")
-    slow_timeout_s = 0.1
 
-    def __init__(self, rank=0, store=None):
+    def __init__(self, rank=0, store=None, slow_timeout_s=0.1):
+        self.slow_timeout_s = slow_timeout_s
         self.is_main = rank == 0
         failures = SimpleNamespace(limits=SimpleNamespace(timeout_s=60))
         self.flags = StoreFlags(store or HashStore(), rank, 2, failures)
 
     def gather(self, value, purpose=""):
         return [value]
-
-
-class PatientWorld(WaitingWorld):
-    slow_timeout_s = 60
 
 
 def test_a_missing_part_ends_in_a_timeout(tmp_path):
@@ -197,11 +193,12 @@ def test_a_checkpoint_fails_if_the_store_hangs(tmp_path, monkeypatch):
 def test_a_suspension_does_not_count_as_time_in_which_a_part_is_late(tmp_path, monkeypatch):
     store, real, late = HashStore(), time.monotonic, [0.0]
     monkeypatch.setattr(phases.time, "monotonic", lambda: real() + late[0])
-    savers = [begin_part(0, tmp_path, PatientWorld(0, store), on_error="stop")]
+    first, last = (WaitingWorld(rank, store, slow_timeout_s=60) for rank in (0, 1))
+    savers = [begin_part(0, tmp_path, first, on_error="stop")]
     time.sleep(0.2)  # it waits for the other part
-    late[0] = 2 * PatientWorld.slow_timeout_s
+    late[0] = 2 * first.slow_timeout_s
     time.sleep(0.2)
-    savers.append(begin_part(1, tmp_path, PatientWorld(1, store), on_error="stop"))
+    savers.append(begin_part(1, tmp_path, last, on_error="stop"))
     for saver in savers:
         saver.wait()
     assert (tmp_path / "tick").is_dir()
@@ -231,10 +228,11 @@ def test_a_part_that_is_written_after_rank_0_has_given_up_is_removed(tmp_path, m
 
 def test_a_process_learns_that_a_checkpoint_is_complete_once_the_last_part_is(tmp_path):
     store = HashStore()
-    last = begin_part(1, tmp_path, PatientWorld(1, store))
+    worlds = [WaitingWorld(rank, store, slow_timeout_s=60) for rank in (0, 1)]
+    last = begin_part(1, tmp_path, worlds[1])
     last.wait()
     assert last.take_complete() == []
-    for saver in (last, begin_part(0, tmp_path, PatientWorld(0, store))):
+    for saver in (last, begin_part(0, tmp_path, worlds[0])):
         saver.wait()
         saver.settle()
         assert saver.take_complete() == [tmp_path / "tick"]

@@ -111,7 +111,7 @@ def test_a_training_on_a_plan_notes_what_it_does_not_do_as_recommended(call, her
 
 
 def test_a_slow_link_is_hidden_by_an_extra_delay(call):
-    arguments = [*SMALL, "--stages", "2", "--methods", "fdg,bp", "--link", "1Gbit,30ms"]
+    arguments = [*SMALL, "--stages", "2", "--methods", "fdg,bp", "--link", "1Gbit,300ms"]
     code, printed, _ = call(*arguments, "--codec", "int8", "--plan-out", "plan.json")
     assert code == 0
     assert re.search("Recommended: fdg with extra delay [0-9]+ with int8 on 2 stages", printed)

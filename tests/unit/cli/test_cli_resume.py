@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from contract.small import bits
 from hocket import Trainer
 from hocket.checkpoint.directory import checkpoint_name
 from hocket.cli.main import main
@@ -53,7 +54,7 @@ def stop_at(monkeypatch, tick, number):
 def read_results(folder):
     """Return the weights, and all metrics without their times."""
     rows = [{**row, "seconds": 0} for row in read_metrics(folder)]
-    return str(read_weights(folder)), rows
+    return bits(read_weights(folder)), rows
 
 
 def read_summary(folder):

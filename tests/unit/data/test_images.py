@@ -2,6 +2,7 @@
 
 import sys
 from itertools import chain
+from operator import methodcaller
 from pathlib import Path
 
 import numpy as np
@@ -35,11 +36,15 @@ def write_images(root, test="test", size=(40, 32)):
     return root / "images"
 
 
-def save(root, **splits):
+FORMATS = [methodcaller("with_format", kind) for kind in (None, "torch", "numpy")]
+NOT_DECODED = methodcaller("cast_column", "image", datasets.Image(decode=False))
+
+
+def save(root, change=FORMATS[0], **splits):
     """Save splits of columns as `datasets` does, and return their folder."""
     folder = root / "saved"
-    tables = {name: datasets.Dataset.from_dict(columns) for name, columns in splits.items()}
-    datasets.DatasetDict(tables).save_to_disk(folder)
+    tables = {name: change(datasets.Dataset.from_dict(each)) for name, each in splits.items()}
+    datasets.DatasetDict(tables).save_to_disk(folder, num_shards=dict.fromkeys(tables, 1))
     return folder
 
 
@@ -90,9 +95,10 @@ def test_workers_serve_the_same_augmented_bits(tmp_path):
     assert not torch.equal(served[0][0][0], next(iter(plain))[0])
 
 
-def test_a_saved_data_set_is_read(tmp_path):
+@pytest.mark.parametrize("change", [*FORMATS, NOT_DECODED])
+def test_a_saved_data_set_is_read_in_any_format(tmp_path, change):
     grey = {"image": [picture("L"), picture("RGBA")], "label": [1, 0]}
-    folder = save(tmp_path, train=grey | {"fine": [4, 2]}, test=grey | {"fine": [4, 0]})
+    folder = save(tmp_path, change, train=grey | {"fine": [4, 2]}, test=grey | {"fine": [4, 0]})
     data = load("folder", data_dir=folder, batch_size=2, image_size=8)
     assert (data.classes, next(iter(data.test))[0].shape) == (2, (2, 3, 8, 8))
     fine = load("folder", data_dir=folder, batch_size=2, image_size=8, label="fine")
@@ -104,7 +110,8 @@ def test_a_saved_data_set_is_read(tmp_path):
     [
         ({"train": columns()}, {}, "splits train; wanted train, and test or val"),
         ({"test": columns()}, {}, "has the splits test; wanted"),
-        ({"train": {"label": [0]}, "test": {"label": [0]}}, {}, "'image' .*missing"),
+        ({"train": {"label": [0]}, "test": {"label": [0]}}, {}, "'train' .*'image' .*missing"),
+        (BOTH | {"test": columns(image=[], label=[])}, {}, "split 'test' has no images"),
         (BOTH, {"image": "label"}, "no column 'label' of type Image"),
         (BOTH, {"label": "fine"}, "no column 'fine' .*missing"),
         (BOTH, {"image_size": 0}, "image_size is 0"),
@@ -127,7 +134,7 @@ def test_splits_and_columns_that_are_missing_are_named(
         load("folder", batch_size=2, **options)
 
 
-def test_an_unreadable_file_is_told_when_its_batch_is_served(tmp_path):
+def test_an_unreadable_or_missing_image_is_told_when_its_batch_is_served(tmp_path):
     folder = write_images(tmp_path)
     (folder / "test" / "dog" / "1.png").write_bytes(b"no image")
     served = iter(load("folder", data_dir=folder, batch_size=1, image_size=16).test)
@@ -135,6 +142,9 @@ def test_an_unreadable_file_is_told_when_its_batch_is_served(tmp_path):
         next(served)
     with pytest.raises(DataError, match="image 3 cannot be decoded"):
         next(served)
+    folder = save(tmp_path, train=columns(), test=columns(image=[None, picture()]))
+    with pytest.raises(DataError, match="image 0 is missing"):
+        next(iter(load("folder", data_dir=folder, batch_size=1, image_size=16).test))
 
 
 @pytest.mark.parametrize("kind", [np.uint16, np.float32])
@@ -147,9 +157,9 @@ def test_images_of_more_than_eight_bits_are_refused(tmp_path, kind):
         next(iter(data.test))
 
 
-@pytest.mark.parametrize("package", ["datasets", "PIL"])
-def test_a_missing_package_is_named_with_its_extra(tmp_path, monkeypatch, package):
-    monkeypatch.setitem(sys.modules, package, None)
+@pytest.mark.parametrize(("package", "found"), [("datasets", object()), ("PIL", None)])
+def test_a_missing_package_is_named_with_its_extra(tmp_path, monkeypatch, package, found):
+    monkeypatch.setitem(sys.modules, package, found)
     with pytest.raises(OptionError, match=rf"needs the package {package}, .*hocket\[hf\]"):
         load("folder", data_dir=tmp_path, batch_size=4)
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from hocket.data import DATA, Data, check_targets, load, options
+from hocket.data import DATA, check_targets, load
 from hocket.errors import DataError, OptionError
 
 READ_FILES = ("cifar10", "cifar100", "folder", "text")
@@ -19,15 +19,6 @@ def test_the_names_are_those_documented_and_those_without_files_are_loaded():
     for name in ("digits", "synthetic"):
         data = load(name, batch_size=7, seed=3)
         assert (data.name, data.train.batch_size, data.train.seed) == (name, 7, 3)
-
-
-@pytest.mark.parametrize("name", DATA)
-def test_every_function_takes_batch_size_and_seed_by_keyword(name):
-    annotations = DATA[name].__annotations__
-    assert annotations["return"] is Data
-    assert (annotations["batch_size"], annotations["seed"]) == (int, int)
-    assert ("data_dir" in annotations) == (name in READ_FILES)
-    assert not {"data_dir", "batch_size", "seed"} & set(options(name))
 
 
 def test_a_required_option_is_asked_for(tmp_path):

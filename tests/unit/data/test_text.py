@@ -30,13 +30,6 @@ def test_targets_are_the_next_characters_in_memory_of_their_own(path):
             assert torch.equal(targets, kept)
 
 
-def test_windows_without_jitter_tile_the_text():
-    windows = Windows(torch.arange(11), 5, jitter=False)
-    inputs, targets = windows.take(torch.arange(len(windows)), rng=None)
-    assert inputs.tolist() == [[0, 1, 2, 3, 4], [5, 6, 7, 8, 9]]
-    assert targets.tolist() == [[1, 2, 3, 4, 5], [6, 7, 8, 9, 10]]
-
-
 def test_windows_with_jitter_stay_near_their_position_and_inside_the_text():
     batches = Batches(Windows(torch.arange(23), 5, jitter=True), 4)
     starts = torch.stack([next(batches.serve(epoch))[0][:, 0] for epoch in range(200)])

@@ -14,19 +14,21 @@ import threading
 import time
 from pathlib import Path
 
+import numpy as np
 import torch
 from torch import distributed
 
+from benchmarks.faults.processes import all_processes
 from contract.processes import wait_until
 from hocket.cli.output import end_with_error
 from hocket.distributed.launching import launch as launch_module
-from hocket.distributed.launching import worker_main
 from hocket.distributed.network.sockets import own_sockets, readable
 from hocket.distributed.world import joined_worlds
+from hocket.errors import PeerFailedError
 
 
 class PeerFailure(Exception):
-    exit_code = worker_main.PEER_FAILED
+    exit_code = PeerFailedError.exit_code
 
 
 def rank():
@@ -64,6 +66,7 @@ def report(folder):
         "blocked": sorted(signal.pthread_sigmask(signal.SIG_BLOCK, [])),
         "modes": [oct(f.stat().st_mode & 0o777) for f in Path(folder).glob("hocket-*")],
         "server": os.getppid(),
+        "drawn by NumPy": np.random.random(),
     }
     Path(folder, f"{rank()}.json").write_text(json.dumps(settings))
     return 0
@@ -247,15 +250,9 @@ def socket_addresses(listening=False):
 
 def forked_processes():
     """Return the processes of all launches that still run, from tables of Linux."""
-    servers = [str(server._process.pid) for server in launch_module._servers]
-    pids = []
-    for file in Path("/proc").glob("[0-9]*/stat"):
-        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
-            # Before it is a name in parentheses, which may contain anything.
-            state, parent = file.read_text().rpartition(")")[2].split()[:2]
-            if parent in servers and state != "Z":
-                pids.append(int(file.parent.name))
-    return pids
+    servers = [server._process.pid for server in launch_module._servers]
+    everywhere = all_processes()
+    return [pid for pid, state, parent, _ in everywhere if parent in servers and state != "Z"]
 
 
 class NamedPipe:

@@ -1,7 +1,6 @@
 """The compiler is imported when something uses it, and is the real one then."""
 
-import subprocess
-import sys
+from end_to_end.namespaces import run_python
 
 TRAINS = """
 stand_in = sys.modules["torch._dynamo"]
@@ -59,13 +58,7 @@ for name, program in eval(sys.argv[1]).items():
 """
 
 
-def test_optimizers_and_groups_work_without_the_compiler_and_any_other_use_imports_it():
+def test_optimizers_and_groups_work_without_the_compiler_and_any_other_use_imports_it(tmp_path):
     programs = {name: TRAINS + use + AFTER for name, use in USES.items()} | {"before": TRAINS}
-    done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", PROCESSES, repr(programs)],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=1200,
-    )
-    assert (done.returncode, done.stdout) == (0, ""), done.stderr
+    said = run_python("-W", "error", "-c", PROCESSES, repr(programs), folder=tmp_path)
+    assert said == ""

@@ -329,14 +329,18 @@ def test_an_operation_that_fails_ends_the_wait_with_its_own_error(detectors, wai
         wait.finish(operation)
 
 
-def test_a_wait_may_have_a_limit_of_its_own(detectors):
+def test_a_wait_may_have_a_limit_of_its_own(detectors, monkeypatch):
     """It begins again when the process waited for is started again."""
+    now_s = [0.0]
+    monkeypatch.setattr(FailureDetector, "running_s", property(lambda detector: now_s[0]))
     with detectors[0].waiting_for("waiting", [1], "anything from stage 1") as wait:
-        time.sleep(0.05)
+        now_s[0] = 5.0
         wait.restart()
-        wait.look(most_s=math.inf)
+        now_s[0] = 9.0
+        wait.look(most_s=5)
+        now_s[0] = 11.0
         with pytest.raises(HangError, match="for anything from stage 1; if nothing hangs, inc"):
-            wait.look(most_s=0.0)
+            wait.look(most_s=5)
 
 
 def barriers_of(detector):

@@ -19,9 +19,9 @@ from pathlib import Path
 
 import pytest
 
-import hocket
 from benchmarks.faults.processes import children_of
 from contract.processes import wait_until
+from end_to_end.torchrun import TEST_PATH
 from hocket.cli.main import main
 from hocket.distributed.folder.launch_folder import LaunchFolder, Note
 from hocket.distributed.folder.restart import describe_loss
@@ -30,11 +30,9 @@ from hocket.distributed.launching import supervisor
 from hocket.distributed.launching.fork_server import ForkServer
 from hocket.distributed.launching.launch import launch
 from hocket.distributed.launching.supervisor import Supervisor
-from hocket.distributed.launching.worker_main import PEER_FAILED
-from hocket.errors import HangError, OptionError, PeerLostError
+from hocket.errors import HangError, OptionError, PeerFailedError, PeerLostError
 from unit.distributed import launched
 
-SOURCE = str(Path(hocket.__file__).parents[1])
 PROC = pytest.mark.skipif(not Path("/proc/net/tcp").exists(), reason="reads /proc of Linux")
 
 
@@ -84,6 +82,7 @@ def test_each_process_knows_its_rank_and_its_threads_do_not_spin(folder, monkeyp
     # The server that forks the processes has the variables of the first launch.
     launch(launched.return_code, 0, processes=1)
     monkeypatch.setenv("SET_AFTER_AN_EARLIER_LAUNCH", "yes")
+    drawn = set()
     for rank, settings in enumerate(reports(folder, processes=2)):
         variables = settings["environment"]
         assert variables["RANK"] == variables["LOCAL_RANK"] == str(rank)
@@ -98,6 +97,8 @@ def test_each_process_knows_its_rank_and_its_threads_do_not_spin(folder, monkeyp
         assert settings["ignores Ctrl-C"] == (rank != 0)
         assert settings["blocked"] == []
         assert settings["modes"] == ["0o700"]
+        drawn.add(settings["drawn by NumPy"])
+    assert len(drawn) == 2, "processes draw the same numbers"
     assert "RANK" not in os.environ
     monkeypatch.setenv("OMP_WAIT_POLICY", "active")
     settings, _ = reports(folder, processes=2)
@@ -127,7 +128,7 @@ def test_the_cores_are_divided_evenly_and_more_threads_are_warned_of(folder, mon
         (launched.exit_with, "no more", 1, "no more\n"),
         (os._exit, 6, 6, ""),
         (launched.raise_error, KeyboardInterrupt, 130, ""),
-        (launched.raise_error, launched.PeerFailure, PEER_FAILED, ""),
+        (launched.raise_error, launched.PeerFailure, PeerFailedError.exit_code, ""),
         (launched.exit_with, -1, 255, "hocket: process 0 of 1 exited with code -1 at "),
     ],
 )
@@ -172,9 +173,9 @@ def supervised(folder, reading, *processes):
     ("codes", "code"),
     [
         ((1, -signal.SIGSEGV), 128 + signal.SIGSEGV),
-        ((PEER_FAILED, 5), 5),
-        ((5, PEER_FAILED), 5),
-        ((PEER_FAILED, PEER_FAILED), PEER_FAILED),
+        ((PeerFailedError.exit_code, 5), 5),
+        ((5, PeerFailedError.exit_code), 5),
+        ((PeerFailedError.exit_code, PeerFailedError.exit_code), PeerFailedError.exit_code),
         ((3, 5), 3),
         ((0, 5), 5),
         ((PeerLostError.exit_code, 5), 5),
@@ -291,7 +292,7 @@ def test_a_process_that_hangs_is_killed_after_the_grace_period_and_named(capfd, 
     begin = time.monotonic()
     code = launch(launched.hang_after_peer_failure, pipe.name, processes=2, grace_s=0.2)
     assert time.monotonic() - begin < 120
-    assert code == PEER_FAILED
+    assert code == PeerFailedError.exit_code
     assert capfd.readouterr().err == (
         "hocket: process 1 hung: it still ran 0.2 s after process 0 ended with code 74, and "
         "was killed\n"
@@ -372,6 +373,22 @@ def test_a_server_that_is_lost_before_it_forks_is_told(capfd, monkeypatch):
     assert launch(launched.add, processes=2) == PeerLostError.exit_code
     expected = "hocket: the server process that forks all others was to fork process 0, and was"
     assert capfd.readouterr().err.startswith(expected)
+
+
+def test_a_server_that_cannot_fork_tells_the_reason(folder, capfd, monkeypatch):
+    Path(folder, "no_fork.py").write_text(
+        "import os\n"
+        "def fork():\n"
+        "    raise BlockingIOError(11, 'too many')\n"
+        "os.fork = fork\n"
+    )  # fmt: skip
+    monkeypatch.syspath_prepend(folder)
+    server = ForkServer(os.environ, ["no_fork"])
+    monkeypatch.setattr(launch_module, "_servers", [server])
+    assert launch(launched.add, processes=2) == PeerLostError.exit_code
+    assert "hocket: process 0 cannot be forked: [Errno 11] too many; " in capfd.readouterr().err
+    assert server.runs
+    server.stop()
 
 
 def test_a_server_that_cannot_start_or_is_not_wanted_any_more_is_stopped(signals):
@@ -502,12 +519,11 @@ def hanging(folder, pipe):
     the workers of a `DataLoader` need.
     """
     (folder / "script.py").write_text(SCRIPT)
-    path = os.pathsep.join([SOURCE, str(Path(__file__).parents[2])])
     words = ["-m", "hocket", "launch", "--processes", "2", "script.py", pipe.name]
     with subprocess.Popen(
         [sys.executable, *words],
         cwd=folder,
-        env=os.environ | {"TMPDIR": str(folder.parent), "PYTHONPATH": path},
+        env=os.environ | {"TMPDIR": str(folder.parent), "PYTHONPATH": TEST_PATH},
         start_new_session=True,
     ) as launcher:
         try:

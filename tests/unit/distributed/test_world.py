@@ -230,13 +230,6 @@ def test_a_process_without_others_has_a_solo_world(monkeypatch):
     assert joined_worlds.is_main()
 
 
-def test_everything_in_a_solo_world_is_in_a_world_too():
-    names = {name for name in [*dir(SoloWorld), *vars(SoloWorld())] if name[0] != "_"}
-    set_when_built = {"rank", "size", "stage", "replica", "replicas", "rejoined", "flags"}
-    set_when_built.add("names")
-    assert names - set_when_built <= set(dir(World))
-
-
 # Flags that others set are seen by all, and no process waits for another.
 
 

@@ -30,14 +30,10 @@ from hocket.remedies import T3
 
 def compared(method, modules, batches, every=1, **options):
     """All comparisons of a training, by stage and batch."""
-    found = {}
-
-    def listen(comparison):
-        found[comparison.stage, comparison.batch] = comparison
-
-    watched = {"gradient_error_every": every, "on_gradient_error": listen}
+    seen = []
+    watched = {"gradient_error_every": every, "on_gradient_error": seen.append}
     train(method, modules, batches, **watched, **options)
-    return found
+    return {(each.stage, each.batch): each for each in seen}
 
 
 def noisy(output, targets):

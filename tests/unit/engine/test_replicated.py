@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.optim import SGD
 from torch.optim.lr_scheduler import ExponentialLR
 
-from contract.small import conv, data, far, mlp
+from contract.small import conv, data, far, mlp, train
 from hocket import Checkpoints, Trainer, cross_entropy
 from hocket.errors import DataError, HocketError, NonFiniteError, OptionError
 from hocket.methods import BP, DGL, DNI, FDG, DGLAsync
@@ -99,6 +99,13 @@ def test_events_have_the_loss_of_the_whole_batch(loss):
             assert halves.step(*batch) == pytest.approx(whole.step(*batch), rel=1e-9)
 
 
+def test_a_synthesizer_has_its_loss_before_its_late_gradients_have_come():
+    trained = train(DNI(), mlp(2), BATCHES, replicas=2, replica_delay=1)
+    reports = [event.report for event in trained.of("T", 0)]
+    assert [report.lr is None for report in reports] == [True] + [False] * 7
+    assert all(report.loss and report.targets is None for report in reports)
+
+
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 def test_a_replica_may_have_no_targets_of_a_batch(smoothing):
     """PyTorch's loss is NaN for its part, and a number for the batch."""
@@ -111,12 +118,6 @@ def test_a_replica_may_have_no_targets_of_a_batch(smoothing):
             trainer.finish()
             ends.append([*trainer.state_dict().values(), torch.tensor(losses[2:])])
     assert far(*ends) == []
-
-
-def test_class_weights_of_a_loss_decide_the_shares_of_replicas():
-    """Its mean over the batch is weighted, so that halves count by their classes."""
-    halves, whole = (trained(count, lambda trainer: None, loss=WEIGHTED) for count in (2, 1))
-    assert far(halves, whole) == []
 
 
 def test_a_rate_that_is_a_tensor_is_scheduled_once():

@@ -12,12 +12,10 @@ import hocket
 from contract.small import table
 from hocket.errors import OptionError
 from hocket.methods import (
-    ADL,
     BP,
     DDG,
     DGL,
     DNI,
-    DSP,
     FDG,
     FR,
     METHODS,
@@ -85,13 +83,6 @@ def test_every_option_of_a_method_can_be_given_and_no_other_one(name):
     assert build_method(name, **options) == build_method(name)
     with pytest.raises(OptionError, match="'shape'"):
         build_method(name, shape=3)
-
-
-def test_locks_are_those_of_the_literature():
-    assert BP().locks() == ("forward", "backward", "update")
-    assert DDG().locks() == FR().locks() == ("forward",)
-    assert FDG().locks() == ADL().locks() == DSP().locks() == DGL().locks() == ()
-    assert DNI().locks() == ("forward",)
 
 
 def test_memory_is_that_of_the_papers():

@@ -239,6 +239,7 @@ def test_matrices_of_few_digits_can_be_rotated(dtype):
     seen = walk(lambda params: RotatedAdam(params, **OPTIONS), start, path)
     assert {each.dtype for each in seen} == {dtype}
     assert all(each.isfinite().all() for each in seen)
+    assert not torch.equal(seen[-1], start)
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from contract.small import data, sgd, skips, stepped
+from contract.small import data, far, sgd, skips, stepped
 from hocket import Plan, Trainer, cut
 from hocket.errors import CutError
 from hocket.partition.cut_points import find_cut_points
@@ -148,12 +148,7 @@ def train(network, stages):
     parts = cut(network.double(), stages=stages, sample=batches[0][0])
     with Trainer(parts, method="bp", optimizer=sgd) as trainer:
         stepped(trainer, batches)
-    return network.state_dict()
-
-
-def assert_close(trained, expected):
-    """Fail unless the weights differ by round-off: scripted code may sum in another order."""
-    torch.testing.assert_close(trained, expected, rtol=1e-10, atol=1e-12)
+    return network.state_dict().values()
 
 
 @pytest.mark.parametrize("stages", [3, 4, Plan("second"), Plan("third")])
@@ -162,7 +157,7 @@ def test_a_scripted_module_is_trained_as_one_that_is_not(stages):
     plain = Scripting(*inner, scripted=False)
     scripted = Scripting(*copy.deepcopy(inner))
     scripted.load_state_dict(plain.state_dict())
-    assert_close(train(scripted, stages), train(plain, 1))
+    assert not far(train(scripted, stages), train(plain, 1))
 
 
 @pytest.mark.parametrize("stages", [3, Plan("scripted")])
@@ -174,7 +169,7 @@ def test_a_scripted_module_may_share_a_weight_with_a_layer_ahead(stages):
         network.first.weight = layer.weight
         return network
 
-    assert_close(train(tie(scripted=True), stages), train(tie(scripted=False), 1))
+    assert not far(train(tie(scripted=True), stages), train(tie(scripted=False), 1))
 
 
 def test_a_scripted_module_that_is_used_twice_is_in_one_stage():

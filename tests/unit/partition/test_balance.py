@@ -129,6 +129,7 @@ def test_a_network_is_cut_by_measured_times(monkeypatch):
     assert "stem.weight" in stages[0].state_dict()
 
 
+@pytest.mark.filterwarnings("ignore:.*mean work")  # times are measured
 def test_a_sequence_is_cut_inside_its_blocks_by_measured_times():
     network = nn.Sequential(Block(4))
     assert len(cut(network, stages=2, sample=torch.randn(3, 4), by="time")) == 2

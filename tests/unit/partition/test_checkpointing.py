@@ -14,7 +14,7 @@ from contract.small import Network, sgd, stepped
 from hocket import BP, FDG, FR, Plan, Trainer, cut
 from hocket.errors import CutError
 from hocket.partition.cut_points import find_cut_points
-from unit.partition.networks import Layers, assert_same, run_stages
+from unit.partition.networks import Layers, assert_same
 
 
 class Block(nn.Module):
@@ -109,14 +109,15 @@ GENERATORS = pytest.mark.parametrize("draw", [random.random, numpy.random.random
 
 
 @GENERATORS
-def test_random_numbers_of_the_host_may_be_drawn_inside_modules(draw):
+@pytest.mark.parametrize("stages", [Plan(("layers.3",)), 2], ids=["plan", "balanced"])
+def test_random_numbers_of_the_host_may_be_drawn_inside_modules(draw, stages):
     network = Drawing(inside=True, draw=draw)
     state, numpy_ = random.getstate(), numpy.random.get_state()
-    stages = cut(network, stages=Plan(("layers.3",)), sample=INPUTS)
+    stages = cut(network, stages=stages, sample=INPUTS)
     assert random.getstate() == state
     assert numpy.array_equal(numpy.random.get_state()[1], numpy_[1])
     assert numpy.random.get_state()[2:] == numpy_[2:]
-    actual = run_stages(stages, INPUTS)
+    actual = nn.Sequential(*stages)(INPUTS)
     random.setstate(state)
     numpy.random.set_state(numpy_)
     assert torch.equal(actual, network(INPUTS))
@@ -149,7 +150,7 @@ def test_values_in_objects_cross_a_cut_with_and_without_gradients(grad, layer):
     network = Contexts(a=nn.Linear(4, 4), b=Gated(), c=Gated())
     stages = cut(network, stages=Plan((layer,)), sample=INPUTS)
     with torch.set_grad_enabled(grad):
-        assert torch.equal(run_stages(stages, INPUTS), network(INPUTS))
+        assert torch.equal(nn.Sequential(*stages)(INPUTS), network(INPUTS))
 
 
 @pytest.mark.parametrize("kept_by", ["checkpoint", "function"])

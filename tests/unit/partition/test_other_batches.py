@@ -11,7 +11,7 @@ from torch.nn import functional as F
 from contract.small import Network
 from hocket import Plan, cut
 from hocket.errors import CutError
-from unit.partition.networks import Layers, assert_same, run_stages
+from unit.partition.networks import Layers, assert_same
 
 
 class Scaled(Layers):
@@ -76,7 +76,7 @@ def test_a_batch_of_another_length_is_not_taken_for_one_of_another_size():
     stages = assert_same(Flattened(), AT_SECOND, sample, batch)
     for shape in ((4, 8, 4), (4, 6, 4), (3, 2, 4)):
         with pytest.raises(CutError, match="sizes of the inputs matter in what the network"):
-            run_stages(stages, torch.randn(shape))
+            nn.Sequential(*stages)(torch.randn(shape))
 
 
 class Counted(Layers):
@@ -101,7 +101,7 @@ def test_a_buffer_that_the_forward_assigns_keeps_its_numbers(training):
     for stage in stages:
         stage.train()
     before = network.mean.clone()
-    output = run_stages(stages, batch)
+    output = nn.Sequential(*stages)(batch)
     assert not network.mean.is_meta
     after, network.mean = network.mean, before
     assert torch.equal(output, network(batch))
@@ -141,16 +141,12 @@ def test_the_mode_of_a_module_that_is_never_called_follows_the_stages():
     stages = cut(network, stages=2, sample=batch)
     for stage in stages:
         stage.eval()
-    output = run_stages(stages, batch)
+    output = nn.Sequential(*stages)(batch)
     assert torch.equal(output, network.eval()(batch))
 
 
-class OneDropout(Layers):
+class OneDropout(OnlyLooks):
     """Network that uses one dropout several times."""
-
-    def __init__(self):
-        super().__init__()
-        self.drop = nn.Dropout(0.5)
 
     def forward(self, x):
         return self.third(self.drop(self.second(self.drop(self.first(x)).relu())))
@@ -163,7 +159,7 @@ def test_a_module_without_weights_is_in_each_stage_that_calls_it():
     for stage in stages:
         stage.eval()
     assert not network.drop.training
-    assert torch.equal(run_stages(stages, batch), network.eval()(batch))
+    assert torch.equal(nn.Sequential(*stages)(batch), network.eval()(batch))
 
 
 @pytest.mark.parametrize("layers", [("c",), ("b", "c")])
@@ -179,7 +175,7 @@ def test_a_text_of_another_length_may_not_take_another_number_of_steps(layers):
     ids = torch.arange(6).view(2, 3)
     stages = assert_same(network, Plan(layers), ids, ids + 1)
     with pytest.raises(CutError, match=r"another path than on the sample"):
-        run_stages(stages, torch.arange(8).view(2, 4))
+        nn.Sequential(*stages)(torch.arange(8).view(2, 4))
 
 
 class Typed(Layers):
@@ -202,7 +198,7 @@ def test_types_that_autocast_decides_are_those_of_the_network(by):
     network, batch = Typed(by), torch.randn(6, 4)
     stages = assert_same(network, Plan("third"), batch, batch)
     with torch.autocast("cpu", torch.bfloat16):
-        output = run_stages(stages, batch)
+        output = nn.Sequential(*stages)(batch)
         assert output.dtype == torch.bfloat16
         assert torch.equal(output, network(batch))
 
@@ -225,7 +221,7 @@ def test_a_type_that_a_module_is_told_is_that_of_now():
     network, batch = Told(first=nn.Linear(4, 4), cast=Cast(), last=nn.Linear(4, 4)), X
     stages = assert_same(network, Plan("last"), batch, batch)
     network.dtype = torch.float64
-    assert run_stages(stages, batch).dtype == network(batch).dtype == torch.float64
+    assert nn.Sequential(*stages)(batch).dtype == network(batch).dtype == torch.float64
 
 
 class Decided(Layers):

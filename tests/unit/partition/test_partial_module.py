@@ -9,6 +9,7 @@ from torch import nn
 
 from contract.small import different, sgd
 from hocket import Plan, Trainer, cut
+from hocket.errors import CutError
 from hocket.partition import divide
 from hocket.partition.cut_points import find_cut_points
 from hocket.partition.parts import meta_functions, meta_tensors
@@ -21,7 +22,6 @@ from unit.partition.networks import (
     Skips,
     assert_same,
     glued,
-    run_stages,
     skips,
     words,
 )
@@ -45,6 +45,13 @@ def test_a_network_can_be_cut_at_any_cut_point_and_at_all_at_once(make):
                 assert weight is network.get_parameter(name)
         names = [name for stage in stages for name in stage.state_dict()]
         assert sorted(names) == sorted(network.state_dict())
+
+
+def test_a_layer_named_as_an_attribute_of_stages_is_refused():
+    network, sample = skips()
+    network.add_module("_sample", nn.Linear(4, 4))
+    with pytest.raises(CutError, match="attributes named _sample; rename"):
+        cut(network, stages=2, sample=sample)
 
 
 def test_the_search_for_cut_points_takes_time_in_proportion_to_the_calls():
@@ -116,18 +123,18 @@ def test_evaluation_mode_is_checked_at_every_forward(target):
     network, sample = glued()
     stages = cut(network, stages=Plan(("fc1",)), sample=sample)
     modules = stages if target == "stages" else [network]
-    assert not torch.equal(run_stages(stages, sample), run_stages(stages, sample))
+    assert not torch.equal(nn.Sequential(*stages)(sample), nn.Sequential(*stages)(sample))
     for module in modules:
         module.eval()
-    assert torch.equal(run_stages(stages, sample), run_stages(stages, sample))
+    assert torch.equal(nn.Sequential(*stages)(sample), nn.Sequential(*stages)(sample))
     assert network.training == (target == "stages")
     for module in modules:
         module.train()
-    assert not torch.equal(run_stages(stages, sample), run_stages(stages, sample))
+    assert not torch.equal(nn.Sequential(*stages)(sample), nn.Sequential(*stages)(sample))
     network.eval()  # in which it is cut, and stays
     stages = cut(network, stages=2, sample=sample)
     assert not any(module.training for module in network.modules())
-    assert torch.equal(run_stages(stages, sample), network(sample))
+    assert torch.equal(nn.Sequential(*stages)(sample), network(sample))
 
 
 def test_cutting_does_not_change_the_network():
@@ -167,7 +174,7 @@ def test_stages_can_be_copied_and_moved():
         stage.double()
     assert all(p.dtype == torch.float32 for p in network.parameters())
     ids = sample["ids"]
-    scores = run_stages(stages, {"ids": ids, "mask": sample["mask"].double()})["scores"]
+    scores = nn.Sequential(*stages)({"ids": ids, "mask": sample["mask"].double()})["scores"]
     assert torch.equal(scores, network.double()(ids, sample["mask"].double())["scores"])
 
 

@@ -44,12 +44,9 @@ def test_only_plain_nested_sequences_are_flattened():
 
 @pytest.mark.parametrize("layer", [nn.Linear(2, 2), nn.Tanh()], ids=["weights", "none"])
 def test_a_layer_that_is_used_twice_is_not_forgotten(layer):
-    """The stages in sequence compute the same as the network, or the cut is refused."""
+    """The stages in sequence compute the same as the network."""
     network, x = nn.Sequential(layer, nn.Linear(2, 2), layer, nn.Linear(2, 2)), torch.ones(1, 2)
-    try:
-        stages = build_stages(network, Plan(("3",)))
-    except CutError:
-        return
+    stages = build_stages(network, Plan(("3",)))
     assert torch.equal(nn.Sequential(*stages)(x), network(x))
 
 
@@ -196,12 +193,6 @@ def test_layers_of_fused_kernels_count_as_their_matrix_products(layer, products)
     (count,) = count_flops(nn.Sequential(layer), torch.ones(4, 6, 8))
     assert count == 4 * 6 * (2 * products + 8 * OPERATIONS_PER_ELEMENT)
     assert torch.backends.mha.get_fastpath_enabled()
-
-
-def test_encoder_layers_are_spread_over_stages():
-    layers = [nn.TransformerEncoderLayer(8, 2, 32, batch_first=True) for _ in range(4)]
-    network = nn.Sequential(*layers, *(nn.Linear(8, 8) for _ in range(4)))
-    assert balanced_plan(network, 2, torch.ones(4, 6, 8)) == Plan(("2",))
 
 
 @pytest.mark.parametrize("nested", [False, True])

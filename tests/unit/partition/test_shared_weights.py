@@ -134,13 +134,6 @@ def test_the_stage_of_the_first_use_owns_a_tied_weight_and_saves_both_names():
     assert isinstance(network.head.weight, nn.Parameter)
 
 
-def test_layers_of_a_sequential_network_may_be_tied():
-    network = nn.Sequential(nn.Embedding(5, 4), nn.Linear(4, 4), nn.Linear(4, 5, bias=False))
-    network[2].weight = network[0].weight
-    stages = cut(network, stages=Plan(("1", "2")), sample=IDS)
-    assert [len(list(stage.parameters())) for stage in stages] == [1, 2, 0]
-
-
 def test_untied_weights_are_equal_at_first_and_trained_apart():
     network = build(Tied)
     network.embed.weight.requires_grad_(False)

@@ -84,11 +84,12 @@ def words_of(table):
 
 
 def test_a_training_interrupted_in_its_first_epoch_has_dashes():
-    stage = replace(STAGE, staleness=float("nan"))
+    stage = replace(STAGE, staleness=None)
     whole, stages, times = tables_of(stage, state="interrupted")
     assert "interrupted: runs/x" in whole
     assert whole.splitlines()[4].count(" - ") == 3, "training loss, test loss and error"
     assert "1,234" in stages
+    assert " - " in stages, "staleness"
     assert "75.0%" in times
     assert "2 ticks" in stages
 

@@ -4,17 +4,16 @@ import pytest
 import torch
 from torch import nn
 
-from contract.small import data, far, mlp, sgd, stepped, tensors_of
+from contract.small import CLASSES, SHAPES, data, far, mlp, sgd, stepped, tensors_of
 from hocket import DGL, Trainer, cross_entropy, zoo
 from hocket.errors import OptionError
 from hocket.methods import parse_method
 from hocket.signals import Local
-from hocket.signals.heads import build_head, spread_evenly
+from hocket.signals.heads import build_head
 from hocket.signals.signal import StageShapes
 from reference import auglocal, dgl
 
 CHANNELS, SIDES = [4, 4, 6, 6, 8, 8], [8, 8, 4, 4, 2, 2]
-CLASSES = 3
 
 
 def convolutions():
@@ -29,15 +28,7 @@ def convolutions():
     return [layer.double() for layer in layers]
 
 
-def batches(count):
-    make = torch.Generator().manual_seed(1)
-    return [
-        (
-            torch.randn(4, 3, 8, 8, generator=make).double(),
-            torch.randint(CLASSES, (4,), generator=make),
-        )
-        for _ in range(count)
-    ]
+SHAPES[convolutions] = (3, 8, 8)
 
 
 @pytest.mark.parametrize("depth", [1, 2, 3, 4, 9])
@@ -45,7 +36,7 @@ def test_heads_are_those_of_their_reference(depth):
     """A training of six stages is that of the plain loop with these heads, in float64."""
     modules, alone = convolutions(), convolutions()
     trainer = Trainer(modules, method=DGL(head="aug", depth=depth), optimizer=sgd)
-    trainer.prepare(batches(1)[0][0])
+    trainer.prepare(data(convolutions, 1)[0][0])
     heads = []
     for number, stage in enumerate(trainer.stages[:-1], start=1):
         d = auglocal.depth(number, 5, depth)
@@ -54,18 +45,13 @@ def test_heads_are_those_of_their_reference(depth):
         head.load_state_dict(dict(zip(head.state_dict(), values, strict=True)))
         heads.append(head)
     options = {"lr": 0.1, "momentum": 0.9, "weight_decay": 1e-2}
-    losses = dgl.train(alone, batches(5), loss=cross_entropy, heads=heads, **options)
-    stepped(trainer, batches(5))
+    losses = dgl.train(alone, data(convolutions, 5), loss=cross_entropy, heads=heads, **options)
+    stepped(trainer, data(convolutions, 5))
     trainer.finish()
     assert len(losses) == 5
     assert not far(tensors_of(*modules), tensors_of(*alone))
     for stage, head in zip(trainer.stages, heads, strict=False):
         assert not far(stage.signal_network.state_dict().values(), head.state_dict().values())
-
-
-def test_halves_are_rounded_in_the_numbers_of_the_whole_network():
-    """ResNet-32 of the authors' code: sixteen layers, of which the head is on number 1."""
-    assert [2 + n for n in spread_evenly(14, 4, before=1)] == [4, 8, 12, 15]
 
 
 def test_heads_of_a_resnet_narrow_and_widen_as_it_does():
@@ -124,5 +110,7 @@ def test_a_stage_without_a_later_layer_is_refused():
         build_head("aug", (4, 8, 8), 3, depth=1)
     stages = [convolutions()[0], nn.Sequential(nn.Flatten(), nn.Linear(256, 3)).double()]
     with pytest.raises(OptionError, match="cut earlier or into more stages"):
-        Trainer(stages, method="dgl:head=aug", optimizer=sgd).prepare(batches(1)[0][0])
+        Trainer(stages, method="dgl:head=aug", optimizer=sgd).prepare(
+            data(convolutions, 1)[0][0]
+        )
     assert build_head("aug", (4, 8, 8), 3, depth=0)

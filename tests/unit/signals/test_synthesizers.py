@@ -88,13 +88,18 @@ def test_a_target_that_the_loss_leaves_out_is_no_condition(shape, labels):
 
 
 @every_layout
-def test_a_conditional_synthesizer_refuses_missing_and_misshapen_targets(shape, labels):
+def test_a_conditional_synthesizer_refuses_targets_that_are_no_class_indices(shape, labels):
     output, targets = batch(shape, labels)
     synthesizer = build_synthesizer(torch.Size(shape), 10)
-    with pytest.raises(DataError, match="got none, wanted class indices of shape"):
-        synthesizer(output, None)
-    with pytest.raises(DataError, match=r"got targets of shape \(3.*, wanted .* of shape \(4"):
-        synthesizer(output, targets[:3])
+    wrong = {
+        "Non": None,
+        "dict": {"label": targets},
+        r"\(4": targets + 0.7,
+        r"\(3": targets[:3],
+    }
+    for got, each in wrong.items():
+        with pytest.raises(DataError, match=rf"targets of .*{got}.*, wanted .* of shape \(4"):
+            synthesizer(output, each)
 
 
 def test_other_shapes_and_no_classes_are_refused():

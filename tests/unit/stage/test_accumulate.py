@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from hocket.stage.update import loss_scale
 from hocket.stage.update.accumulate import GradientAccumulator
-from hocket.stage.update.loss_scale import DynamicScale
+from hocket.stage.update.loss_scale import FIRST_SCALE, LossScale
 from hocket.stage.update.norms import largest_values
 
 VALUES = {
@@ -36,10 +36,6 @@ def naive_largest(value: Tensor) -> float:
 
 
 def test_largest_values_of_tensors_of_all_kinds():
-    for name, value in VALUES.items():
-        (largest,) = largest_values([value])
-        assert largest.dim() == 0
-        assert float(largest) == pytest.approx(naive_largest(value), nan_ok=True), name
     largest = [float(value) for value in largest_values(list(VALUES.values()))]
     wanted = [naive_largest(value) for value in VALUES.values()]
     assert largest == pytest.approx(wanted, nan_ok=True)
@@ -86,11 +82,11 @@ def test_the_scale_is_that_of_torchs_scaler(monkeypatch):
         theirs.get_backoff_factor(),
         theirs.get_growth_interval(),
     ) == (loss_scale.GROWTH, loss_scale.BACKOFF, loss_scale.GROWTH_INTERVAL)
-    assert DynamicScale().factor == theirs.get_scale()
+    assert LossScale(FIRST_SCALE).factor == theirs.get_scale()
     monkeypatch.setattr(loss_scale, "GROWTH_INTERVAL", 8)
     draw = random.Random(1)
     ends = [True] * 8 + [draw.random() < 0.9 for _ in range(80)]
-    ours, weight = DynamicScale(), nn.Parameter(torch.zeros(()))
+    ours, weight = LossScale(FIRST_SCALE), nn.Parameter(torch.zeros(()))
     theirs = torch.amp.GradScaler("cpu", growth_interval=8)
     sgd = torch.optim.SGD([weight], lr=0.0)
     theirs.scale(torch.ones(()))
@@ -106,7 +102,7 @@ def test_the_scale_is_that_of_torchs_scaler(monkeypatch):
 
 
 def test_a_scale_goes_on_where_another_was():
-    first, second = DynamicScale(), DynamicScale()
+    first, second = LossScale(FIRST_SCALE), LossScale(FIRST_SCALE)
     for finite in (False, True, True):
         first.judge(finite=finite)
     second.load_state_dict(first.state_dict())
@@ -117,7 +113,7 @@ def test_a_scale_goes_on_where_another_was():
 
 
 def test_gradients_lose_the_scale_and_small_ones_of_inputs_survive():
-    scale = DynamicScale(1024.0)
+    scale = LossScale(1024.0)
     weights = [
         nn.Parameter(torch.ones(2)),
         nn.Parameter(torch.ones(2)),

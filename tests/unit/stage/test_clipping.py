@@ -16,11 +16,6 @@ from hocket.stage.update.clipping import Clipping, as_clipping
 BATCHES = data(mlp, 6)
 
 
-def fitted(modules, method, **options):
-    """Events of a training of one epoch."""
-    return train(method, modules, BATCHES, **options).events
-
-
 def clipped_loop(modules, accumulate, clip, each):
     """A plain loop that clips the gradient of every update, or that of every batch."""
     network = nn.Sequential(*modules)
@@ -54,7 +49,7 @@ def test_it_is_what_a_plain_loop_does_to_each_stage(norm, each, accumulate):
     modules = mlp(2)
     plain = copied(modules)
     clip = norm if each == "update" else f"batch:{norm}"
-    fitted(modules, BP(accumulate=accumulate), clip=clip)
+    train(BP(accumulate=accumulate), modules, BATCHES, clip=clip)
     clipped_loop(plain, accumulate, norm, each)
     pairs = zip(modules, plain, strict=True)
     assert [d for a, b in pairs for d in different(a.parameters(), b.parameters())] == []
@@ -63,7 +58,7 @@ def test_it_is_what_a_plain_loop_does_to_each_stage(norm, each, accumulate):
 @pytest.mark.parametrize("clip", [1e-3, "batch:1e-3"])
 def test_the_norm_that_is_reported_is_the_one_before(clip):
     def norms(**options):
-        events = fitted(mlp(3), ADL(accumulate=6), **options)
+        events = train(ADL(accumulate=6), mlp(3), BATCHES, **options).events
         return [e.report.gradient_norm for e in events if e.action.kind == "B"]
 
     before = norms()

@@ -1,12 +1,14 @@
 """The recorder of CUDA graphs, with a CUDA that only writes down what is asked of it."""
 
 from contextlib import contextmanager
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 from hocket.errors import OptionError
 from hocket.stage.graphs.recorder import CudaRecorder, build_recorder, fill
+from hocket.stage.graphs.step import ReplayedStep
 
 
 @pytest.fixture
@@ -53,3 +55,16 @@ def test_inputs_are_filled_without_a_new_version():
     same = torch.ones(2)
     fill([own, same], [other, same])
     assert (own.tolist(), own._version, same._version) == ([0.0, 1.0, 2.0], 0, 0)
+
+
+def test_a_step_is_replayed_only_with_the_rate_that_was_recorded():
+    """Not with one that looks like it when printed, nor in memory that may be free by now."""
+    replayed = []
+    recorder = SimpleNamespace(record=lambda do, memory: do() or (lambda: replayed.append(do)))
+    weight, step = torch.ones(1, requires_grad=True), ReplayedStep(recorder)
+    optimizer = torch.optim.SGD([weight])
+    first, other = torch.tensor(0.001), torch.tensor(0.001)
+    for rate, factor in [(first, 1)] * 3 + [(other, 1)] * 3 + [(other, 1.001)]:
+        optimizer.param_groups[0]["lr"], weight.grad = rate.mul_(factor), torch.ones(1)
+        step(optimizer)
+    assert len(replayed) == 2

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_hook
 from torch.utils.checkpoint import checkpoint
 
-from contract.small import different, sgd
+from contract.small import different, sgd, train
 from hocket import Plan, Trainer, cut
 from hocket.errors import LinearizeError
 from hocket.stage.layers.known_layers import PLAIN_LAYERS, KnownLayers
@@ -128,9 +128,8 @@ def test_nothing_is_known_of_other_layers(build_layer):
 def test_a_hook_of_all_modules_is_noticed():
     layers = KnownLayers(nn.Linear(6, 5))
     assert layers.plain
-    handle = register_module_forward_hook(lambda layer, inputs, output: None)
-    assert layers.draws == "anything"
-    handle.remove()
+    with register_module_forward_hook(lambda layer, inputs, output: None):
+        assert layers.draws == "anything"
     assert layers.plain
 
 
@@ -251,10 +250,6 @@ Repeats = declared(
 BATCHES = [(torch.ones(4, 6), torch.arange(4) % 3) for _ in range(4)]
 
 
-def train(*stages, method="fdg"):
-    Trainer(stages, method=method, optimizer=sgd).fit(BATCHES, epochs=1, progress=False)
-
-
 @pytest.mark.parametrize(
     ("first", "text"),
     [
@@ -264,7 +259,7 @@ def train(*stages, method="fdg"):
 )
 def test_a_wrong_declaration_is_refused(first, text):
     with pytest.raises(LinearizeError, match=text):
-        train(first(), nn.Linear(6, 3))
+        train("fdg", [first(), nn.Linear(6, 3)], BATCHES)
 
 
 @pytest.mark.parametrize("first", [Draws, DrawsOfPython])
@@ -331,6 +326,6 @@ def test_a_declared_forward_is_trained_to_the_same_bits(build_stages, kinds, met
 
 def test_a_wrong_declaration_beside_layers_that_need_precautions_does_no_harm():
     for first in (Draws, Edits):
-        train(nn.Sequential(first(), nn.Dropout(0.5)), nn.Linear(6, 3))
+        train("fdg", [nn.Sequential(first(), nn.Dropout(0.5)), nn.Linear(6, 3)], BATCHES)
     with pytest.raises(RuntimeError, match="leaf Variable that requires grad"):
-        train(nn.Linear(6, 6), nn.Sequential(Edits(), nn.Linear(6, 3)))
+        train("fdg", [nn.Linear(6, 6), nn.Sequential(Edits(), nn.Linear(6, 3))], BATCHES)

@@ -14,7 +14,7 @@ from torchmetrics.classification import MulticlassAccuracy
 from contract.processes import in_processes
 from contract.small import Network, data, different, mlp, sgd
 from hocket import Trainer
-from hocket.errors import DataError, OptionError
+from hocket.errors import DataError, HocketError, OptionError
 
 BATCHES = data(mlp, 3)
 
@@ -111,6 +111,18 @@ def test_every_process_gets_all_of_it():
         assert left["metrics"] == pytest.approx(
             {"mean": mean, "accuracy": 1 - wrong, "wrong": wrong}
         )
+
+
+def told_of_nothing():
+    """What a process is told that evaluates on no batches among others."""
+    with pytest.raises(HocketError) as caught, Trainer(mlp(2), optimizer=sgd) as trainer:
+        trainer.evaluate([])
+    return str(caught.value)
+
+
+def test_a_first_evaluation_on_nothing_is_refused_in_every_process():
+    for said in in_processes(told_of_nothing, processes=2):
+        assert "there are no batches" in said
 
 
 def binary(outputs, targets):

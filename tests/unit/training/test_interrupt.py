@@ -10,9 +10,9 @@ from torch.distributed import HashStore
 
 from contract.small import WatchedBatches, data, different, mlp, sgd, stepped
 from hocket import Checkpoints, Trainer
+from hocket.distributed.world.common_end import CommonEnd
 from hocket.methods import METHODS
 from hocket.training.fit.interrupt import (
-    AHEAD,
     Interrupt,
     before_batch,
     ctrl_c_held_back,
@@ -81,32 +81,18 @@ def test_a_handler_that_was_not_set_from_python_becomes_the_default(monkeypatch)
     assert signal.signal(signal.SIGINT, mine) is signal.SIG_DFL
 
 
-@pytest.mark.parametrize("first", [0, 1])
-def test_replicas_stop_at_the_same_batch_whoever_is_asked(heard, first):
-    store = HashStore()
-    with Interrupt() as one, Interrupt() as other:
-        replicas = [r.until_asked(range(100), store) for r in (one, other)]
-        for _ in range(3):
-            assert next(replicas[0]) == next(replicas[1])
-        next(replicas[1])  # is one ahead
-        (one, other)[first].asked = True
-        gone = [list(replicas[first])]
-        gone.append(list(replicas[1 - first]))
-        assert gone[0][-1] == gone[1][-1] == (3, 4)[first] + AHEAD - 1
-
-
-@pytest.mark.parametrize("store", [None, HashStore()], ids=["alone", "replicas"])
-def test_a_batch_that_is_being_read_is_given_up_except_among_replicas(heard, store):
+@pytest.mark.parametrize("end", [None, CommonEnd(HashStore(), 0, 1)], ids=["alone", "replicas"])
+def test_a_batch_that_is_being_read_is_given_up_except_among_replicas(heard, end):
     """They have to stop at the same one."""
 
     def batches():
         yield 0
         signal.raise_signal(signal.SIGINT)
-        assert store, "the batch was read to its end"
-        yield from range(2 * AHEAD)
+        assert end, "the batch was read to its end"
+        yield from range(9)
 
     with Interrupt() as interrupt:
-        assert len(list(interrupt.until_asked(batches(), store))) == (1 + AHEAD if store else 1)
+        assert len(list(interrupt.until_asked(batches(), end))) == (2 if end else 1)
         assert interrupt.asked == signal.SIGINT
     assert heard == []
 
@@ -296,12 +282,12 @@ def test_replicas_read_on_without_a_worker_only_after_a_signal(first):
     seen, asked_first = [], first == signal.SIGINT
     outcome = nullcontext() if asked_first else pytest.raises(RuntimeError, match="worker")
     with Interrupt() as interrupt, outcome:
-        for batch in interrupt.until_asked(range(100), HashStore()):
+        for batch in interrupt.until_asked(range(100), CommonEnd(HashStore(), 0, 1)):
             seen.append(batch)
             if batch == 0:
                 signal.raise_signal(first)
                 signal.raise_signal(signal.SIGCHLD)
-    assert len(seen) == (AHEAD + 1 if asked_first else 1)
+    assert len(seen) == (2 if asked_first else 1)
 
 
 def test_a_signal_that_is_ignored_stays_ignored():

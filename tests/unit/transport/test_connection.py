@@ -14,13 +14,9 @@ import torch
 from hocket.distributed import wire
 from hocket.errors import PacketError, TransitError
 from hocket.timeline import Recorder
-from hocket.transport.packet import Activation
+from hocket.transport.packet import Activation, Gradient
 from hocket.transport.processes.connection import Connection
-from hocket.transport.processes.connection_ports import (
-    ConnectionToNext,
-    ConnectionToPrevious,
-    Lookahead,
-)
+from hocket.transport.processes.connection_ports import ConnectionPort, Lookahead
 from unit.transport.lanes import Lanes
 
 TWO = torch.arange(2.0)
@@ -69,11 +65,11 @@ def forged(parts, change):
 def exchange(packet, change=lambda header: header):
     """Send an activation, change the header on its way, and return what is received."""
     pipes = Pipe(), Pipe()
-    ends = (ConnectionToNext, ConnectionToPrevious)
+    ends = (Activation, Gradient), (Gradient, Activation)
     try:
         sender, receiver = (
-            end(connect(pipe), Lookahead(), Recorder(0, keep=False), 0)
-            for end, pipe in zip(ends, pipes, strict=True)
+            ConnectionPort(*types, connect(pipe), Lookahead(), Recorder(0, keep=False), 0)
+            for types, pipe in zip(ends, pipes, strict=True)
         )
         sender.send(packet)
         for part in forged(pipes[0].parts, change):

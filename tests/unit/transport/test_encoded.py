@@ -24,15 +24,6 @@ def ports(codec, stats=None):
     return to_next, EncodedPort(edge.to_previous(), codec.gradients, codec, 0)
 
 
-def test_every_tensor_of_a_packet_has_its_own_codebooks():
-    to_next, to_previous = ports(VQ(groups=1, codes=2, decay=1.0))
-    near, far = torch.tensor([[0.0], [1.0]]), torch.tensor([[100.0], [200.0]])
-    to_next.send(Activation(0, 0, (near, far), (True, True), None))
-    received = to_previous.receive(0).values
-    assert torch.equal(received[0], near)
-    assert torch.equal(received[1], far)
-
-
 def test_sent_bytes_error_and_perplexity_are_recorded():
     stats = SendStats()
     assert stats.compression is None

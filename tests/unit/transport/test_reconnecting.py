@@ -24,7 +24,7 @@ def build_link(kind=ReconnectingLink, connection=None, connect=None):
     )
     if connect is not None:
         return kind(world, 1, connect, None)
-    return kind(world, 1, lambda lost_error, backend: connection or Mock(), Mock())
+    return kind(world, 1, lambda backend: connection or Mock(), Mock())
 
 
 class CutLink(ReconnectingLink):
@@ -73,7 +73,7 @@ def test_a_link_that_is_closed_while_it_connects_closes_the_connection():
     made, connecting, closed = Mock(), threading.Event(), threading.Event()
     made.finish_close.return_value = True
 
-    def connect(lost_error, backend):
+    def connect(backend):
         connecting.set()
         assert closed.wait(60.0)
         return made
@@ -92,7 +92,7 @@ def test_a_link_that_is_closed_while_it_connects_closes_the_connection():
 
 def test_a_connection_that_is_lost_while_the_link_is_closed_is_closed_once():
     connection = Mock()
-    link = build_link(connect=lambda lost_error, backend: connection)
+    link = build_link(connect=lambda backend: connection)
 
     class Membership:
         """Membership of a process that closes the link when it learns of the loss."""
@@ -121,7 +121,7 @@ def test_a_connection_that_is_lost_while_the_link_is_closed_is_closed_once():
 def test_an_error_that_is_no_loss_of_the_neighbour_is_raised_and_nothing_reconnects(error):
     connection = Mock()
     connection.wait_closed.return_value = error
-    link = build_link(connect=lambda lost_error, backend: connection)
+    link = build_link(connect=lambda backend: connection)
     link.start_reconnecting()
     link._thread.join(60.0)
     with pytest.raises(type(error), match=str(error)):

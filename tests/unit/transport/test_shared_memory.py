@@ -180,7 +180,8 @@ def test_a_closed_backend_has_no_files_and_no_memory():
     [(0, 2**22), (1, "net:[1]"), (2, 10**6), (3, "00" * 16)],
     ids=["process", "network", "file", "nonce"],
 )
-def test_a_process_reaches_its_own_memory_and_no_other_address(place, value):
+def test_a_process_reaches_its_own_memory_and_no_other_address(place, value, monkeypatch):
+    monkeypatch.setattr(shared_memory.platform, "machine", lambda: "x86_64")
     address = offer_memory()
     other = list(address)
     assert reaches(address, other)
@@ -203,6 +204,7 @@ def test_a_processor_that_reorders_reads_and_writes_shares_no_memory(monkeypatch
 
 
 def test_a_system_without_namespaces_has_one_network(monkeypatch):
+    monkeypatch.setattr(shared_memory.platform, "machine", lambda: "x86_64")
     monkeypatch.setattr(Path, "readlink", Mock(side_effect=OSError))
     first, second = offer_memory(), offer_memory()
     assert first[1] == ""

@@ -110,21 +110,23 @@ class ForkServer:
         """Fork a process that runs `worker_main`; it writes to the streams of this process.
 
         Raises:
-            PeerLostError: The server has ended, or does not answer.
+            PeerLostError: The server has ended, does not answer, or cannot fork.
         """
         status, theirs = Pipe(duplex=False)
-        pid = None
+        answer = None
         with suppress(OSError), theirs:
             fill_standard_streams()
             self._control.send(spec)
             for descriptor in (theirs.fileno(), 1, 2):
                 reduction.send_handle(self._control, descriptor, self._process.pid)
             theirs.close()
-            pid = _receive(status) if status.poll(FORK_TIMEOUT_S) else None
-        if pid is None:
-            status.close()
+            answer = _receive(status) if status.poll(FORK_TIMEOUT_S) else None
+        if isinstance(answer, int):
+            return ForkedProcess(self, answer, status)
+        status.close()
+        if answer is None:
             raise self._lost(f"was to fork process {spec.rank}")
-        return ForkedProcess(self, pid, status)
+        raise PeerLostError(f"process {spec.rank} cannot be forked: {answer}; see `ulimit -u`")
 
     def _lost(self, activity: str) -> PeerLostError:
         self.stop()
@@ -247,12 +249,16 @@ class _Server:
         self._folder = spec.folder
         number, *output = (reduction.recv_handle(self._control) for _ in range(3))
         status, server = Connection(number, readable=False), os.getpid()
-        if not (pid := os.fork()):
-            self._become_worker(spec, status, output, server)
+        answer: int | str
+        try:
+            if not (answer := os.fork()):
+                self._become_worker(spec, status, output, server)
+            self._statuses[answer] = status
+        except OSError as error:  # memory is short, or there are too many processes
+            answer = str(error)
         for stream in output:
             os.close(stream)
-        self._statuses[pid] = status
-        _send_number(status, pid)
+        _send(status, answer)
 
     def _report_ends(self) -> None:
         """Report the exit codes of processes that have ended, and kill what they have left."""
@@ -264,7 +270,7 @@ class _Server:
             with suppress(ProcessLookupError, PermissionError):
                 os.killpg(pid, signal.SIGKILL)
             with self._statuses.pop(pid) as launcher:
-                _send_number(launcher, os.waitstatus_to_exitcode(status))
+                _send(launcher, os.waitstatus_to_exitcode(status))
 
     def _become_worker(
         self, spec: WorkerSpec, status: Connection, output: Sequence[int], server: int
@@ -307,6 +313,6 @@ def _receive(sender: Connection) -> Any:
         return None
 
 
-def _send_number(launcher: Connection, number: int) -> None:
+def _send(launcher: Connection, answer: int | str) -> None:
     with suppress(OSError):  # the launcher has ended
-        launcher.send(number)
+        launcher.send(answer)

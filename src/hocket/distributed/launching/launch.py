@@ -49,9 +49,9 @@ def launch(
     LOCAL_RANK and LOCAL_WORLD_SIZE are set. The exit code of a process is the result of
     ``work``; after an exception it is the ``exit_code`` of its type, or 1. The exit code of the
     launch comes from the first process that failed by itself, 128 + n for a death by signal n;
-    74 (``PEER_FAILED``) is the code of a process that ended because another one failed. If the
-    folder of the launch is deleted, all processes are killed and the exit code is
-    72 (``RENDEZVOUS_LOST``).
+    74 (`PeerFailedError`) is the code of a process that ended because another one failed. If
+    the folder of the launch is deleted, all processes are killed and the exit code is 72
+    (``RENDEZVOUS_LOST``).
 
     Ctrl-C is sent to process 0, which may end the work for all; the second one kills all.
     SIGTERM and SIGHUP are sent to all as SIGTERM, and give the exit codes 143 and 129.

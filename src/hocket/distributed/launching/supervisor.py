@@ -26,15 +26,14 @@ from hocket.distributed.folder.restart import (
     signal_name,
 )
 from hocket.distributed.launching.fork_server import ForkedProcess
-from hocket.distributed.launching.worker_main import PEER_FAILED
-from hocket.errors import HangError, PeerLostError
+from hocket.errors import HangError, PeerFailedError, PeerLostError
 from hocket.standard_stream import StandardStream
 
 START_TIMEOUT_S = 60.0
 """Seconds in which all processes must be connected to each other; they need about one."""
 POLL_S = 1.0
 """How often to look at the folder of the launch, in seconds."""
-SYMPTOMS = (PEER_FAILED, PeerLostError.exit_code, HangError.exit_code)
+SYMPTOMS = (PeerFailedError.exit_code, PeerLostError.exit_code, HangError.exit_code)
 """Exit codes of processes that have seen a failure, of which another one may be the cause.
 
 Each may be caused by a process that ended with a later one of them, or with any other code.

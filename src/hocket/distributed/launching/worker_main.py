@@ -23,9 +23,6 @@ from hocket.distributed.network.strangers import form_default_group
 from hocket.distributed.world import joined_worlds
 from hocket.errors import PeerFailedError, PeerLostError
 
-# Exit code of a process that ends only because another one failed.
-PEER_FAILED = PeerFailedError.exit_code
-
 
 @dataclass(frozen=True)
 class WorkerSpec:
@@ -78,8 +75,7 @@ def _run_work(spec: WorkerSpec) -> tuple[int, bool]:
     """
     try:
         # The first process ends the training in good order for all.
-        handles = spec.rank == 0
-        signal.signal(signal.SIGINT, _interrupt_once if handles else signal.SIG_IGN)
+        signal.signal(signal.SIGINT, signal.SIG_IGN if spec.rank else _interrupt_once)
         # They were blocked while the process started.
         signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
 
@@ -116,8 +112,8 @@ def _run_work(spec: WorkerSpec) -> tuple[int, bool]:
         return joined_worlds.interrupt_code(error), False
     except BaseException as error:
         code = int(getattr(type(error), "exit_code", 1))
-        if not joined_worlds.report_failure(error) or code == PEER_FAILED:
-            return PEER_FAILED, False
+        if not joined_worlds.report_failure(error) or code == PeerFailedError.exit_code:
+            return PeerFailedError.exit_code, False
         trace = "".join(traceback.format_exception(error))
         text = f"process {spec.rank} of {spec.processes} failed:\n{trace}"
         if not joined_worlds.report_symptom(error, text):
@@ -160,6 +156,8 @@ def _set_up(spec: WorkerSpec) -> None:
         "GLOO_SOCKET_IFNAME": spec.interface,
     }
     torch.set_num_threads(spec.threads)
+    if "numpy.random" in sys.modules:  # a fork copies its state; Python seeds its own again
+        sys.modules["numpy.random"].seed()
 
 
 def _join(spec: WorkerSpec, folder: LaunchFolder) -> None:

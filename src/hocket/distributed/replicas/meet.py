@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from types import MappingProxyType
 
-from hocket.errors import OptionError, format_problems, raise_problems, unknown_name
+from hocket.errors import OptionError, raise_problems, unknown_name
 from hocket.options.hints import wrong_arguments, wrong_fields
 from hocket.options.named import Named
 from hocket.options.ranges import Range, out_of_range
@@ -97,6 +97,6 @@ def as_meet(text: str | None) -> Meet | None:
     if asked.name not in MEETINGS:
         raise OptionError(unknown_name("meeting", asked.name, MEETINGS))
     build = MEETINGS[asked.name]
-    if problems := wrong_arguments(build, asked.options):
-        raise OptionError(format_problems(f"replicas cannot meet by {asked.name!r}", problems))
+    problems = wrong_arguments(build, asked.options)
+    raise_problems(OptionError, f"replicas cannot meet by {asked.name!r}", problems)
     return build(**asked.options)

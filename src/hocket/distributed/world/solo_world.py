@@ -48,7 +48,7 @@ class SoloWorld(Collectives):
         """Return a context manager that does nothing: no process waits for this one."""
         return nullcontext()
 
-    def agreement_store(self) -> None:
+    def common_end(self) -> None:
         """Return None, as there are no replicas that have to agree."""
 
     def report_failure(self, error: BaseException) -> None:

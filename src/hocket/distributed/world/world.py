@@ -19,6 +19,7 @@ from hocket.distributed.failures.store_client import connect_again
 from hocket.distributed.folder.identity import ProcessIdentity
 from hocket.distributed.network.strangers import form_without_strangers
 from hocket.distributed.world.collectives import Collectives
+from hocket.distributed.world.common_end import CommonEnd
 from hocket.distributed.world.flags import StoreFlags
 from hocket.distributed.world.membership import Group, Membership
 from hocket.distributed.world.process_groups import ProcessGroups
@@ -248,11 +249,13 @@ class World(Collectives):
         """Report to the other processes why this one ends."""
         self.failures.record.report(error)
 
-    def agreement_store(self) -> Store | None:
-        """Return a new store for an agreement between replicas; None without replicas."""
+    def common_end(self) -> CommonEnd | None:
+        """Return a new agreement of the replicas on their end; None without replicas."""
+        if self.replicas == 1:
+            return None
         self._agreements += 1
-        name = f"agreement/{self._agreements}"
-        return PrefixStore(name, self._store) if self.replicas > 1 else None
+        store = PrefixStore(f"agreement/{self._agreements}", self._store)
+        return CommonEnd(store, self.replica, self.replicas)
 
     def neighbour(self, offset: int) -> int:
         """Return the rank of the same replica of the stage ``offset`` stages after this one."""

@@ -26,7 +26,7 @@ OPERATIONS_PER_ELEMENT = 10
 OPERATIONS_PER_ELEMENT_SENT = 200
 
 
-@torch.no_grad()
+@torch.enable_grad()  # for layers that differentiate in their forward
 def count_flops(network: nn.Module, sample: Tree) -> list[float]:
     """Count the operations of each layer of a sequential network in a forward.
 

@@ -41,7 +41,8 @@ class PartialModule(nn.Module):
         meta_modules: Cache of outputs of modules; stages of one network can share it.
 
     Raises:
-        CutError: In a forward: it takes another path than on the sample.
+        CutError: A part of the network has the name of an attribute of this class. In a
+            forward: it takes another path than on the sample.
     """
 
     def __init__(
@@ -70,6 +71,11 @@ class PartialModule(nn.Module):
         self.on_begin: Callable[[], None] | None = None  # called when the stage begins
 
         # The layers and weights of this part, under their names in the network.
+        if taken := {*network._modules.keys(), *network._parameters.keys()} & {*dir(self)}:
+            raise CutError(
+                f"a stage has other attributes named {', '.join(sorted(taken))}; rename these "
+                f"parts of the {type(network).__name__}"
+            )
         for name, module in modules.items():
             path, _, last = name.rpartition(".")
             _get_container(self, path).add_module(last, module)
@@ -87,10 +93,6 @@ class PartialModule(nn.Module):
     def network_cut(self) -> nn.Module:
         """Network of which this is a part, in which a module may well be named ``network``."""
         return self._network[0]
-
-    def __len__(self) -> int:
-        """Return the number of modules of the network that are in this stage as a whole."""
-        return len(self._whole)
 
     def forward(self, received: Tree) -> Tree:
         """Return the input of the next stage, or the output of the network.

@@ -93,14 +93,12 @@ def record_modes(
     """Record the forward in all modes, as far as the network takes single inputs.
 
     Args:
-        network: The network, which is set to training mode unless it is in it.
+        network: The network, in training mode.
         samples: Inputs for each mode. Those for evaluation become those for training if the
             network takes no other number of rows, as with graphs and time steps.
         repeated: Modules in which every stage repeats what depends on discrete inputs only.
     """
     recordings = {}
-    if not network.training:
-        network.train(True)
     for mode in samples:
         with nullcontext() if mode.training else evaluation_mode(network):
             try:

@@ -17,9 +17,10 @@ from torch import Tensor, nn
 
 from hocket.errors import NonFiniteError
 from hocket.program.action import Action
+from hocket.stage.layers.module_tensors import BufferCopies, ModuleTensors, restore_buffers
 from hocket.stage.update.norms import largest_values
 from hocket.stage.update.updater import Updater
-from hocket.stage.weight_copies.forward_state import named_tensors, set_tensors
+from hocket.stage.weight_copies.forward_state import set_tensors
 from hocket.tree import Tree, copy_tensors
 
 Names = Callable[[], Sequence[str]]
@@ -71,9 +72,10 @@ class LateCheck:
         self.every = every
         self.postpones = every > 1
         self._modules = modules
+        self._tensors = [ModuleTensors(module) for module in modules]
         self._updaters = updaters
         self.unread: list[_Unread] = []
-        self._kept: Tree = None
+        self._kept: tuple[Tree, Tree, list[BufferCopies]] | None = None
         self.kept_when = ""
         self._action: Action | None = None
         self.tick = 0
@@ -136,9 +138,11 @@ class LateCheck:
         """Return to the state that is kept, if the stage has done anything since its start."""
         if self._kept is None:
             return
-        tensors, states = self._kept
-        for module, values in zip(self._modules, tensors, strict=True):
+        weights, states, buffers = self._kept
+        for module, values in zip(self._modules, weights, strict=True):
             set_tensors(module, values)
+        for copies in buffers:
+            restore_buffers(copies)
         for updater, state in zip(self._updaters, states, strict=True):
             updater.load_state_dict(copy_tensors(state))  # which optimizers keep and change
             updater.zero_grad()
@@ -154,8 +158,10 @@ class LateCheck:
     def keep(self, when: str) -> None:
         """Keep the present state, between two ticks."""
         self._kept = None  # to be freed before there is another one
+        weights = [dict(module.named_parameters()) for module in self._modules]
         states = [updater.state_dict() for updater in self._updaters]
-        self._kept = copy_tensors((list(map(named_tensors, self._modules)), states))
+        buffers = [each.copy_buffers() for each in self._tensors]
+        self._kept = *copy_tensors((weights, states)), buffers
         self.kept_when = when
 
 

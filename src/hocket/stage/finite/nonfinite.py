@@ -17,11 +17,12 @@ from hocket.errors import NonFiniteError
 from hocket.options.common_options import OnNaN
 from hocket.stage.finite.late_check import LateCheck
 from hocket.stage.layers.module_tensors import (
+    BufferCopies,
     FindFlow,
-    LayerBuffers,
     ModuleTensors,
     NetworkNames,
     present_buffer,
+    restore_buffers,
 )
 from hocket.stage.report import Number
 from hocket.stage.update.norms import (
@@ -128,27 +129,17 @@ class NonFiniteCheck:
             for buffers, key, buffer in self._tensors.buffers()
             if is_inexact(buffer) and first_nonfinite({key: buffer}) is None
         ]
-        self._saved_buffers: list[tuple[LayerBuffers, str, Tensor]] = []
+        self._saved_buffers: BufferCopies = ()
 
     def save_buffers(self) -> None:
         """Save the buffers, such as BatchNorm's statistics, before a forward."""
         if self._late.postpones:
             return  # the late check has copies
-        self._saved_buffers = [
-            (buffers, key, buffer.clone()) for buffers, key, buffer in self._tensors.buffers()
-        ]
+        self._saved_buffers = self._tensors.copy_buffers()
 
     def restore_buffers(self) -> None:
         """Restore the buffers, as after a forward with a fault."""
-        for buffers, key, saved in self._saved_buffers:
-            # As data, for graphs in flight hold the buffers and no version is to count:
-            # BatchNorm's kernels change their statistics in the same way.
-            if (buffer := present_buffer(buffers, key)) is None:
-                continue
-            if buffer.shape == saved.shape and 0 not in buffer.stride():
-                buffer.data.copy_(saved)
-            else:  # the layer has replaced it by one of another size, or by an expanded one
-                buffers[key] = saved
+        restore_buffers(self._saved_buffers)
 
     def fault_in_output(
         self, outputs: Sequence[Tensor], needs_gradient: FindFlow

@@ -25,13 +25,13 @@ from hocket.stage.layers.module_tensors import ModuleTensors
 from hocket.stage.parts import StageParts
 from hocket.stage.report import Number
 from hocket.stage.setup import Setup
-from hocket.tree import Tree, map_tensors, tensors
+from hocket.tree import Tree, flatten, map_tensors, tensors
 
 Result = TypeVar("Result")
 WARM_UP = 3
 """Batches of one kind that are computed before one is recorded: then all lazy work is done."""
 MOST_CHANGES = 10
-"""Changes of a stage between two batches before a warning."""
+"""Changes from one batch to the next before a warning."""
 
 
 class Differentiated(NamedTuple):
@@ -59,8 +59,8 @@ class Runner:
 
     keeps_graphs = False
 
-    def begin(self, batch: int, leaves: Tree) -> None:
-        """Prepare for the functions of a batch, whose input has tensors of shape (B, ...)."""
+    def begin(self, batch: int, inputs: Tree) -> None:
+        """Prepare for the functions of a batch, whose inputs have tensors of shape (B, ...)."""
 
     def resume(self, batch: int) -> None:
         """Prepare for the functions of the backward of a batch."""
@@ -120,11 +120,13 @@ class _Slot:
     """Memory of one batch in flight.
 
     Attributes:
+        kind: Kind of the batches that its recordings are for.
         state: What has to hold for its recordings to be right.
         memory: Where its functions allocate their results.
         recordings: Its functions by name.
     """
 
+    kind: Hashable
     state: Hashable
     memory: Any
     recordings: dict[str, _Recording] = field(default_factory=dict)
@@ -133,8 +135,8 @@ class _Slot:
 class ReplayRunner(Runner):
     """Runs the functions of the first batches, records a few, and replays them afterwards.
 
-    Batches of other shapes than the first ones are computed each time, and so is every batch
-    while hooks look on.
+    Batches with other shapes than the first ones, or with other numbers outside of tensors, are
+    computed each time, and so is every batch while hooks look on.
 
     Args:
         recorder: Recorder.
@@ -177,24 +179,24 @@ class ReplayRunner(Runner):
         self._free: list[_Slot] = []
         self._taken: dict[int, _Slot] = {}
 
-    def begin(self, batch: int, leaves: Tree) -> None:
+    def begin(self, batch: int, inputs: Tree) -> None:
         """Give the batch a slot, if batches like it have come often enough; see the base."""
         if self._is_watched():
             return
-        kind = _kind(leaves)
+        kind = _kind(inputs)
         if self._repeats > WARM_UP and kind != self._kind:
             return
         # Recordings are of no use for other shapes, weights, or modes of layers.
         state = self._present_state()
         if (kind, state) != (self._kind, self._state):
-            self._changes += kind == self._kind
+            self._changes += self._kind is not None
             self._kind, self._state, self._repeats, self._free = kind, state, 0, []
             self._warn_of_changes()
         self._repeats += 1
         if self._repeats > WARM_UP:
-            new = not self._free
-            slot = _Slot(state, self._recorder.new_memory()) if new else self._free.pop(0)
-            self._taken[batch] = slot
+            if not self._free:
+                self._free.append(_Slot(kind, state, self._recorder.new_memory()))
+            self._taken[batch] = self._free.pop(0)
 
     def resume(self, batch: int) -> None:
         """Take the slot away if weights or hooks have changed since the forward; see the base.
@@ -247,7 +249,7 @@ class ReplayRunner(Runner):
     def end(self, batch: int) -> None:
         """Give its slot back; see the base."""
         slot = self._taken.pop(batch, None)
-        if slot is not None and slot.state == self._state:
+        if slot is not None and (slot.kind, slot.state) == (self._kind, self._state):
             self._free.append(slot)
 
     def _run_in(
@@ -297,12 +299,13 @@ class ReplayRunner(Runner):
         return _Recording(tensors(own), results[0], norms, replay)
 
     def _warn_of_changes(self) -> None:
-        """Warn once if a stage changes with every batch, so that nothing can be recorded."""
+        """Warn once if every batch changes something, so that nothing can be recorded."""
         if self._changes == MOST_CHANGES:
             warn(
                 f"stage {self._stage}: its weights or buffers are other tensors in each batch, "
-                "or its layers change their modes, so that no batch is captured (cuda_graphs); "
-                "write into buffers in place"
+                "its layers change their modes, or batches have other shapes or other numbers "
+                "outside of tensors, so that no batch is captured (cuda_graphs); write into "
+                "buffers in place, and give numbers as tensors"
             )
 
     def _is_watched(self) -> bool:
@@ -319,8 +322,17 @@ class ReplayRunner(Runner):
 
 
 def _kind(inputs: Tree) -> Hashable:
-    """Return what the kernels for an input depend on, besides the numbers in it."""
-    return tuple([(t.shape, t.stride(), t.dtype, t.requires_grad) for t in tensors(inputs)])
+    """Return what the kernels for inputs depend on, besides the numbers in their tensors."""
+    leaves, structure = flatten(inputs)
+    return structure, tuple(map(_kind_of_leaf, leaves))
+
+
+def _kind_of_leaf(leaf: object) -> object:
+    if isinstance(leaf, Tensor):
+        return leaf.shape, leaf.stride(), leaf.dtype, leaf.requires_grad
+    # A recording has the number in it, and -0.0 is another one than 0. Any other object may
+    # have changed, so it equals nothing.
+    return repr(leaf) if isinstance(leaf, float | int | str | None) else object()
 
 
 def _copies(values: Sequence[Tensor]) -> list[Tensor]:

@@ -9,6 +9,7 @@ from torch.optim import SGD, Optimizer
 
 from hocket.stage.graphs.recorder import GraphRecorder, fill
 from hocket.stage.update.bare_step import bare_step
+from hocket.tree import leaves
 
 
 class ReplayedStep:
@@ -58,23 +59,23 @@ def _is_capturable(optimizer: Optimizer, step: Callable[[], object]) -> bool:
 
 
 def _state(optimizer: Optimizer, weights: Sequence[Tensor]) -> Hashable:
-    """Return everything that a recorded step depends on, besides the numbers in tensors."""
+    """Return everything that a recorded step depends on, besides the numbers on its device."""
     numbers = [
-        (name, value if not isinstance(value, list) else tuple(value))
+        (name, *map(_recorded, leaves(value)))
         for group in optimizer.param_groups
         for name, value in group.items()
         if name != "params"
     ]
+    states = [optimizer.state.get(p, {}).values() for p in weights]
     places = [
-        (
-            p.data_ptr(),
-            p.grad is None,
-            *[
-                value.data_ptr()
-                for value in optimizer.state.get(p, {}).values()
-                if isinstance(value, Tensor)
-            ],
-        )
-        for p in weights
+        (p.data_ptr(), p.grad is None, *[v.data_ptr() for v in state if isinstance(v, Tensor)])
+        for p, state in zip(weights, states, strict=True)
     ]
     return repr(numbers), tuple(places)
+
+
+def _recorded(number: object) -> object:
+    # Kernels read a tensor of the device at its place; what the host reads is in the recording.
+    if isinstance(number, Tensor):
+        return number.data_ptr(), number.is_cpu and number.tolist()
+    return number

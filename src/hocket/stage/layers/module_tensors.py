@@ -6,10 +6,12 @@ None of these needs a walk through the layers in every tick.
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import TypeAlias
 
-from torch import Tensor, nn
+from torch import Tensor, nn, strided
 
 LayerBuffers: TypeAlias = dict[str, Tensor | None]
 """Buffers of a layer by its own names, as they are now."""
+BufferCopies: TypeAlias = Sequence[tuple[LayerBuffers, str, Tensor]]
+"""Copies of buffers, each with all buffers of its layer and its own name there."""
 FindFlow: TypeAlias = Callable[[], list[bool]]
 """Finds out for each tensor of an output whether a gradient flows through it."""
 
@@ -57,6 +59,10 @@ class ModuleTensors:
             if buffer is not None
         ]
 
+    def copy_buffers(self) -> BufferCopies:
+        """Return copies of the present buffers, for `restore_buffers`."""
+        return [(buffers, name, buffer.clone()) for buffers, name, buffer in self.buffers()]
+
     def flow_through(
         self, outputs: Sequence[Tensor], inputs: Sequence[Tensor], find: FindFlow
     ) -> list[bool]:
@@ -76,6 +82,22 @@ class ModuleTensors:
             self._known_for = depends_on
             self._through = find()
         return self._through
+
+
+def restore_buffers(copies: BufferCopies) -> None:
+    """Give buffers the values of copies, in place where that is possible.
+
+    As data, for graphs in flight hold the buffers and no version is to count: BatchNorm's
+    kernels change their statistics in the same way.
+    """
+    for buffers, name, copy in copies:
+        if (buffer := present_buffer(buffers, name)) is None:
+            continue
+        dense = buffer.layout is strided and 0 not in buffer.stride()
+        if dense and buffer.shape == copy.shape:
+            buffer.data.copy_(copy)
+        else:  # it is sparse, or the layer has replaced it by a larger or an expanded one
+            buffers[name] = copy.clone()
 
 
 def find_tables(outputs: Sequence[Tensor], find: FindFlow) -> list[bool]:

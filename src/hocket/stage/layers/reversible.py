@@ -1,7 +1,6 @@
 """Reversible layers: those whose input can be computed from their output."""
 
 from collections.abc import Sequence
-from typing import Protocol, runtime_checkable
 
 import torch
 from torch import nn
@@ -16,28 +15,21 @@ TOLERANCE = 1e-2
 """Largest relative error of an output that is computed again from its input."""
 
 
-@runtime_checkable
-class Reversible(Protocol):
-    """A layer with an inverse.
-
-    In training mode ``forward(reverse(y))`` is ``y`` up to rounding, at any weights.
-    """
-
-    def forward(self, inputs: Tree, /) -> Tree:
-        """Return the output for an input, with tensors of shape (B, ...)."""
-
-    def reverse(self, outputs: Tree, /) -> Tree:
-        """Return the input that has this output, at the present weights."""
-
-
 def layers_of(stage: nn.Module) -> list[nn.Module]:
     """Return the layers that a stage calls one after the other; itself if they are unknown."""
     known = is_sequential(stage) and stage._modules
     return list(layers_in_order(stage).values()) if known else [stage]
 
 
+def _is_reversible(layer: nn.Module) -> bool:
+    return callable(getattr(layer, "reverse", None))
+
+
 def inverts(method: Method, module: nn.Module, stage: int, stages: int) -> bool:
     """Return True if a stage computes its input from its output, and so keeps no batch.
+
+    Each layer has a ``reverse`` then: in training mode ``forward(reverse(y))`` is ``y`` up to
+    rounding, at any weights.
 
     Args:
         method: The method.
@@ -46,7 +38,7 @@ def inverts(method: Method, module: nn.Module, stage: int, stages: int) -> bool:
         stages: Number of stages.
     """
     late = method.linearize == "invert" and method.delay(stage, stages) > 0
-    return late and all(isinstance(layer, Reversible) for layer in layers_of(module))
+    return late and all(map(_is_reversible, layers_of(module)))
 
 
 def require_invertible(
@@ -72,7 +64,7 @@ def require_invertible(
     # Name the first layer of each stage that is in the way.
     problems = []
     for k in late:
-        layer = next(one for one in layers_of(modules[k]) if not isinstance(one, Reversible))
+        layer = next(one for one in layers_of(modules[k]) if not _is_reversible(one))
         name = {each: name for name, each in names.of_layers(modules[k])}[layer]
         found = f"layer {name!r} ({type(layer).__name__})" if name else "it"
         problems.append(f"stage {k}: {found} has no reverse")

@@ -41,11 +41,11 @@ def backward(core: StageCore, batch: int) -> Steps[ActionReport]:
         OptionError: The loss does not depend on the output.
         LinearizeError: The layers are not compatible with the linearization.
     """
-    # Receive the gradients of the output, if the signal uses them.
+    # Receive the gradients of the output, if the signal uses them, or the output itself.
     forwarded = core.in_flight.pop(batch)
     activation, signal = forwarded.activation, core.parts.signal
     received: tuple[Tensor | None, ...] | None = (None,) * len(forwarded.differentiable)
-    if signal.needs_gradient and any(forwarded.differentiable):
+    if signal.needs_gradient and (any(forwarded.differentiable) or core.linearizer.inverts):
         received = core.parts.to_next.receive(batch).values
     if activation.skipped or received is None or batch in core.setup.skip_batches:
         return skip_backward(core, activation)
@@ -79,7 +79,7 @@ def backward(core: StageCore, batch: int) -> Steps[ActionReport]:
         checks.signal.restore_buffers()
         return skip_backward(core, activation, done.fault, overflowed=done.overflowed)
 
-    if any([leaf.requires_grad for leaf in leaves]):
+    if core.parts.previous_waits(activation):
         _send(core, batch, leaves, done.sent)
 
     # Add up the gradients of all replicas, and accumulate them until the update. Updates that

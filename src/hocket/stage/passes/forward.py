@@ -8,7 +8,7 @@ from hocket.stage.core import StageCore
 from hocket.stage.in_flight import ForwardedBatch
 from hocket.stage.late_gradients.linearizer import KeptOutput
 from hocket.stage.layers.module_tensors import find_tables
-from hocket.stage.passes.edges import graph_leaves, send_output
+from hocket.stage.passes.edges import graph_leaves, network_input, send_output
 from hocket.stage.passes.skip import skip_forward
 from hocket.stage.report import ActionReport
 from hocket.stage.weight_copies.forward_state import ForwardState
@@ -32,7 +32,10 @@ def forward(core: StageCore, batch: int) -> ActionReport:
     leaves = graph_leaves(activation)
 
     # Compute the output.
-    core.runner.begin(batch, leaves)
+    signal_input = None
+    if core.parts.signal.computes:
+        signal_input = activation.targets, network_input(core, activation)
+    core.runner.begin(batch, (leaves, signal_input))
     with core.contexts.computing(batch, "forward", core.layers.draws):
         computed = core.runner.run(batch, "forward", leaves, partial(_compute, core, batch))
     if computed.fault is not None:

@@ -51,7 +51,7 @@ def predict_batch(
         ensemble: Class scores of the exits of the stages before, (B, C) or (B, T, C).
     """
     parts = core.parts
-    with evaluation_mode(parts.signal_network), core.contexts.autocast():
+    with evaluation_mode(parts.signal_network), core.contexts.predicting():
         output = to_outgoing(parts.module(copy_tensors(values)), core.tensors.all())
         scores = parts.signal.predict(parts.signal_network, output)
     # If stages before have exits, the end of the network is one more.
@@ -92,7 +92,7 @@ def pass_on(core: StageCore, forward: Action) -> ActionReport:
         NonFiniteError: The output is NaN or infinite, and that is to stop the training.
     """
     activation = core.parts.to_previous.receive(forward.batch)
-    with torch.no_grad(), evaluation_mode(core.parts.module), core.contexts.autocast():
+    with torch.no_grad(), evaluation_mode(core.parts.module), core.contexts.predicting():
         output = core.parts.module(copy_tensors(activation.values))
     outputs = tensors(output)
     fault, _ = core.checks.layers.fault_in_output(outputs, lambda: [True] * len(outputs))

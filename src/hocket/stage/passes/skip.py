@@ -66,7 +66,7 @@ def skip_backward(
 
     # Tell the stage before, and keep what later actions on the batch need.
     core.gradients = []
-    if any(activation.differentiable):
+    if core.parts.previous_waits(activation):
         core.parts.to_previous.send(Gradient(activation.batch, None))
     if core.parts.signal.learns_from_gradient:
         empty = DeferredTarget(None, activation.without_values(), None)

@@ -1,12 +1,12 @@
 """Accumulation of the gradients of several batches into one update."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from torch import Tensor, nn
 
 from hocket.options.common_options import Reduce
-from hocket.stage.update.norms import Gradients
+from hocket.stage.update.clipping import Clipping
 
 
 class GradientAccumulator:
@@ -14,29 +14,32 @@ class GradientAccumulator:
 
     A backward leaves the gradients of one batch in ``grad``; ``add`` moves them here, so that
     ``grad`` is empty between actions and the gradients of each batch can be looked at alone.
+
+    Args:
+        parameters: The parameters.
+        reduce: ``mean`` or ``sum``: reduction of the gradients of several batches.
+        clip: Limit of the norm of the gradient.
     """
 
-    def __init__(self, parameters: Sequence[nn.Parameter], reduce: Reduce) -> None:
+    def __init__(
+        self,
+        parameters: Sequence[nn.Parameter],
+        reduce: Reduce,
+        clip: Clipping = Clipping(),  # noqa: B008  # it is frozen
+    ) -> None:
         self._parameters = parameters
         self._reduce = reduce
+        self._clip = clip
         self._sums: list[Tensor | None] = [None] * len(parameters)
         self.count = 0  # batches since the last update
 
-    def add(self, clip: Callable[[Gradients], Gradients] = list) -> list[Tensor | None]:
-        """Move the gradients of one batch out of ``grad``, and return them.
-
-        Args:
-            clip: Returns the gradients to add instead.
-        """
+    def add(self) -> list[Tensor | None]:
+        """Move the gradients of one batch out of ``grad``; return them as before clipping."""
         gradients = self.take()
-        added = clip(gradients)
-        if self.count:
-            self._sums = [
-                gradient if total is None else total if gradient is None else total + gradient
-                for total, gradient in zip(self._sums, added, strict=True)
-            ]
-        else:
-            self._sums = list(added)
+        self._sums = [
+            gradient if total is None else total if gradient is None else total + gradient
+            for total, gradient in zip(self._sums, self._clip.of_batch(gradients), strict=True)
+        ]
         self.count += 1
         return gradients
 
@@ -47,20 +50,17 @@ class GradientAccumulator:
             parameter.grad = None
         return gradients
 
-    def reduce(self, clip: Callable[[Gradients], Gradients] = list) -> None:
+    def reduce(self) -> None:
         """Put the mean or the sum into ``grad`` and begin again with none.
 
         What was accumulated for a weight that is frozen by now is discarded.
-
-        Args:
-            clip: Returns the gradients to put there instead of these.
         """
         pairs = zip(self._parameters, self._sums, strict=True)
         sums = [total if parameter.requires_grad else None for parameter, total in pairs]
         if self._reduce == "mean" and self.count > 1:
             # Not in place: a sum of one gradient is that gradient, which the caller may hold.
             sums = [None if s is None else s / self.count for s in sums]
-        for parameter, total in zip(self._parameters, clip(sums), strict=True):
+        for parameter, total in zip(self._parameters, self._clip.of_update(sums), strict=True):
             parameter.grad = total
         self._sums = [None] * len(self._parameters)
         self.count = 0

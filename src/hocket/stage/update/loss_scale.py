@@ -17,74 +17,42 @@ GROWTH_INTERVAL = 2000
 class LossScale:
     """Factor on the backward of a stage, which its gradients no longer have.
 
-    Here it is 1, for precisions that have the exponents of float32.
-
-    Attributes:
-        factor: The factor now, a power of two.
-        most_backoffs: Batches in a row that it may cost to find the factor.
-    """
-
-    factor = 1.0
-    most_backoffs = 0
-
-    def unscale(
-        self, weights: Iterable[nn.Parameter], sent: Sequence[Tensor | None]
-    ) -> tuple[Tensor | None, ...]:
-        """Divide the gradients of a backward by the factor.
-
-        Args:
-            weights: Weights of the stage; their ``grad`` is replaced.
-            sent: Gradients of inputs, (B, ...); None for an input without one.
-
-        Returns:
-            The gradients of inputs.
-        """
-        return tuple(sent)
-
-    def judge(self, *, finite: bool) -> bool:
-        """Record a backward; return True if it overflowed because the scale was too large.
-
-        Args:
-            finite: True if all gradients are finite.
-        """
-        return False
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return what a resumed training continues from, as plain values."""
-        return {}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from the state of another scale."""
-
-
-class DynamicScale(LossScale):
-    """Scale that is halved when a gradient overflows, and doubled after many that do not.
-
-    Each stage has one. Gradients leave it without the scale, and gradients of inputs as
-    float32, in which the small ones exist. At 1 an overflow is a fault of the batch.
+    Each stage has one. It is halved when a gradient overflows, and doubled after many that do
+    not. Gradients of inputs leave it as float32, in which the small ones exist. At 1 an
+    overflow is a fault of the batch.
 
     Args:
-        first: The scale at the beginning.
+        first: The factor at the beginning, a power of two. A factor that begins at 1 stays 1,
+            for precisions with the exponents of float32.
 
     Attributes:
-        factor: The scale now, at least 1.
-        most_backoffs: Batches in a row with an overflow that lead from the first scale to 1.
+        factor: The factor now, at least 1.
+        most_backoffs: Batches in a row with an overflow that lead from the first factor to 1.
     """
 
-    def __init__(self, first: float = FIRST_SCALE) -> None:
+    def __init__(self, first: float = 1.0) -> None:
         self.factor = first
         self.most_backoffs = round(math.log(first, 1 / BACKOFF))
+        self._fixed = first == 1
         self._finite_count = 0  # backwards since it has changed
 
     @torch.no_grad()
     def unscale(
         self, weights: Iterable[nn.Parameter], sent: Sequence[Tensor | None]
     ) -> tuple[Tensor | None, ...]:
-        """Divide the gradients of a backward by the scale; see the base.
+        """Divide the gradients of a backward by the factor.
 
         Not in place: the gradients of a weight and of an input may share their memory.
-        Gradients of inputs have at least 32 bits.
+
+        Args:
+            weights: Weights of the stage; their ``grad`` is replaced.
+            sent: Gradients of inputs, (B, ...); None for an input without one.
+
+        Returns:
+            The gradients of inputs, with at least 32 bits if the factor may change.
         """
+        if self._fixed:
+            return tuple(sent)
         inverse = 1.0 / self.factor  # exact, as is the product
         trained = [(each, each.grad) for each in weights if each.grad is not None]
         gradients = [gradient for _, gradient in trained]
@@ -94,7 +62,13 @@ class DynamicScale(LossScale):
         return tuple([None if each is None else _wide(each) * inverse for each in sent])
 
     def judge(self, *, finite: bool) -> bool:
-        """Change the scale if it is time; see the base."""
+        """Record a backward; return True if it overflowed because the factor was too large.
+
+        Args:
+            finite: True if all gradients are finite.
+        """
+        if self._fixed:
+            return False
         if finite:
             self._finite_count += 1
             if self._finite_count == GROWTH_INTERVAL:
@@ -109,12 +83,15 @@ class DynamicScale(LossScale):
         self.factor, self._finite_count = factor, 0
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the scale, and the number of finite backwards since it has changed."""
+        """Return the factor and the finite backwards since it changed; nothing if it stays."""
+        if self._fixed:
+            return {}
         return {"factor": self.factor, "finite_count": self._finite_count}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from the state of another scale."""
-        self.factor, self._finite_count = state["factor"], state["finite_count"]
+        if state:
+            self.factor, self._finite_count = state["factor"], state["finite_count"]
 
 
 def _wide(gradient: Tensor) -> Tensor:

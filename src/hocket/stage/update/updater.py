@@ -73,7 +73,7 @@ class Updater:
             # Otherwise torch warns of a scheduler that steps before the first update. Here that
             # is right: the update may come in a later epoch, or came in another process.
             optimizer._opt_called = True  # type: ignore[attr-defined]
-        self.accumulator = GradientAccumulator(self.parameters, reduce)
+        self.accumulator = GradientAccumulator(self.parameters, reduce, clip)
         self._reduction = (
             build_reduction(self.parameters) if build_reduction and parameters else None
         )
@@ -87,7 +87,6 @@ class Updater:
         self._scheduler_unit = scheduler_unit
         self._scheduler_start = scheduler_start
         self._lr_factor = lr_factor
-        self._clip = clip
         self._do_step = step
         self._epoch = 0
         self._losses: dict[int, float] = {}  # on validation data, by epoch
@@ -150,13 +149,12 @@ class Updater:
 
     def _add(self, version: int, then: Sequence[Tensor] | None) -> list[Tensor | None]:
         """Correct the gradients of one batch in ``grad``, and accumulate them."""
-        if self.remedies:
-            staleness = self.version - version
-            self.remedies.correct_gradient(then)
-            if not self.remedies.takes(staleness):
-                return self.accumulator.take()
-            self.remedies.after_backward(staleness)
-        return self.accumulator.add(self._clip.of_batch)
+        staleness = self.version - version
+        self.remedies.correct_gradient(then)
+        if not self.remedies.takes(staleness):
+            return self.accumulator.take()
+        self.remedies.after_backward(staleness)
+        return self.accumulator.add()
 
     def due_epoch(self, epoch: int | None) -> int | None:
         """Return the epoch of the update that is due now; None if there is nothing to apply.
@@ -201,7 +199,7 @@ class Updater:
         self._epoch = epoch
 
         # Step with the mean or the sum of the gradients.
-        self.accumulator.reduce(self._clip.of_update)
+        self.accumulator.reduce()
         lr = 0.0
         if self.optimizer is not None:
             lr = self._step(self.optimizer)
@@ -221,14 +219,9 @@ class Updater:
 
     def _step(self, optimizer: Optimizer) -> float:
         """Do one step, and return its first learning rate."""
-        # Without remedies there is nothing but the step.
-        remedies = self.remedies
-        factor = self._lr_factor(self.version)
-        if not remedies:
-            return _step_scaled(optimizer, factor, self._do_step)[0]
-        factor *= remedies.lr_factor(self.version)
-
         # Step, and let remedies add to it.
+        remedies = self.remedies
+        factor = self._lr_factor(self.version) * remedies.lr_factor(self.version)
         told = self.parameters if remedies.needs_changes else []
         before = [weight.detach().clone() for weight in told]
         lrs = _step_scaled(optimizer, factor, self._do_step)

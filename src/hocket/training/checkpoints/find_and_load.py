@@ -7,6 +7,7 @@ resharded: weights and optimizer states continue under the names that the networ
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -214,15 +215,15 @@ def reshard(engine: LockstepEngine, network: nn.Module, snapshot: Snapshot, epoc
             if name is not None and number in optimizer["state"]:
                 optimizer_states[name] = optimizer["state"][number]
     # Refuse another network, other optimizers, and schedulers whose losses are not known.
-    wanted = {
-        name: (value.shape, value.dtype) for name, value in named_tensors(network).items()
-    }
-    given = {n: (value.shape, value.dtype) for n, value in values.items() if n in wanted}
-    if wanted != given:
-        different = [name for name in wanted if given.get(name) != wanted[name]]
+    form = attrgetter("shape", "dtype")
+    wanted = {name: form(value) for name, value in named_tensors(network).items()}
+    # Without buffers that the network has no name for.
+    values = {n: v for n, v in values.items() if n in wanted or not n.startswith("stage ")}
+    given = {name: form(value) for name, value in values.items()}
+    if different := [n for n in wanted | given if given.get(n) != wanted.get(n)]:
         raise CheckpointError(
-            f"the checkpoint is of another network: it has no {', '.join(different)} of the "
-            "same shape and type"
+            f"the checkpoint is of another network: not both have {', '.join(different)}, with "
+            "the same shape and type"
         )
     was = {state["updater"]["kinds"][0] for state in states} - {"NoneType"}
     now = {type(stage.updater.optimizer).__name__ for stage in engine.stages} - {"NoneType"}
@@ -236,7 +237,7 @@ def reshard(engine: LockstepEngine, network: nn.Module, snapshot: Snapshot, epoc
             "the same number of stages and the same cuts"
         )
     # Load them into the new stages, with nothing in flight.
-    set_tensors(network, {name: values[name] for name in wanted})
+    set_tensors(network, values)
     schedule = states[0]["schedule"]
     updates = max(state["updater"]["version"] for state in states)
     for stage in engine.stages:

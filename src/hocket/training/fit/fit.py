@@ -18,8 +18,8 @@ from torch.optim import lr_scheduler
 
 from hocket.checkpoint import Checkpoints
 from hocket.data.loader_state import preserve_loader
-from hocket.errors import DataError, OptionError, warn
-from hocket.options.require import require_functions
+from hocket.errors import DataError, OptionError, Problems, warn
+from hocket.options.require import wrong_functions
 from hocket.stage.stage import Stage
 from hocket.training.budget import COUNTS_OWN_UPDATES, Budget
 from hocket.training.callback import Callback, TrainerView
@@ -64,7 +64,8 @@ class FitRequest:
         require_batches("training data", self.train)
         if self.validation is not None:
             require_batches("validation data", self.validation)
-        require_functions(on_epoch=self.on_epoch, on_evaluation=self.on_evaluation)
+        problems = wrong_functions(on_epoch=self.on_epoch, on_evaluation=self.on_evaluation)
+        Problems(problems).raise_together("these are no functions")
         every = self.budget.evaluate_every
         if every and self.validation is None:
             raise OptionError(
@@ -158,7 +159,7 @@ class Fit:
         reads, count = session.world.reads_data, session.splitter.count_samples
         data = state.remaining_batches(self.request.train, count, reads=reads)
         if reads:
-            data = interrupt.until_asked(data, session.world.agreement_store())
+            data = interrupt.until_asked(data, session.world.common_end())
         # Build the stages with the first batch, if there are none yet.
         was_prepared = session.prepared
         batches = session.prepared_by(data)

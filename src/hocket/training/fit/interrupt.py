@@ -19,18 +19,11 @@ from contextvars import ContextVar
 from types import FrameType
 from typing import Any, Self, TypeVar
 
-from torch.distributed.distributed_c10d import Store
-
 from hocket.distributed.folder.identity import current_identity
 from hocket.distributed.folder.restart import STOP_SIGNALS
+from hocket.distributed.world.common_end import CommonEnd
 
 T = TypeVar("T")
-
-AHEAD = 16
-"""Batches from the one at which a replica gets a signal to the one at which all stop.
-
-Replicas wait for each other's gradients, and are never that far apart.
-"""
 
 SIGNAL_FOLLOWS_S = 1.0
 """Seconds after the end of a loader's worker within which the process gets the same signal."""
@@ -120,18 +113,14 @@ class Interrupt:
             time.sleep(0.01)
         return bool(self.asked)
 
-    def _hear_from_main_thread(self) -> None:
-        if asked := before_batch.get()():  # and no 0, as this thread may get a signal here
-            self.asked = asked
-
-    def until_asked(self, batches: Iterable[T], shared: Store | None = None) -> Iterator[T]:
+    def until_asked(self, batches: Iterable[T], shared: CommonEnd | None = None) -> Iterator[T]:
         """Return the batches until a first signal.
 
         Args:
             batches: The batches.
-            shared: Store in which replicas agree on the last batch, as signals reach them one
-                by one; a new store for each call. None without replicas, to stop at once, even
-                while a batch is read.
+            shared: The end on which replicas agree, as signals reach them one by one; a new
+                one for each call. None without replicas, to stop at once, even while a batch
+                is read.
 
         Raises:
             RuntimeError: A worker of the loader has ended.
@@ -140,7 +129,8 @@ class Interrupt:
         self._hold_back_lost_workers()
         # Read a batch, and give it up if a signal comes meanwhile.
         for number in itertools.count():
-            self._hear_from_main_thread()
+            if asked := before_batch.get()():  # and no 0, as this thread may get a signal here
+                self.asked = asked
             try:
                 try:
                     self._reading = shared is None
@@ -160,11 +150,8 @@ class Interrupt:
                     return
                 raise
             # Agree with the replicas on the batch at which all stop.
-            if shared is not None:
-                if self.asked:
-                    shared.compare_set("stop", "", str(number + AHEAD))
-                if shared.check(["stop"]) and number >= int(shared.get("stop")):
-                    return
+            if shared is not None and shared.reached(number, asked=bool(self.asked)):
+                return
             yield batch
 
 

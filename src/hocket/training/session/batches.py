@@ -12,8 +12,8 @@ from torch.utils.data import Dataset, IterableDataset
 from hocket.distributed.failures.phases import Phase
 from hocket.distributed.world.solo_world import SoloWorld
 from hocket.distributed.world.world import World
-from hocket.errors import DataError, warn
-from hocket.options.require import require_functions
+from hocket.errors import DataError, Problems, warn
+from hocket.options.require import wrong_functions
 from hocket.partition.inputs import as_inputs, as_tree, describe_value
 from hocket.tree import Tree, count_samples, map_tensors
 
@@ -40,7 +40,7 @@ class BatchSplitter:
     def __init__(self, network: nn.Module, split_batch: SplitBatch | None) -> None:
         self._takes_labels = LABELS in inspect.signature(network.forward).parameters
         if not isinstance(split_batch, type):  # such as tuple
-            require_functions(split_batch=split_batch)
+            Problems(wrong_functions(split_batch=split_batch)).raise_together("")
         self._split_batch = split_batch
 
     def pairs(self, batches: Iterable[Any]) -> Iterator[tuple[Tree, Tree]]:
@@ -123,31 +123,24 @@ class Upload:
     Args:
         device: The device.
         channels_last: Give 4-dimensional tensors that memory format.
-        warned: Warnings that were given, in common with other uploads.
     """
 
-    def __init__(
-        self, device: torch.device, *, channels_last: bool, warned: set[str] | None = None
-    ) -> None:
+    def __init__(self, device: torch.device, *, channels_last: bool) -> None:
         self._device = device
         self._channels_last = channels_last
         self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
-        self._warned: set[str] = set() if warned is None else warned
+        self._warned = False
 
     def __call__(self, values: Tree) -> Tree:
         """Return values on the device, with tensors of shape (B, ...)."""
         return map_tensors(self._move, values)
-
-    def to(self, device: torch.device) -> "Upload":
-        """Return an upload to another device, which shares the warning."""
-        return Upload(device, channels_last=self._channels_last, warned=self._warned)
 
     def _move(self, value: Tensor) -> Tensor:
         # Losses of several stages cannot each go backward through a graph that comes with it,
         # and another process cannot at all.
         if value.grad_fn is not None:
             if not self._warned:
-                self._warned.add("graph")
+                self._warned = True
                 warn(
                     "a batch has a tensor with a graph of autograd, through which no gradient "
                     "flows back; make what computes the tensor a part of the network if it is "

@@ -81,7 +81,11 @@ def _forward(
     *,
     inputs_only: bool = False,
 ) -> None:
-    """Forward batches in evaluation mode, and use what each stage here predicts for each."""
+    """Forward batches in evaluation mode, and use what each stage here predicts for each.
+
+    Raises:
+        DataError: There are none, and other processes wait for the first one.
+    """
     device = session.setup.device
     losses = [
         loss
@@ -94,6 +98,8 @@ def _forward(
             if session.world.reads_data:
                 require_batches("data", batches)
             pairs = session.prepared_by(batches, inputs_only=inputs_only)
+            if not session.prepared and session.world.size > 1:  # the others build stages
+                raise DataError("there are no batches; an iterator can be used once")
             session.ticks.look()
         # Forward all batches, and restore what that changes.
         with (

@@ -5,7 +5,6 @@ import warnings
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +34,7 @@ from hocket.training.session.batches import BatchSplitter, SplitBatch, Upload, r
 from hocket.training.session.cut_network import CutNetwork, Stages, find_device
 from hocket.training.session.no_effect import warn_of_no_effect
 from hocket.training.session.ticks import Ticks
-from hocket.tree import Tree, copy_tensors, count_samples, take_samples
+from hocket.tree import Tree, copy_tensors, count_samples, map_tensors, take_samples
 
 
 class Session:
@@ -81,9 +80,15 @@ class Session:
     ) -> None:
         # Check and prepare what needs no other process.
         self.setup, self.metrics = setup, OwnMetrics(metrics or {})
-        self.update_listeners: list[Callable[[Stage], None]] = []
-        told = partial(_tell_of_update, self.update_listeners)
-        self._watchers: list[Watcher] = [*require_list("watchers", watchers), told]
+        listeners: list[Callable[[Stage], None]] = []
+
+        def tell_of_update(event: Event, stage: Stage) -> None:
+            if event.action.kind == "U" and not event.report.skipped:
+                for listener in listeners:
+                    listener(stage)
+
+        self.update_listeners = listeners
+        self._watchers: list[Watcher] = [*require_list("watchers", watchers), tell_of_update]
         self._meter = meter
         self.cut = CutNetwork(network, stages)
         self.training_mode = TrainingMode(network)
@@ -167,7 +172,11 @@ class Session:
         # Agree with the other processes on what to train, before a forward decides sizes here,
         # and on a sample.
         require_same_training(world, setup, cut.network, resumes=resumes)
-        to_cut = self.upload.to(find_device(cut.network))
+        device = find_device(cut.network)
+
+        def to_cut(tree: Tree) -> Tree:
+            return map_tensors(lambda value: value.to(device), self.upload(tree))
+
         sample = as_inputs(inputs, "the batch") if world.reads_data else inputs
         if world.reads_data and not whole:
             few = take_samples(sample, slice(2), count_samples(sample))
@@ -239,12 +248,3 @@ class Session:
         self._meter = None
         unshare_statistics(nn.ModuleList([self.cut.network, *self.cut.modules]), self.world)
         self.closed = True
-
-
-def _tell_of_update(
-    listeners: Iterable[Callable[[Stage], None]], event: Event, stage: Stage
-) -> None:
-    """Call listeners after an update of a stage's weights."""
-    if event.action.kind == "U" and not event.report.skipped:
-        for listener in listeners:
-            listener(stage)

@@ -170,8 +170,8 @@ class Ticks:
             with self._without_callers_autocast():
                 yield
         except BaseException as error:
-            self._end(error)
             if "more than 1 value per channel" not in str(error):  # said by PyTorch's BatchNorm
+                self._end(error)
                 raise
             refusal = DataError(
                 f"a batch of one sample cannot pass BatchNorm in training ({error}); use "
@@ -180,6 +180,7 @@ class Ticks:
             )
             for note in getattr(error, "__notes__", ()):
                 refusal.add_note(note)
+            self._end(refusal)
             raise refusal from error
         finally:
             self._in_tick = was_in_tick
@@ -188,7 +189,9 @@ class Ticks:
         if not self._holds_batches:  # so the tick's own batch is the only one
             for stage in self.engine.all_stages:
                 stage.in_flight.clear()
-        if self._cut_short:
+        # Data are refused before the update, and a single stage then is where it was.
+        is_whole = not self._holds_batches and self._cut.count == 1
+        if self._cut_short or (is_whole and isinstance(error, DataError)):
             return
         self._cut_short = f"a tick was cut short by {type(error).__name__}"
         if isinstance(error, NonFiniteError):

@@ -47,6 +47,10 @@ def messages_ahead(delays: Sequence[int]) -> int:
     return max(LEAST_AHEAD, 2 * max(delays))
 
 
+class ConnectionCutError(HocketError):
+    """The neighbour was killed, and may come back."""
+
+
 class Connection:
     """Both directions between this process and a neighbour.
 
@@ -60,8 +64,6 @@ class Connection:
         ahead: Number of messages whose receives are posted before they are sent; the same at
             the neighbour.
         checksum: Whether tensors are sent with a checksum; headers always are.
-        lost_error: Builds the error to raise when the neighbour is lost, from the text of the
-            backend's error; by default the failure detector does, and the training ends.
     """
 
     def __init__(
@@ -75,13 +77,11 @@ class Connection:
         *,
         ahead: int = LEAST_AHEAD,
         checksum: bool = True,
-        lost_error: Callable[[str], HocketError] | None = None,
     ) -> None:
         self.rank = rank
         self.peer_name = world.names[rank]
         self.device = device
         self._world = world
-        self._lost_error = lost_error or partial(world.failures.peer_lost, rank)
         self._on_activation = on_activation
         self._ahead = ahead
         self._receive_error: Exception | None = None
@@ -193,8 +193,13 @@ class Connection:
             Exception: The body's own error, if it is of something else.
         """
         waiting = self._world.failures.waiting_for(activity, [self.rank], wanted)
-        with naming_loss(self._lost_error), waiting as wait:
+        with naming_loss(self._build_lost_error), waiting as wait:
             yield wait
+
+    def _build_lost_error(self, text: str) -> HocketError:
+        if self._world.membership.may_rejoin:
+            return ConnectionCutError(text)
+        return self._world.failures.peer_lost(self.rank, text)
 
     def _receive_loop(self) -> None:
         try:

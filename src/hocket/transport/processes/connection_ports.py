@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import Generic
 
 from hocket.timeline import Recorder
-from hocket.transport.packet import Activation, Gradient
 from hocket.transport.port import Received, Sent
 from hocket.transport.processes.connection import Connection
 from hocket.tree import Tree
@@ -35,9 +34,11 @@ class Lookahead:
 
 
 class ConnectionPort(Generic[Sent, Received]):
-    """Common base of the two ports at a connection.
+    """Port to the stage in another process to which a connection leads.
 
     Args:
+        sent: Type of the packets that it sends.
+        received: Type of the packets that it receives.
         connection: The connection to the neighbour.
         lookahead: The current tick, and how far ahead batches are certain.
         recorder: Records the time of sends and of waits.
@@ -45,12 +46,17 @@ class ConnectionPort(Generic[Sent, Received]):
             of this port. 0 to keep none.
     """
 
-    _sent_type: type[Sent]
-    _received_type: type[Received]
-
     def __init__(
-        self, connection: Connection, lookahead: Lookahead, recorder: Recorder, delay: int
+        self,
+        sent: type[Sent],
+        received: type[Received],
+        connection: Connection,
+        lookahead: Lookahead,
+        recorder: Recorder,
+        delay: int,
     ) -> None:
+        self._sent_type: type[Sent] = sent
+        self._received_type: type[Received] = received
         self._connection = connection
         self._lookahead = lookahead
         self._recorder = recorder
@@ -99,17 +105,3 @@ class ConnectionPort(Generic[Sent, Received]):
         """Send a packet as a message, with news of the batches to come."""
         with self._recorder.span("send", packet.batch, self._lookahead.tick):
             self._connection.send_packet(packet, end_batch=self._lookahead.end_batch)
-
-
-class ConnectionToNext(ConnectionPort[Activation, Gradient]):
-    """Port to the next stage: sends activations and receives gradients."""
-
-    _sent_type = Activation
-    _received_type = Gradient
-
-
-class ConnectionToPrevious(ConnectionPort[Gradient, Activation]):
-    """Port to the previous stage: receives activations and sends gradients."""
-
-    _sent_type = Gradient
-    _received_type = Activation

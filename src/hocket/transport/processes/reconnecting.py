@@ -9,28 +9,22 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
-from functools import partial
 from typing import TypeAlias
 
 from hocket.distributed.failures.detector import means_loss
 from hocket.distributed.world.world import World
-from hocket.errors import HangError, HocketError, WorldError
+from hocket.errors import HangError, WorldError
 from hocket.timeline import Recorder
 from hocket.transport.packet import Activation
 from hocket.transport.port import ForwardOnlyPort
 from hocket.transport.processes.backend import Backend
 from hocket.transport.processes.backends import HostBackend
-from hocket.transport.processes.connection import Connection
+from hocket.transport.processes.connection import Connection, ConnectionCutError
 from hocket.transport.stats import SendStats
 
 POLL_S = 0.1
 """Seconds between two looks whether a neighbour is back."""
-ConnectionFactory: TypeAlias = Callable[[Callable[[str], HocketError], Backend], Connection]
-"""Makes a connection from the builder of the error for a lost neighbour, and a backend."""
-
-
-class _ConnectionCutError(HocketError):
-    """The neighbour was killed, and may come back."""
+ConnectionFactory: TypeAlias = Callable[[Backend], Connection]
 
 
 class ReconnectingLink:
@@ -52,9 +46,7 @@ class ReconnectingLink:
     ) -> None:
         self.rank = rank
         self.peer_name = world.names[rank]
-        # Not a method: link and connection would keep each other, and its group, alive.
-        self._lost_error = partial(_lost_error, world, rank)
-        self.connection = connect(self._lost_error, first) if first is not None else None
+        self.connection = connect(first) if first is not None else None
         self._world = world
         self._connect = connect
         self._closed_sent_bytes = 0  # sent over connections that were cut
@@ -77,7 +69,7 @@ class ReconnectingLink:
         if connection is None or connection.busy:
             return False
         # If the connection is cut just now, the receiver of the next packet counts a lost one.
-        with suppress(_ConnectionCutError):
+        with suppress(ConnectionCutError):
             connection.send_packet(packet)
         return True
 
@@ -177,8 +169,7 @@ class ReconnectingLink:
             with suppress(RuntimeError, HangError):  # it was killed once more, or too slow
                 group = membership.pair_group(self.rank)
             if group is not None:
-                backend = HostBackend(group, int(self.rank > self._world.rank))
-                made = self._connect(self._lost_error, backend)
+                made = self._connect(HostBackend(group, int(self.rank > self._world.rank)))
                 with self._changing:
                     self.connection = made
                     if self._closing:  # meanwhile: the neighbour waits to hear of the end
@@ -192,13 +183,6 @@ class ReconnectingLink:
             if waited_s >= failures.limits.slow_timeout_s:
                 raise failures.timed_out(waited_s, f"{self.peer_name} to come back")
             time.sleep(POLL_S)
-
-
-def _lost_error(world: World, rank: int, text: str) -> HocketError:
-    """Build the error of a connection to a rank from the text of its failure."""
-    if world.membership.may_rejoin:
-        return _ConnectionCutError(text)
-    return world.failures.peer_lost(rank, text)
 
 
 class DroppingPort(ForwardOnlyPort):

@@ -119,11 +119,14 @@ def test_a_page_without_a_run_asks_again_and_a_folder_of_any_name_is_served(tmp_
 
 
 @pytest.mark.usefixtures("bp")
-def test_other_paths_names_and_words_are_refused(tmp_path):
+def test_other_paths_names_ports_and_words_are_refused(tmp_path):
     with served(tmp_path) as server:
         assert refusal(server, "bp/run.json")[0] == 404
         code, text = refusal(server, Host="evil.example")
         assert (code, text) == (403, "this server answers to its own address only")
+        assert refusal(server, Host="localhost")[0] == 403
+        server.hosts.add("localhost:80")  # a port that browsers leave out
+        assert "bp" in get(server, Host="localhost")
         with pytest.raises(urllib.error.HTTPError, match="501"):
             urllib.request.urlopen(server.address, data=b"x", timeout=60)
         with urllib.request.urlopen(server.address) as answer:  # no other page can frame it

@@ -84,9 +84,10 @@ def test_code_that_a_folder_names_is_run_only_if_the_user_names_it(
     assert "network is 'mlp', and the run has 'own.py:build'" in capsys.readouterr().err
 
 
-def test_the_name_of_a_folder_is_no_line_of_its_script():
-    text = write_script(ResolvedRun.from_config(small()), 'run"""\n1 / 0\n"""')
-    assert ast.get_docstring(ast.parse(text)).endswith('trained run"""\n1 / 0\n""".')
+def test_any_name_of_a_folder_is_text_in_its_script_and_no_line():
+    name = 'run\U0001f600\udcff"""\n1 / 0\n"""'
+    text = write_script(ResolvedRun.from_config(small()), name)
+    assert ast.get_docstring(ast.parse(text)).endswith(f"trained {name}.")
 
 
 def test_a_folder_without_a_run_is_refused_and_so_is_a_file_that_cannot_be_written(

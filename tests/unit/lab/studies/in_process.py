@@ -16,6 +16,17 @@ TINY = {
     "batch_size": 8,
     "optimizer": "SGD:lr=0.05,momentum=0.9",
 }
+NAN_NETWORK = """
+from torch import nn
+class NanOnce(nn.Linear):
+    count = 0
+    def forward(self, x):
+        self.count += self.training
+        return super().forward(x) * (float("nan") if self.training and self.count == 2 else 1)
+def build():
+    return nn.Sequential(NanOnce(8, 4), nn.Linear(4, 3))
+"""
+"""A network whose second forward in training mode gives NaN."""
 
 
 class HereProcess:

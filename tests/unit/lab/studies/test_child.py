@@ -3,13 +3,13 @@
 import json
 import sys
 import threading
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from hocket.errors import DataError, NonFiniteError, RunFolderError
-from hocket.runs.config import RunConfig, plain_values
+from hocket.runs.config import RunConfig
 from hocket.runs.run_dir import lock_run_dir
 from hocket.runs.summary import Summary
 from hocket.training.results.metrics import EpochResult
@@ -37,20 +37,6 @@ def summary(state, number=0):
 def test_each_end_leaves_its_result(tmp_path, end, code, result):
     assert child.report(RunConfig(run_dir=tmp_path), end) == code
     assert read_result(tmp_path) == result
-
-
-def test_an_error_of_the_users_code_is_the_reason(tmp_path, monkeypatch, capsys):
-    def fail(config, resume, report):
-        error = ValueError("my own check")
-        error.add_note("the weights reached are in the folder")
-        raise error
-
-    monkeypatch.setattr(child, "train_in_process", fail)
-    monkeypatch.setattr(child, "_listen", lambda turns, threads: None)
-    config = RunConfig(run_dir=tmp_path)
-    assert child.main([json.dumps(plain_values(asdict(config))), "{}"]) == 1
-    assert read_result(tmp_path) == RunResult("failed", "ValueError: my own check")
-    assert "Traceback" in capsys.readouterr().err
 
 
 def test_a_training_without_all_of_its_metrics_has_failed(tmp_path):

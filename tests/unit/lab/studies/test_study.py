@@ -13,7 +13,7 @@ from hocket_lab.studies.record import study_command
 from hocket_lab.studies.target import Target
 
 BP = {"method": "bp", "stages": 1}
-MANY = list(range(1, 1001))
+MANY = dict.fromkeys(("epochs", "batch_size"), tuple(range(1, 1001)))
 
 
 def write(folder, text):
@@ -137,7 +137,8 @@ def test_one_error_lists_all_problems_of_a_file(tmp_path):
         ({"grid": BP, "name": "../x"}, "name is '../x'; give one that can be"),
         ({"base": {"method": hocket.FDG(shrink=0.5)}}, 'base: .*"fdg:shrink='),
         ({"grid": {"method": hocket.FDG(shrink=0.5)}}, 'grid: .*"fdg:shrink='),
-        ({"grid": {"epochs": MANY, "batch_size": MANY}, "seeds": [0, 1]}, "2000000 runs"),
+        ({"grid": MANY | {"learning_rates": []}, "seeds": [0, 1]}, "2000000 runs"),
+        ({"grid": MANY, "seeds": []}, "1000000 runs"),
     ],
 )
 def test_an_impossible_study_is_refused(values, message):

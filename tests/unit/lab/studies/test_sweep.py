@@ -29,18 +29,14 @@ from hocket_lab.studies.report import results_table
 from hocket_lab.studies.results import read_source
 from hocket_lab.studies.rows import Row
 from hocket_lab.studies.run_folder import RunResult, write_result
-from unit.lab.studies.in_process import TINY, HereProcess, config_of, pretend_runs, run_here
-
-NAN_NETWORK = """
-from torch import nn
-class NanOnce(nn.Linear):
-    count = 0
-    def forward(self, x):
-        self.count += self.training
-        return super().forward(x) * (float("nan") if self.training and self.count == 2 else 1)
-def build():
-    return nn.Sequential(NanOnce(8, 4), nn.Linear(4, 3))
-"""
+from unit.lab.studies.in_process import (
+    NAN_NETWORK,
+    TINY,
+    HereProcess,
+    config_of,
+    pretend_runs,
+    run_here,
+)
 
 
 @pytest.fixture(autouse=True)
@@ -187,29 +183,29 @@ def test_a_run_that_diverges_is_a_result_and_the_worst(tmp_path, monkeypatch, he
     assert here.started == 2
 
 
+@pytest.mark.parametrize(("error", "second"), [("0.2", "test_error"), ("null", "test_loss")])
 def test_a_run_whose_last_loss_is_not_finite_has_diverged_by_any_metric(
-    tmp_path, monkeypatch, here
+    tmp_path, monkeypatch, here, error, second
 ):
-    """Its error is finite, and says nothing: of outputs that are NaN one class is predicted."""
+    """A finite error says nothing: of outputs that are NaN one class is predicted."""
     pretend_runs(monkeypatch, lambda config: 1.0 if rate_of(config) < 0.2 else 2.0)
     start = HereProcess.__init__
 
     def overflow(self, words, output):
         """End with an evaluation that JSON has no number for."""
         start(self, words, output)
-        metrics = config_of(words).run_dir / "metrics.jsonl"
-        rows = metrics.read_text().replace('"loss": 2.0, "error"', '"loss": null, "error"')
-        metrics.write_text(rows)
+        file, ended = config_of(words).run_dir / "metrics.jsonl", '"loss": 2.0, "error": 0.2'
+        file.write_text(file.read_text().replace(ended, f'"loss": null, "error": {error}'))
 
     monkeypatch.setattr(HereProcess, "__init__", overflow)
-    for metric in ("test_loss", "test_error", "test_loss", "train_loss"):
+    for number, metric in enumerate(("test_loss", second, "test_loss", "train_loss")):
         record = sweep(study(learning_rates=[0.1, 0.4], select=metric), tmp_path)
         assert (record.failures, here.started) == ([], 2)
         (row,) = record.rows
         assert [run["state"] for run in row["runs"]] == ["finished", "diverged"]
         assert row["learning_rate"] == 0.1
         assert "diverged: its last test_loss is NaN" in (tmp_path / "README.md").read_text()
-        if metric == "test_error":
+        if number == 1:
             shutil.rmtree(tmp_path / "runs")  # and as the record says
 
 
@@ -451,6 +447,16 @@ def test_the_seeds_of_a_row_are_one_group_of_a_report_if_the_folder_of_one_is_go
     sweep(study(seeds=[0, 1]), tmp_path)
     (group,) = group_runs(find_runs([tmp_path]).runs)
     assert len(group.runs) == 2
+
+
+def test_a_run_has_the_place_of_its_data_if_its_folder_is_gone(tmp_path, monkeypatch):
+    pretend_runs(monkeypatch, lambda config: 1.0)
+    (place := tmp_path / "a b").mkdir()
+    grid = {"data": "text", "data_dir": [str(place), str(tmp_path)], "clip": ["1", "2"]}
+    sweep(study(grid=grid), tmp_path / "out")
+    shutil.rmtree(tmp_path / "out/runs")
+    found = [run.config.data_dir for run in find_runs([tmp_path / "out"]).runs]
+    assert found == [place, place, tmp_path, tmp_path]
 
 
 # Runs whose folders are gone count as the record of the study says.
