@@ -125,7 +125,7 @@ class Collectives:
 def copy_weights(
     modules: Iterable[nn.Module], group: Group, source: int, finish: Finish
 ) -> None:
-    """Overwrite weights and statistics in all processes of a group with those of one.
+    """Copy weights and statistics from one process of a group to the others.
 
     Args:
         modules: The modules, whose tensors may have other strides in other processes.
@@ -142,7 +142,7 @@ def copy_weights(
 
 
 def _overwrite(tensor: Tensor, group: Group, source: int, finish: Finish) -> None:
-    """Overwrite the memory of a dense CPU tensor in all processes of a group; see above."""
+    """Copy the memory of a dense CPU tensor from one process of a group to the others."""
     options = distributed.BroadcastOptions()
     options.rootRank = source
     if tensor.numel():
