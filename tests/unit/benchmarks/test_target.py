@@ -163,8 +163,7 @@ def test_thorough_rows_alone_try_all_rates_and_have_all_seeds(tmp_path, monkeypa
         "paci accumulate=2+predict": 2,
     }  # fmt: skip
     assert {row["learning_rate"] for row in record.rows if len(row["reached"]) == 1} == {0.01}
-    trained = tmp_path / "trainings/2-machines/methods/runs"
-    assert len([*trained.iterdir()]) == 2 * (2 + 1) + 2
+    assert len([*(tmp_path / "trainings/2-machines/methods/runs").iterdir()]) == 2 * 3 + 2
     assert "seeds: 0, 1; all trainings but bp, paci:acc" in short_target_table(record)
     with pytest.raises(OptionError, match=r"thorough has 'dgl'"):
         SETTINGS(out=tmp_path, thorough=("dgl",))

@@ -4,10 +4,9 @@ from contextlib import contextmanager, suppress
 
 import pytest
 import torch
-from torch import nn
 
-from contract.small import data, different, mlp, sgd, tensors_of
-from hocket import Trainer, cross_entropy
+from contract.small import data, different, mlp, sgd, train
+from hocket import cross_entropy
 from hocket.distributed.world.solo_world import SoloWorld
 from hocket.engine import build_here
 from hocket.engine.build import build_engine
@@ -122,21 +121,15 @@ def test_a_packet_of_a_checkpoint_has_no_event(monkeypatch):
     assert streams.calls == []
 
 
-def fitted(stages: list[nn.Module]) -> list[torch.Tensor]:
-    with Trainer(stages, method=FDG(), optimizer=sgd) as trainer:
-        trainer.fit(data(mlp, 5), epochs=1, progress=False)
-    return tensors_of(*stages)
-
-
 def test_stages_on_streams_have_the_same_program_and_bits(monkeypatch):
-    plain = fitted(mlp(3))
+    plain = train(FDG(), mlp(3), data(mlp, 5)).state
     streams, serial = Streams(monkeypatch), build_here.SerialEngine
 
     def build_with_streams(method, stages, source, watchers, meter, _):
         return serial(method, stages, source, watchers, meter, StageStreams("cuda", 3))
 
     monkeypatch.setattr(build_here, "SerialEngine", build_with_streams)
-    assert different(fitted(mlp(3)), plain) == []
+    assert not different(train(FDG(), mlp(3), data(mlp, 5)).state, plain)
     assert streams.calls.count("outside waits for stage 2") > 5
 
 

@@ -31,7 +31,6 @@ X = torch.randn(6, 4)
 @pytest.mark.parametrize(
     "others",
     [
-        {"scale": 2.0},
         {"scale": 2.0, "shift": None},
         {"options": {"deep": "yes"}},
         {"options": SimpleNamespace(deep=True)},

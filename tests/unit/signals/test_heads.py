@@ -99,7 +99,6 @@ def test_a_token_is_predicted_from_itself_alone():
 @pytest.mark.parametrize(
     ("kind", "shape", "outputs", "said"),
     [
-        ("cnn", (12,), 10, "'cnn' needs maps .*; use 'mlp-sr'"),
         ("cnn", (5, 12), 10, "'cnn' needs maps .*; use 'mlp-sr'"),
         *(
             ("mlp", shape, 10, "wanted is a map .*, tokens .* or a vector .*cut")
