@@ -1,4 +1,5 @@
 import re
+from operator import attrgetter
 from pathlib import Path
 
 import pytest
@@ -14,11 +15,8 @@ ROOT = Path(__file__).parents[2]
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 RECORDS = sorted(path.parent for path in (ROOT / "records").glob(f"*/{FILE}"))
 SHOWN = [x for d in DOCUMENTS for x in re.findall(r"\.\./(records/[^)]*\.svg)", d.read_text())]
+NAME = attrgetter("name")
 ON_PHONE = 368  # between the margins of 400 pixels
-
-
-def name_of(path: Path) -> str:
-    return path.name
 
 
 @pytest.mark.parametrize(
@@ -42,7 +40,7 @@ def test_each_method_has_a_picture_its_plain_version_and_its_cost():
     assert all(re.search("pictures/.*tests/reference/.*measured", x, re.DOTALL) for x in items)
 
 
-@pytest.mark.parametrize("document", DOCUMENTS, ids=name_of)
+@pytest.mark.parametrize("document", DOCUMENTS, ids=NAME)
 def test_every_link_leads_to_a_file(document):
     links = re.findall(r"\]\(([^)#]+)", document.read_text())
     missing = [x for x in links if "://" not in x and not (document.parent / x).exists()]
@@ -66,7 +64,7 @@ def test_every_page_is_once_in_the_navigation_of_the_site():
     assert [page for page in wrong if not page.startswith("design/0")] == []
 
 
-@pytest.mark.parametrize("folder", RECORDS, ids=name_of)
+@pytest.mark.parametrize("folder", RECORDS, ids=NAME)
 def test_a_records_table_is_rendered_from_it(folder, tmp_path):
     copy = tmp_path / folder.name
     Record.read(folder).write(copy)
@@ -74,7 +72,7 @@ def test_a_records_table_is_rendered_from_it(folder, tmp_path):
     assert (folder / "README.md").read_text() == (copy / "README.md").read_text()
 
 
-@pytest.mark.parametrize("folder", RECORDS, ids=name_of)
+@pytest.mark.parametrize("folder", RECORDS, ids=NAME)
 def test_a_record_says_where_it_comes_from(folder):
     record = Record.read(folder)
     assert record.command.startswith(("hocket bench", "hocket sweep", "python -m benchmarks"))
@@ -84,7 +82,7 @@ def test_a_record_says_where_it_comes_from(folder):
     assert record.machine["cpu"]
 
 
-@pytest.mark.parametrize("document", DOCUMENTS, ids=name_of)
+@pytest.mark.parametrize("document", DOCUMENTS, ids=NAME)
 def test_quoted_records_are_up_to_date(document):
     assert stale_excerpts(document, ROOT / "records") == []
 

@@ -98,19 +98,12 @@ def test_functions_that_give_a_tensor_say_its_shape():
     assert without_shapes(ROOT / "src") == []
 
 
-def test_headless_lines_are_found(tmp_path):
-    text = (
-        '"""Codecs."""\ndef f():\n    """Whether it is so."""\ndef g():\n    """Give it."""\n'
-    )
-    (tmp_path / "a.py").write_text(text)
-    assert [line.partition(": ")[2] for line in headless(tmp_path)] == ["Whether it is so."]
-
-
-def test_missing_args_and_shapes_are_found(tmp_path):
-    text = 'def f(a, b, c) -> Tensor:\n    """Add."""\n'
+def test_headless_lines_and_missing_args_and_shapes_are_found(tmp_path):
+    text = '"""Codecs."""\ndef f(a, b, c) -> Tensor:\n    """Whether it is so."""\n'
     text += 'def g(a) -> Tensor:\n    """Add (B, D)."""\n'
     text += 'def h(a, b, c):\n    """Add; see the protocol."""\n'
     (tmp_path / "a.py").write_text(text)
+    assert [line.partition(": ")[2] for line in headless(tmp_path)] == ["Whether it is so."]
     assert len(without_args(tmp_path)) == 1
     assert len(without_shapes(tmp_path)) == 1
 

@@ -22,16 +22,6 @@ SELDOM = (
     "wandb",
 )  # fmt: skip
 REPORT = "\nimport json, sys; print(json.dumps(sorted(sys.modules)))"
-MAIN = """
-import contextlib, io, sys
-from hocket.__main__ import main
-
-sys.argv = ["hocket", *{words}]
-with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
-    assert main() == 0
-"""
-
-
 # Each command in a copy of a process that has imported the program.
 EACH = """
 import contextlib, io, json, os, sys
@@ -52,6 +42,13 @@ for words in {commands}:
 def loaded(program, folder):
     """The modules that a program has imported at its end."""
     return set(json.loads(run_python("-c", program + REPORT, folder=folder).splitlines()[-1]))
+
+
+def loaded_by_each(commands, folder):
+    """The modules that each command has imported at its end."""
+    lines = run_python("-c", EACH.format(commands=commands), folder=folder).splitlines()
+    assert len(lines) == len(commands)
+    return [set(json.loads(line)) for line in lines]
 
 
 def among(modules, names):
@@ -87,27 +84,22 @@ def test_help_and_version_import_nothing_that_computes(tmp_path):
         ["--help"],
         *([name, "--help"] for name in {**COMMANDS, **OTHERS}),
     ]
-    lines = run_python("-c", EACH.format(commands=commands), folder=tmp_path).splitlines()
-    for words, line in zip(commands, lines, strict=True):
-        require_little(words, set(json.loads(line)))
-
-
-def require_little(words, modules):
-    """Refuse modules that a command has imported only to print its help."""
-    assert not among(modules, ("torch", "numpy", *SELDOM))
-    assert {m for m in modules if m.startswith("hocket.")} <= {
-        "hocket.__main__", "hocket.files", "hocket.cli", "hocket.cli.main",
-        "hocket.cli.output", "hocket.cli.train_help", "hocket.errors", "hocket.options",
-        "hocket.options.own_function",
-        "hocket.options.common_options", "hocket.options.texts",
-        "hocket.options.hints", "hocket.options.named", "hocket.options.ranges",
-        "hocket.options.require", "hocket.runs", "hocket.runs.config", "hocket.runs.recipes",
-        "hocket.standard_stream", "hocket.training", "hocket.training.results",
-        "hocket.training.results.plain_console", "hocket.version", f"hocket.cli.{words[0]}",
-    }  # fmt: skip
-    lab = {m for m in modules if m.startswith("hocket_lab.")}
-    known = ("commands", f"commands.{words[0]}", "planner", "planner.devices")
-    assert lab <= {f"hocket_lab.{name}" for name in known}
+    for words, modules in zip(commands, loaded_by_each(commands, tmp_path), strict=True):
+        assert not among(modules, ("torch", "numpy", *SELDOM))
+        assert {m for m in modules if m.startswith("hocket.")} <= {
+            "hocket.__main__", "hocket.files", "hocket.cli", "hocket.cli.main",
+            "hocket.cli.output", "hocket.cli.train_help", "hocket.errors", "hocket.options",
+            "hocket.options.own_function",
+            "hocket.options.common_options", "hocket.options.texts",
+            "hocket.options.hints", "hocket.options.named", "hocket.options.ranges",
+            "hocket.options.require", "hocket.runs", "hocket.runs.config",
+            "hocket.runs.recipes", "hocket.standard_stream", "hocket.training",
+            "hocket.training.results", "hocket.training.results.plain_console",
+            "hocket.version", f"hocket.cli.{words[0]}",
+        }  # fmt: skip
+        lab = {m for m in modules if m.startswith("hocket_lab.")}
+        known = ("commands", f"commands.{words[0]}", "planner", "planner.devices")
+        assert lab <= {f"hocket_lab.{name}" for name in known}
 
 
 def test_the_package_imports_its_parts_when_they_are_used(tmp_path):
@@ -144,7 +136,7 @@ def test_the_trainer_imports_neither_the_command_line_nor_the_compiler(tmp_path)
 
 def test_a_training_imports_nothing_that_it_does_not_use(tmp_path):
     words = ["train", "--epochs", "1", "--network", "mlp:hidden=[8]", "--threads", "1"]
-    modules = loaded(MAIN.format(words=words), tmp_path)
+    (modules,) = loaded_by_each([words], tmp_path)
     assert "hocket.data.digits" in modules
     assert "hocket_lab" not in modules
     # PyTorch itself imports sympy when a gradient is given to a backward.
@@ -178,10 +170,9 @@ def test_no_tick_imports_what_a_backward_needs(tmp_path):
     assert run_python("-c", TICKS, folder=tmp_path) == "[]\n"
 
 
-@pytest.mark.parametrize("words", [["methods"], ["draw"]])
-def test_text_needs_no_library_for_pictures(words, tmp_path):
-    modules = loaded(MAIN.format(words=words), tmp_path)
-    assert not among(modules, (*SELDOM, *COMPILER))
+def test_text_needs_no_library_for_pictures(tmp_path):
+    for modules in loaded_by_each([["methods"], ["draw"]], tmp_path):
+        assert not among(modules, (*SELDOM, *COMPILER))
 
 
 # Without an extra: its name, and how to get it, in one line.

@@ -19,11 +19,7 @@ def numbers(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
     return (drawn + 0.5j * drawn.flip(0) if dtype.is_complex and shape else drawn).to(dtype)
 
 
-def maps() -> torch.Tensor:
-    """Maps (20, 4, 6, 5)."""
-    return numbers(20, 4, 6, 5)
-
-
+MAPS = numbers(20, 4, 6, 5)
 WEIGHT = nn.Parameter(numbers(4, 8))
 BUFFER = nn.BatchNorm1d(8).running_var
 SHARED = numbers(4, 8)
@@ -42,10 +38,10 @@ TENSORS = {
     "transposed sequences": numbers(8, 10, 30).transpose(0, 2),
     "every other column": numbers(30, 16)[:, ::2],
     "a transposed slice": numbers(9, 30)[1:].T,
-    "maps": maps(),
-    "channels_last": maps().contiguous(memory_format=torch.channels_last),
-    "maps in another order": maps().transpose(2, 3),
-    "a slice of maps": maps()[:, :2],
+    "maps": MAPS,
+    "channels_last": MAPS.contiguous(memory_format=torch.channels_last),
+    "maps in another order": MAPS.transpose(2, 3),
+    "a slice of maps": MAPS[:, :2],
     "a conjugate": numbers(30, 8, dtype=torch.complex64).conj(),
     "a lazy negative": torch._neg_view(numbers(30, 8)),
     "a weight": WEIGHT,

@@ -41,6 +41,7 @@ SUMMED = [
     (2, Case("adl", options=(("accumulate", 2),), trainer=(("codec", "int8"),), batches=5)),
 ]
 """Trainings with dropout and sums of every batch."""
+ALL = list(dict.fromkeys([*CASES, *RESUMED, *SUMMED]))
 REMEDIES = [StalenessRate(), Compensate(), GapAware(), Predict()]
 
 
@@ -51,21 +52,31 @@ def with_replicas(stages: int, case: Case) -> Case:
     return replace(case, dropout=dropout, epochs=1, last=4, trainer=(*case.trainer, *more))
 
 
-def train_all(folder: str) -> tuple[dict[Any, Left], dict[Any, Left], list[Any]]:
-    """Train each case and go on from a checkpoint on its way; train with each remedy."""
-    left: dict[Any, Left] = {}
-    resumed: dict[Any, Left] = {}
-    corrected = []
-    for number, (stages, case) in enumerate(dict.fromkeys([*CASES, *RESUMED, *SUMMED])):
-        short = with_replicas(stages, case)
-        if (stages, case) not in RESUMED:
-            left[stages, case] = trained(short, stages)
-            continue
-        own = Path(folder, str(number))
+def train_here(folder: Path) -> dict[Any, Left]:
+    """Train each case; those to resume leave checkpoints in a folder by their number."""
+    left = {}
+    for number, (stages, case) in enumerate(ALL):
+        is_kept = (stages, case) in RESUMED
+        kept = Checkpoints(folder / str(number), every=4, keep=9) if is_kept else None
         with patch("os.fsync"):  # the machine stays on
-            left[stages, case] = trained(short, stages, Checkpoints(own, every=4, keep=9))
-        distributed.barrier()
-        resumed[stages, case] = trained(short, stages, resume=newest_first(own)[-1])
+            left[stages, case] = trained(with_replicas(stages, case), stages, kept)
+    return left
+
+
+def resumed_here(stages: int, case: Case, folder: Path) -> Left:
+    """Go on with a case from the first checkpoint on its way."""
+    checkpoint = newest_first(folder / str(ALL.index((stages, case))))[-1]
+    return trained(with_replicas(stages, case), stages, resume=checkpoint)
+
+
+def train_all(
+    apart: Path, alone: Path
+) -> tuple[dict[Any, Left], list[dict[Any, Left]], list[Any]]:
+    """Train each case; go on from checkpoints of all and of one; train with each remedy."""
+    left = train_here(apart)
+    distributed.barrier()
+    resumed = [{each: resumed_here(*each, own) for each in RESUMED} for own in (apart, alone)]
+    corrected = []
     alike = [(torch.cat([x] * 4), torch.cat([y] * 4)) for x, y in data(mlp, 7)]
     for remedy in REMEDIES:
         method = FDG(linearize="stash").with_remedies(remedy)

@@ -90,6 +90,7 @@ CASES = [
     Case("petra", "coupled", remedies=(T2(),)),
     Case("dgl", "conv", options=(("reach", 1),)),
     Case("dgl", "conv", options=(("infopro", (3, 0, 0, 1)), ("forward_delay", 2))),
+    *(Case(name, "everything") for name in ("fdg", "fr")),
 ]
 CASES = [resumable(case) for case in CASES]
 

@@ -31,29 +31,25 @@ def drifting(stages: int, **options: Any) -> list[nn.Module]:
     return [nn.Sequential(Centred(), stage) for stage in conv(stages, **options)]
 
 
-def at_first(*path: str | int) -> Callable[[list[State]], tuple[Any, Any]]:
+def find_first(states: list[State], path: tuple[str | int, ...]) -> tuple[Any, Any]:
     """The container and the key of a value in the state of the first stage that has it."""
-
-    def find(states: list[State]) -> tuple[Any, Any]:
-        for state in states:
-            place: Any = state
-            try:
-                for key in path[:-1]:
-                    place = place[key]
-                if str(place[path[-1]]) not in ("{}", "[]", "None", "0"):
-                    return place, path[-1]
-            except (KeyError, IndexError, TypeError, RuntimeError):
-                continue
-        raise AssertionError(f"no stage has {path}")
-
-    return find
+    for state in states:
+        place: Any = state
+        try:
+            for key in path[:-1]:
+                place = place[key]
+            if str(place[path[-1]]) not in ("{}", "[]", "None", "0"):
+                return place, path[-1]
+        except (KeyError, IndexError, TypeError, RuntimeError):
+            continue
+    raise AssertionError(f"no stage has {path}")
 
 
 def without(*path: str | int) -> Callable[[list[State]], None]:
     """Leaves a value out: what a stage has that was just built takes its place."""
 
     def leave_out(states: list[State]) -> None:
-        place, key = at_first(*path)(states)
+        place, key = find_first(states, path)
         value = place[key]
         place[key] = {
             dict: lambda: {},

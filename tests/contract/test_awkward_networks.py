@@ -38,11 +38,8 @@ class Cooled(Network):
         return self.c(self.b(hidden)) / temperature
 
 
-class Warm(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.linear = nn.Linear(5, 6)
-        self.temperature = 1.0
+class Warm(Network):
+    temperature = 1.0
 
     def forward(self, inputs: Tensor) -> tuple[Tensor, float]:
         return self.linear(inputs), self.temperature + (0.0 if self.training else 1.0)
@@ -55,14 +52,6 @@ def cool(network: nn.Module, step: int) -> None:
 def freeze(network: nn.Module, step: int) -> None:
     if step == 1:
         network.p.eval()
-
-
-@BOTH
-@pytest.mark.parametrize("change", [cool, freeze])
-def test_numbers_that_a_module_returns_are_those_of_now(stages, change):
-    network = Cooled(p=Warm(), b=nn.Linear(6, 6), c=nn.Linear(6, 3))
-    ours, theirs, _ = train_beside_plain(network, stages, BATCHES, change=change)
-    assert ours == pytest.approx(theirs, rel=1e-6)
 
 
 class Narrow(nn.Linear):
@@ -82,13 +71,17 @@ class Narrowed(Network):
         return self.c(self.b(hidden.sum(1, keepdim=True))) / hidden.shape[1]
 
 
-@BOTH
-def test_sizes_that_an_attribute_decides_are_those_of_now(stages):
-    def narrow(network, step):
-        network.p.width = 6 - step
+def narrow(network: nn.Module, step: int) -> None:
+    network.p.width = 6 - step
 
-    network = Narrowed(p=Narrow(5, 6), b=nn.Linear(1, 6), c=nn.Linear(6, 3))
-    ours, theirs, _ = train_beside_plain(network, stages, BATCHES, change=narrow)
+
+@BOTH
+@pytest.mark.parametrize("change", [cool, freeze, narrow])
+def test_numbers_and_sizes_that_a_module_decides_are_those_of_now(stages, change):
+    network = Cooled(p=Warm(linear=nn.Linear(5, 6)), b=nn.Linear(6, 6), c=nn.Linear(6, 3))
+    if change is narrow:
+        network = Narrowed(p=Narrow(5, 6), b=nn.Linear(1, 6), c=nn.Linear(6, 3))
+    ours, theirs, _ = train_beside_plain(network, stages, BATCHES, change=change)
     assert ours == pytest.approx(theirs, rel=1e-6)
 
 
@@ -183,8 +176,7 @@ def test_a_stage_without_trained_weights_takes_half_precision(method):
         network, stages=hocket.Plan(("1", "2")), method=method, precision="fp16", optimizer=sgd
     )
     before = network[3].weight.clone()
-    for _ in range(6):
-        trainer.step(INPUTS, TARGETS)
+    stepped(trainer, BATCHES)
     assert not torch.equal(before, network[3].weight)
 
 

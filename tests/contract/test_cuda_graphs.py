@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch import nn
 
-from contract.small import Centred, conv, data, different, mlp, sgd, skips, values_of
+from contract.small import Centred, conv, data, different, mlp, sgd, skips, stepped, values_of
 from contract.tape import record_on_tapes
 from contract.test_late_check import WAYS
 from hocket import Trainer, cross_entropy
@@ -92,10 +92,8 @@ def test_recordings_read_nothing_that_does_not_last(method, recorders):
         runner, updater = stage.core.runner, stage.core.updater
         slots = [*runner._free, *runner._taken.values()]
         recorded = [each for slot in slots for each in slot.recordings.values()]
-        kept = [each.inputs for each in recorded] + [
-            runner._gradients,
-            updater._do_step._gradients,
-        ]
+        kept = [each.inputs for each in recorded]
+        kept += [runner._gradients, updater._do_step._gradients]
         modules = stage.module, stage.signal_network
         kept += [[*module.parameters(), *module.buffers()] for module in modules]
         kept += [updater.optimizer_tensors().values()]
@@ -221,13 +219,8 @@ def test_a_forward_that_asks_for_a_number_is_refused():
 def test_what_graphs_cannot_have_is_refused(options, monkeypatch):
     monkeypatch.undo()
     given = {"method": "fdg"} | options
-    inputs, targets = data(mlp, 1)[0]
-
-    def train():
-        Trainer(mlp(3), optimizer=sgd, cuda_graphs=True, **given).step(inputs, targets)
-
     with pytest.raises(OptionError, match="cuda_graphs"):
-        train()
+        stepped(Trainer(mlp(3), optimizer=sgd, cuda_graphs=True, **given), data(mlp, 1))
 
 
 def test_several_processes_are_refused():

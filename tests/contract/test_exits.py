@@ -28,8 +28,7 @@ def reference_errors(trainer, batches):
     """Return the errors of each exit and of the ensemble, with the weights of DGL's code."""
     stages = trainer.stages
     networks = [network for stage in stages for network in (stage.module, get_head(stage))]
-    for network in networks:
-        network.eval()
+    networks = nn.ModuleList(networks).eval()
     scores, targets = [[] for _ in stages], []
     for x, y in batches:
         value = x.clone()
@@ -37,8 +36,7 @@ def reference_errors(trainer, batches):
             value = stage.module(value)
             scores[k].append(get_head(stage)(value))
         targets.append(y)
-    for network in networks:
-        network.train()
+    networks.train()
     exits, target = [torch.cat(parts) for parts in scores], torch.cat(targets)
     total = sum(2**n for n in range(len(exits)))
     ensemble = sum(2**n / total * s.softmax(-1) for n, s in enumerate(exits))

@@ -257,8 +257,14 @@ def test_data_say_how_long_an_epoch_is():
         def __iter__(self):
             return iter(data(mlp, 4))
 
+    class Longer(Unsized):
+        def __len__(self):
+            return 3
+
     with pytest.raises(OptionError, match="data do not say how many batches they have"):
         run(DGLAsync(), mlp(2), Unsized())
+    with pytest.warns(UserWarning, match=r"have 4 batches in an epoch, and their len\(\) is 3"):
+        run(DGLAsync(), mlp(2), Longer())
 
 
 # Turns fall to stages by their rates, the same ones at every run.

@@ -12,6 +12,7 @@ import torch
 
 from contract.free_stages import assert_all_counted, assert_equal_ends, left_by
 from contract.processes import in_processes, wait_until
+from contract.returning import read_number, write_number
 from contract.small import conv, data, sgd
 from hocket import Trainer
 from hocket.codecs import VQ
@@ -32,25 +33,23 @@ class Stops:
     """Has stage 1 stop early in its training, and go on once stage 0 has learned enough."""
 
     def __init__(self, folder):
-        self.pid = Path(folder, "pid")
-        self.repeated = Path(folder, "repeated")
+        self.folder, self.repeated = folder, Path(folder, "repeated")
 
     def __call__(self, event, stage):
         if event.action.kind != "B":
             return
         if (event.action.stage, event.action.batch) == (1, STOPPED_AT):
-            self.pid.with_suffix(".new").write_text(str(os.getpid()))
-            self.pid.with_suffix(".new").rename(self.pid)
+            write_number(self.folder, "pid", os.getpid())
             os.kill(os.getpid(), signal.SIGSTOP)
         if (event.action.stage, event.action.batch) == (2, REPEATED_AT):
             self.repeated.touch()
         if (event.action.stage, event.action.batch) == (0, EPOCHS * LENGTH - 1):
             wait_until(self._stopped)
             wait_until(self.repeated.exists)
-            os.kill(int(self.pid.read_text()), signal.SIGCONT)
+            os.kill(read_number(self.folder, "pid"), signal.SIGCONT)
 
     def _stopped(self):
-        return self.pid.exists() and process_state(Path("/proc", self.pid.read_text())) == "T"
+        return process_state(Path("/proc", str(read_number(self.folder, "pid")))) == "T"
 
 
 def freely(folder, *, method=None, watch=None, **options):

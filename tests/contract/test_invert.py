@@ -8,6 +8,7 @@ from contract.small import (
     ORDERS,
     SGD,
     Coupled,
+    Network,
     coupled,
     data,
     different,
@@ -48,12 +49,8 @@ def test_a_late_look_changes_no_bit_where_frozen_stages_are_inverted(frozen):
     assert not different(state(1), state(2))
 
 
-class OfTwo(nn.Module):
+class OfTwo(Network):
     """A reversible layer of a nested structure, with a tensor without a gradient."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.body = nn.Linear(3, 3)
 
     def forward(self, given):
         if isinstance(given, torch.Tensor):
@@ -80,8 +77,9 @@ class Joined(nn.Linear):
 def test_stages_may_send_structures():
     def build():
         torch.manual_seed(0)
-        first = nn.Sequential(nn.Identity(), OfTwo())  # which keeps its input
-        return [stage.double() for stage in (first, nn.Sequential(OfTwo()), Joined(6, 3))]
+        one, other = (OfTwo(body=nn.Linear(3, 3)) for _ in range(2))
+        first = nn.Sequential(nn.Identity(), one)  # which keeps its input
+        return [stage.double() for stage in (first, nn.Sequential(other), Joined(6, 3))]
 
     batches = data(coupled, 6)
     options = {"lr": 1e-6, "momentum": 0.0}

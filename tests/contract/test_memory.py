@@ -48,9 +48,9 @@ def tensors_held(method, batches):
     An output that is sent is kept by its graph, too, and an input is the output of the stage
     before; a tensor that two stages know counts once.
     """
-    if method.flushes:
-        return tensors_held_in_a_group(method, batches % method.accumulate)
     delays = [method.delay(stage, STAGES) for stage in range(STAGES)]
+    if method.flushes:
+        return tensors_held_in_a_group(method, batches % method.accumulate, delays)
     under_way = sum(method.edge_delay(edge)[0] for edge in range(STAGES - 1))
     if not method.signal.needs_gradient:
         return under_way
@@ -62,11 +62,10 @@ def tensors_held(method, batches):
     return delays[0] + LAYERS * sum(delays) + gradients
 
 
-def tensors_held_in_a_group(method, batches):
+def tensors_held_in_a_group(method, batches, delays):
     """The same after so many batches of a group that is flushed."""
     to_next, _ = method.edge_delay(0)
     forwards = [max(batches - stage * to_next, 0) for stage in range(STAGES)]
-    delays = [method.delay(stage, STAGES) for stage in range(STAGES)]
     backwards = [max(n - delay, 0) for n, delay in zip(forwards, delays, strict=True)]
     in_flight = [n - done for n, done in zip(forwards, backwards, strict=True)]
     gradients = backwards[-1] - backwards[0]

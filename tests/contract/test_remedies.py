@@ -350,12 +350,24 @@ WITHOUT_MOMENTUM = [partial(torch.optim.SGD, lr=0.1), torch.optim.AdamW]
     [
         *((SpikeCompensation(), rule, "spike compensation is a rule") for rule in OTHER_RULES),
         *((GapAware(), {"optimizer": o}, "gap-aware measures") for o in WITHOUT_MOMENTUM),
+        (StalenessRate(), {"optimizer": torch.optim.Rprop}, "staleness-rate .* Rprop"),
     ],
     ids=label,
 )
 def test_remedies_are_refused_under_other_rules_than_theirs(remedy, options, told):
     with pytest.raises(OptionError, match=f"stage 0: {told}"):
         train(FDG().with_remedies(remedy), mlp(2), data(mlp, 3), **options)
+
+
+def test_while_a_schedule_has_no_momentum_a_spike_is_the_step_of_sgd():
+    weight = nn.Parameter(torch.zeros(2))
+    optimizer = torch.optim.SGD([weight], lr=0.5, momentum=0.9)
+    at_stage = SpikeCompensation().attach(StageInfo(0, 3, 2.0), Weights([weight], optimizer))
+    optimizer.param_groups[0]["momentum"] = 0.0
+    optimizer.state[weight]["momentum_buffer"] = torch.ones(2)  # of earlier steps
+    weight.grad = torch.zeros(2)
+    at_stage.after_step([0.5])
+    assert not weight.any()
 
 
 def test_spike_compensation_knows_the_direction_of_sgd():

@@ -6,36 +6,44 @@ import pytest
 from torch import Tensor, nn
 
 from contract.late_replicas import (
+    ALL,
     CASES,
     PROCESSES,
     REMEDIES,
     RESUMED,
-    SUMMED,
+    resumed_here,
     seen,
     train_all,
-    with_replicas,
+    train_here,
 )
 from contract.processes import in_processes
 from contract.small import SGD, bits, data, different, far, mlp, tensors_of, train
-from contract.worlds import NETS, Case, trained
-from hocket import Checkpoints, cross_entropy
-from hocket.checkpoint.directory import newest_first
+from contract.worlds import NETS, Case, Left
+from hocket import cross_entropy
 from hocket.distributed.replicas.meet import as_meet
 from hocket.methods import FDG, with_staleness
 from reference import replicas as naive
 
 pytestmark = pytest.mark.xdist_group("late replicas")
-ALL = list(dict.fromkeys([*CASES, *RESUMED, *SUMMED]))
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    return tmp_path_factory.mktemp("replicas")
+def folders(tmp_path_factory):
+    return [tmp_path_factory.mktemp(who) for who in ("apart", "alone")]
 
 
 @pytest.fixture(scope="module")
-def done(folder):
-    return cache(lambda: in_processes(train_all, str(folder), processes=PROCESSES))
+def alone(folders):
+    return cache(lambda: train_here(folders[1]))
+
+
+@pytest.fixture(scope="module")
+def done(folders, alone):
+    def train():
+        alone()
+        return in_processes(train_all, *folders, processes=PROCESSES)
+
+    return cache(train)
 
 
 def twin(case: Case, stages: int) -> list[Tensor]:
@@ -57,6 +65,12 @@ def twin(case: Case, stages: int) -> list[Tensor]:
     return tensors_of(*copies[0])
 
 
+def require_alike(whole: Left, later: Left) -> None:
+    assert different(whole.weights, later.weights) == []
+    assert bits(whole.optimizers) == bits(later.optimizers)
+    assert whole.history == later.history
+
+
 @pytest.mark.parametrize(("stages", "case"), CASES, ids=str)
 def test_processes_have_what_the_naive_twin_has(stages, case, done):
     """To the bit; close where four replicas may add up in another order."""
@@ -66,43 +80,39 @@ def test_processes_have_what_the_naive_twin_has(stages, case, done):
 
 
 @pytest.mark.parametrize(("stages", "case"), RESUMED, ids=str)
-def test_replicas_go_on_as_if_they_had_never_stopped(stages, case, done):
+def test_processes_continue_what_they_or_one_process_began(stages, case, done):
     for left, resumed, _ in done():
-        whole, later = left[stages, case], resumed[stages, case]
-        assert different(whole.weights, later.weights) == []
-        assert bits(whole.optimizers) == bits(later.optimizers)
-        ((before,), (after,)) = whole.events.values(), later.events.values()
-        assert len(after) < len(before)
-        assert before[-len(after) :] == after
+        whole = left[stages, case]
+        for later in (each[stages, case] for each in resumed):
+            require_alike(whole, later)
+            ((before,), (after,)) = whole.events.values(), later.events.values()
+            assert len(after) < len(before)
+            assert before[-len(after) :] == after
 
 
 @pytest.mark.parametrize(("stages", "case"), ALL, ids=str)
-def test_one_process_has_what_all_processes_have(stages, case, done):
-    alone = trained(with_replicas(stages, case), stages)
-    compare = different if stages == 2 else far
+def test_one_process_has_what_all_processes_have(stages, case, done, alone):
+    ours = alone()[stages, case]
     for rank, (left, _, _) in enumerate(done()):
         theirs = left[stages, case]
-        assert compare(theirs.weights, alone.weights) == []
-        losses = [[epoch["loss"] for epoch in each.history] for each in (alone, theirs)]
-        assert losses[0] == pytest.approx(losses[1], rel=1e-12)
-        if stages == 2 and rank % 2 == 0:
-            assert bits(theirs.optimizers[rank // 2]) == bits(alone.optimizers[rank // 2])
+        if stages == 1:
+            assert far(theirs.weights, ours.weights) == []
+            losses = theirs.history[0]["loss"], ours.history[0]["loss"]
+            assert losses[0] == pytest.approx(losses[1], rel=1e-12)
+            continue
+        assert different(theirs.weights, ours.weights) == []
+        assert theirs.history == ours.history
+        if rank % 2 == 0:
+            assert bits(theirs.optimizers[rank // 2]) == bits(ours.optimizers[rank // 2])
 
 
 @pytest.mark.parametrize(("stages", "case"), RESUMED, ids=str)
 def test_one_process_continues_what_it_or_all_processes_began(
-    stages, case, done, folder, tmp_path
+    stages, case, done, alone, folders
 ):
     done()
-    short = with_replicas(stages, case)
-    whole = trained(short, stages, Checkpoints(tmp_path, every=4, keep=9))
-    # Processes add up the losses of a batch in another order.
-    for begun, near in ((tmp_path, 0), (folder / str(ALL.index((stages, case))), 1e-12)):
-        later = trained(short, stages, resume=newest_first(begun)[-1])
-        assert different(whole.weights, later.weights) == []
-        assert bits(whole.optimizers) == bits(later.optimizers)
-        ends = whole.history[0]["loss"], later.history[0]["loss"]
-        assert ends[0] == pytest.approx(ends[1], rel=near, abs=0)
+    for folder in folders:
+        require_alike(alone()[stages, case], resumed_here(stages, case, folder))
 
 
 @pytest.mark.parametrize("remedy", REMEDIES, ids=str)

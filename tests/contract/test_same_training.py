@@ -23,12 +23,13 @@ from hocket.training.session import agreement
 BATCHES = [(x.float(), y) for x, y in data(skips, 5)]
 
 
-def build(width=5, p=0.1, seed=0, act=nn.Tanh, frozen=False):
+def build(width=5, p=0.1, seed=0, act=nn.Tanh, frozen=False, unsaved=1.0):
     torch.manual_seed(seed)
     network = nn.Sequential(
         nn.Linear(4, width), act(), nn.Dropout(p), nn.Linear(width, 4), nn.Linear(4, 3)
     )
     network[0].bias.requires_grad_(not frozen)
+    network[1].register_buffer("scale", torch.tensor(unsaved), persistent=False)
     return network
 
 
@@ -74,6 +75,7 @@ DIFFERENCES = {
     "activation": ({}, dict(network=build(act=nn.ReLU)), r"layer '1' is Tanh\(\) .* ReLU\(\)"),
     "freezing": ({}, dict(network=build(frozen=True)), r"form of '0.bias' .* \(5,\) \(frozen"),
     "initial weights": ({}, dict(network=build(seed=1)), 'digest .*broadcast="first"'),
+    "unsaved buffer": ({}, dict(network=build(unsaved=2.0)), "digest of .* '1.scale'"),
     "plan": (dict(stages=Plan(["3"])), dict(stages=Plan(["4"])), "weights of stage 0 .*--plan"),
     "version": ({}, dict(version="0.0.1"), "version of Hocket is .* 0.0.1 in rank 1"),
     "epochs": ({}, dict(epochs=2), "epochs is 1 in rank 0, and 2 in rank 1"),

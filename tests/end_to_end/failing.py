@@ -51,6 +51,10 @@ def leave(x):
     sys.exit(3)
 
 
+def leave_as_if_done(x):
+    sys.exit()
+
+
 class FaultyLayer(nn.Module):
     """Identity layer that applies a fault to one of its batches."""
 

@@ -78,6 +78,7 @@ def failure(start):
 
 OWN = "ValueError: the user's own\n"
 NAN = "hocket.errors.NonFiniteError: the output became nan; "
+DONE = "Error: an exit with code 0 within a training, at "
 REPLICAS = {"stages": 2, "replicas": 2}
 # Work and its fault, the process that fails, what it says, and how that ends.
 FAILURES = [
@@ -88,6 +89,7 @@ FAILURES = [
         (failing.fail_in_training, [failing.user_error, rank, REPLICAS], rank, OWN, end)
         for rank, end in ((0, "batch 4, tick 4: F0.4)\n"), (3, "batch 4, tick 5: F1.4)\n"))
     ),
+    (failing.fail_in_training, [failing.leave_as_if_done, 1, {}], 1, DONE, "another code\n"),
     (failing.fail_in_evaluation, [failing.user_error, 0], 0, OWN, OWN),
     (failing.fail_in_evaluation, [failing.user_error, 2], 2, OWN, OWN),
     (failing.fail_in_the_data, [], 0, "in broken", "OSError: the disk is gone\n"),

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-import hocket
 from benchmarks.faults.processes import children_of
 from contract.processes import wait_until
+from end_to_end.namespaces import environment
 
 WAIT_S = 600.0
 NETWORK = """
@@ -71,16 +71,9 @@ def stop(folder, number, phase, seed, *words):
         *(sys.executable, "-m", "hocket", "train", "--processes", "3", "--stages", "3"),
         *("--network", "nets.py:build", "--epochs", "1000", "--run-dir", "run", *words),
     ]
-
-    path = {"PYTHONPATH": str(Path(hocket.__file__).parents[1])}
     with open(folder / "err", "w") as err:
-        job = subprocess.Popen(
-            command,
-            cwd=folder,
-            stderr=err,
-            stdout=subprocess.DEVNULL,
-            env=os.environ | path,
-        )
+        out, env = subprocess.DEVNULL, environment()
+        job = subprocess.Popen(command, cwd=folder, stderr=err, stdout=out, env=env)
     try:
         if phase == "start":
             wait_for(lambda: len(all_processes(job.pid)) == 5, job)

@@ -227,15 +227,6 @@ def test_the_table_of_memory_is_reached(method, stages):
         assert most == method.memory(k, stages).inputs
 
 
-@given(any_methods, stage_counts, st.integers(0, 8))
-def test_a_program_can_be_driven_batch_by_batch(method, stages, batches):
-    program = Program(method, stages)
-    entered = [tick for _ in range(batches) for tick in enter(program)]
-    ticks = entered + list(drain(program))
-    assert ticks == list(unroll(method, stages, batches))
-    assert program.schedules[0].idle
-
-
 @given(methods.map(partial(replace, epoch_end="drain")), stage_counts, st.integers(1, 6))
 def test_a_drained_epoch_is_followed_by_the_same_program(method, stages, batches):
     once = list(unroll(method, stages, batches))
@@ -322,7 +313,7 @@ def test_a_lost_action_is_named(name, stages, data):
     if lost.kind == "U":  # the next update takes too many gradients, or none takes them
         assert f"U{lost.stage}." in text or f"stage {lost.stage} ends with" in text
     else:
-        assert f"{lost.name} never happens" in text
+        assert f"{replace(lost, version=None)} never happens" in text
 
 
 @given(names, st.integers(1, 4), st.data())
@@ -356,7 +347,7 @@ def test_an_action_before_what_it_needs_is_named(name, stages, data):
     if early.kind == "U":
         assert f"U{early.stage}." in text or f"stage {early.stage} ends with" in text
     else:
-        assert f"{early.name} comes too early; {need} is in tick" in text
+        assert f"{replace(early, version=None)} comes too early; {need} is in tick" in text
 
 
 @given(
@@ -376,7 +367,7 @@ def test_an_action_before_its_packet_can_have_come_is_named(name, stages, data):
     ticks[t] = tuple(a for a in ticks[t] if a != early)
     ticks[t - 1] += (early,)
     need = f"F{early.stage - 1}.{early.batch}"
-    assert f"{early.name} comes too early; {need} is in tick" in check_error(
+    assert f"{replace(early, version=None)} comes too early; {need} is in tick" in check_error(
         ticks, name, stages
     )
 

@@ -30,7 +30,8 @@ BATCHES = data(mlp, 3)
         ({"evaluation_loss": nn.MSELoss}, "evaluation_loss is the class MSELoss"),
         ({"split_batch": 3}, "split_batch is 3; give a function"),
         ({"watchers": print}, r"watchers is <.*>; give a list, such as \[<"),
-        ({"skip_batches": 3}, r"skip_batches is 3; give a list, such as \[3\]"),
+        ({"clip": True}, "^clip is True; use a norm, .* all the others$"),
+        ({"skip_batches": 3}, "^skip_batches is 3; wanted a list, each a whole number$"),
         ({"metrics": [print]}, "give each a name: {'name': metric}"),
         ({"device": "gpu"}, "device is 'gpu'; use one such as 'cpu' or 'cuda'"),
         ({"device": 3.5}, "device is 3.5; use one such as"),
@@ -117,6 +118,7 @@ def test_an_optimizer_of_a_network_is_told_what_it_gets():
         ({"callbacks": [Callback]}, OptionError, "Callback'>; give an object of a class"),
         ({"checkpoints": "runs"}, OptionError, r"checkpoints is 'runs'; give hocket.Checkp"),
         ({"on_epoch": 3}, OptionError, "on_epoch is 3; give a function"),
+        ({"progress": "no"}, OptionError, "progress is 'no'; wanted true or false"),
         (
             {"on_evaluation": 3, "validation": BATCHES, "evaluate_every": 1},
             OptionError,

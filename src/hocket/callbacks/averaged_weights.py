@@ -39,7 +39,7 @@ class AveragedWeights(Callback):
             problems.append(f"decay is {decay!r}; use a number in [0, 1)")
         raise_problems(OptionError, "weights cannot be averaged", problems)
         self._start = start
-        self._update_averages = get_ema_multi_avg_fn(decay)
+        self._decay = decay
         self._averages: dict[int, dict[str, Tensor]] = {}
 
     def on_start(self, trainer: TrainerView, state: dict[str, Any] | None) -> None:
@@ -56,7 +56,8 @@ class AveragedWeights(Callback):
         if stage.index in self._averages:
             averages = list(self._averages[stage.index].values())
             pairs = zip(weights.values(), averages, strict=True)
-            self._update_averages(averages, [w.to(average.dtype) for w, average in pairs], 0)
+            update = get_ema_multi_avg_fn(self._decay)
+            update(averages, [w.to(average.dtype) for w, average in pairs], 0)
         else:
             self._averages[stage.index] = {n: _begin(weight) for n, weight in weights.items()}
 

@@ -27,7 +27,7 @@ from hocket.files import (
     unlock_file,
 )
 
-FORMAT = 10
+FORMAT = 11
 """Version of all that is in a checkpoint; tests/checkpoint_structure.txt rises with it."""
 MANIFEST = "manifest.json"
 _PART = re.compile(r"\w[\w.-]*")

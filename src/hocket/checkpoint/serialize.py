@@ -7,8 +7,10 @@ are restricted when writing and when reading, so that reading never calls anythi
 import io
 import zipfile
 from collections import Counter, OrderedDict
+from copy import copy
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -21,15 +23,15 @@ def pack(state: Any, label: str) -> memoryview:
     """Serialize a state; its tensors may be modified afterwards.
 
     Args:
-        state: Tensors, numbers, strings, None, and lists, tuples and dicts of them.
+        state: Tensors, numbers, strings, None, and lists, tuples and dicts of them. Numbers of
+            NumPy that compute as Python's do become these.
         label: Name of the state in error messages.
 
     Raises:
         CheckpointError: The state holds something else.
     """
-    _require_plain(state, label)
     buffer = io.BytesIO()
-    torch.save(state, buffer)
+    torch.save(_as_plain(state, label), buffer)
     return buffer.getbuffer()
 
 
@@ -55,19 +57,25 @@ def unpack(data: bytes, label: str) -> Any:
         ) from None
 
 
-def _require_plain(value: Any, path: str) -> None:
+def _as_plain(value: Any, path: str) -> Any:
+    """Return a value with Python's numbers in place of NumPy's.
+
+    Raises:
+        CheckpointError: It holds something else, such as a float32, which computes otherwise.
+    """
     if type(value) in PLAIN or isinstance(value, Tensor):
-        return
+        return value
+    if isinstance(value, np.float64 | np.integer | np.bool_):
+        return _as_plain(value.item(), path)
     if type(value) in (dict, OrderedDict, Counter):
+        plain = copy(value)  # with the attributes of a module's state_dict
+        plain.clear()
         for key, item in value.items():
-            _require_plain(key, f"a key of {path}")
-            _require_plain(item, f"{path}, {key}")
-        return
+            plain[_as_plain(key, f"a key of {path}")] = _as_plain(item, f"{path}, {key}")
+        return plain
     if type(value) in (list, tuple, torch.Size):
-        for index, item in enumerate(value):
-            _require_plain(item, f"{path}, {index}")
-        return
+        return type(value)([_as_plain(item, f"{path}, {n}") for n, item in enumerate(value)])
     raise CheckpointError(
         f"{path} is a {type(value).__name__}, which a checkpoint cannot hold; use tensors, "
-        "numbers, strings, None, or plain lists, tuples and dicts of them"
+        "Python's numbers (float(...)), strings, None, or plain lists, tuples and dicts of them"
     )

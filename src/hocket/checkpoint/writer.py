@@ -100,7 +100,7 @@ class CheckpointWriter:
     def __init__(self, checkpoints: Checkpoints, world: World | SoloWorld) -> None:
         self._checkpoints = checkpoints
         self._world = world
-        self._thread: threading.Thread | None = None
+        self._written: threading.Event | None = None  # of the checkpoint that was begun
         self._failure: str | None = None
         self._aside: list[Path] = []  # checkpoints of another branch, renamed
         self._complete: deque[Path] = deque()
@@ -134,11 +134,22 @@ class CheckpointWriter:
         self.last_name = name
         flag = self._world.flags.new_name()
         job = _Job(name, packed, manifest, flag, refusal)
-        thread = threading.Thread(
-            target=self._write, args=(job,), name="hocket-saver", daemon=True
-        )
-        thread.start()  # first: one that the system refuses is not waited for
-        self._thread = thread
+        self._written = written = threading.Event()
+
+        def write() -> None:
+            try:
+                self._write(job)
+            finally:
+                written.set()
+
+        thread = threading.Thread(target=write, name="hocket-saver", daemon=True)
+        try:
+            thread.start()
+        except BaseException:
+            time.sleep(_POLL_S)  # after a Ctrl-C it may be about to run
+            if thread.ident is None:  # the system has refused it
+                self._written = None
+            raise
 
     def take_complete(self) -> list[Path]:
         """Return the checkpoints found complete since the last call, in their order."""
@@ -174,9 +185,9 @@ class CheckpointWriter:
             CheckpointError: It could not be written, and ``on_error`` is ``stop``.
             HangError: The store has not answered for too long.
         """
-        if self._thread is not None:
-            self._thread.join()
-            self._thread = None
+        if self._written is not None:
+            self._written.wait()  # no join: Python 3.11 takes one that Ctrl-C ends for done
+            self._written = None
             self._learn_decisions()
         aside, self._aside = self._aside, []
         if aside:

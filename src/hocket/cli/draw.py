@@ -67,10 +67,8 @@ def draw_command(
     if out is not None:
         from hocket.runs.plot import draw_program
 
-        title = f"{method} on {stages} stages"
-        if staleness is not None:
-            title += f", staleness {staleness}"
-        draw_program(ticks, stages, title, out)
+        given = f", staleness {staleness}" if staleness is not None else ""
+        draw_program(ticks, stages, f"{method} on {stages} stages{given}", out)
         print_note(f"drawn to {out}")
     print_result(format_program(ticks, stages))
     return 0
@@ -119,12 +117,11 @@ def _show_timeline(
     count = batches or BATCHES_SHOWN
     panels = [timeline_panel(timeline.window(first, count), f"measured: {file.name}")]
     if method is not None:
-        program_method = parse_method(method)
+        parsed = parse_method(method)
         first = timeline.batches[0] if first is None else first
         # As many batches as enter before the last one shown has left.
-        entering = first + count + program_method.delay(0, stage_count)
-        entering = min(timeline.batches[-1] + 1, entering)
-        ticks = list(unroll(program_method, stage_count, entering))
+        entering = min(timeline.batches[-1] + 1, first + count + parsed.delay(0, stage_count))
+        ticks = list(unroll(parsed, stage_count, entering))
         title = f"{method} on {stage_count} stages"
         panels.insert(0, program_panel(ticks, stage_count, title, first, count))
     draw_panels(panels, out)

@@ -5,6 +5,7 @@ that ``--help`` answers at once.
 """
 
 import os
+import shlex
 import sys
 import warnings
 from collections.abc import Mapping, Sequence
@@ -145,17 +146,16 @@ def main(words: Sequence[str] | None = None) -> int:
     Returns:
         0 for success, 130 after Ctrl-C, 2 or the exit code of its class for an error.
     """
-    words = _separate_script_options(list(sys.argv[1:] if words is None else words))
-    words = words if words[:1] == ["launch"] else list(map(_expand_home, words))
+    words = list(sys.argv[1:] if words is None else words)
     if not words or words[0] not in COMMANDS:
         _add_commands_of_other_packages()
     try:
+        launches = words[:1] == ["launch"]
+        words = _separate_script_options(words) if launches else list(map(_expand_home, words))
         app.config = (_defaults(words),) if words[:1] == ["train"] else ()
         return run_app(app, words)
     except HocketError as error:
         return end_with_error(error)
-    finally:
-        app.config = ()
 
 
 def _expand_home(word: str) -> str:
@@ -176,8 +176,7 @@ def run_app(app: App, words: Sequence[str]) -> int:
             warnings.showwarning = print_warning
             return int(app(words, exit_on_error=False, print_error=False) or 0)
     except cyclopts.UnknownOptionError as error:
-        flag = error.token.keyword or ""
-        hint = HINTS.get(flag)
+        hint = HINTS.get(flag := error.token.keyword or "")
         return print_error(OptionError(f"there is no {flag}; {hint}") if hint else error)
     except cyclopts.UnknownCommandError as error:
         known = [name for name in app if not name.startswith("-")]
@@ -196,14 +195,20 @@ def run_app(app: App, words: Sequence[str]) -> int:
 
 
 def _separate_script_options(words: list[str]) -> list[str]:
-    """Insert ``--`` after the script of ``hocket launch``: what follows it is the script's."""
-    if words[:1] != ["launch"]:
-        return words
+    """Insert ``--`` after the script of ``hocket launch``: what follows it is the script's.
+
+    Raises:
+        OptionError: The number of processes is given behind the script alone.
+    """
     script = 1
     while script < len(words) and words[script].startswith("-") and words[script] != "--":
         has_no_value = "=" in words[script] or words[script] in app.help_flags
         script += 1 if has_no_value else 2
     if script < len(words) and words[script] != "--":
+        count = _value_of("--processes", words[script:])
+        if count is not None and _value_of("--processes", words[:script]) is None:
+            command = shlex.join([*words[:script], "--processes", count, words[script]])
+            raise OptionError(f"options of a launch come before its script: hocket {command}")
         words.insert(script + 1, "--")
     return words
 
@@ -247,16 +252,13 @@ def _choices_of(file: str, words: Sequence[str]) -> dict[str, Any]:
     stored = read_values(Path(file))
     parse_config(stored, str(file))
     chosen = {key: value for key, value in stored.items() if key != "run_dir"}
-
-    def given(key: str) -> bool:
-        return _value_of(f"--{key.replace('_', '-')}", words) is not None
-
     # Refuse code that a file must not choose alone, and tell of connections.
     from hocket.runs.own_code import named_code, refuse_code
 
-    refuse_code([(key, chosen[key]) for key in named_code(chosen) if not given(key)], file)
+    unnamed = [key for key in named_code(chosen) if _value_of(f"--{key}", words) is None]
+    refuse_code([(key, chosen[key]) for key in unnamed], file)
     services = chosen.get("log_to", "none")
-    if services != "none" and not given("log_to"):
+    if services != "none" and _value_of("--log-to", words) is None:
         print_note(f"{file!r} makes connections: log_to sends metrics to {services!r}")
     return chosen
 

@@ -113,12 +113,22 @@ class _VQEncoder:
         self._batches = 0
 
     def encode(self, tensor: Tensor) -> Tree:
-        """Return the indices, the tensor's form, and the codebooks if they have changed."""
-        # Vectors of the tensor, by group.
+        """Return the indices, the tensor's form, and the codebooks if they have changed.
+
+        Raises:
+            OptionError: The tensor has fewer than two dimensions.
+        """
         require_finite(tensor.to(torch.float32).abs().amax())
-        channels = _channel_count(tensor)
-        groups = self._codec.group_count(channels)
+        if tensor.dim() < 2:
+            raise OptionError(
+                f"vq needs batches of vectors or maps, but got a tensor of shape "
+                f"{tuple(tensor.shape)}; choose another codec"
+            )
+
+        # Vectors of the tensor, by group: of maps (B, C, H, W) the channels come last.
         last = tensor.permute(0, 2, 3, 1) if tensor.dim() == 4 else tensor
+        channels = last.shape[-1]
+        groups = self._codec.group_count(channels)
         rows = last.reshape(-1, groups, channels // groups)
         vectors = rows.transpose(0, 1).to(torch.float32).contiguous()
 
@@ -302,17 +312,3 @@ def _counts_and_sums(vectors: Tensor, indices: Tensor, codes: int) -> tuple[Tens
     sums = vectors.new_zeros(groups, codes, width)
     sums.scatter_add_(1, indices.unsqueeze(-1).expand(-1, -1, width), vectors)
     return counts, sums
-
-
-def _channel_count(tensor: Tensor) -> int:
-    """Return the second size of maps (B, C, H, W), and the last of all other tensors.
-
-    Raises:
-        OptionError: The tensor has fewer than two dimensions.
-    """
-    if tensor.dim() < 2:
-        raise OptionError(
-            f"vq needs batches of vectors or maps, but got a tensor of shape "
-            f"{tuple(tensor.shape)}; choose another codec"
-        )
-    return tensor.shape[1] if tensor.dim() == 4 else tensor.shape[-1]

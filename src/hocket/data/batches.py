@@ -6,10 +6,10 @@ The order and the augmentation, and so the bits of batch b in epoch e, depend on
 
 # Shapes: N examples, B batch.
 
-import inspect
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import KW_ONLY, dataclass, field, replace
 from functools import partial
 from typing import Any, Protocol, final
 
@@ -46,6 +46,7 @@ def move_examples(examples: Examples, device: torch.device) -> Examples:
 
 
 @final
+@dataclass(eq=False, repr=False)
 class InMemory:
     """Examples in two tensors, transformed batch by batch.
 
@@ -58,17 +59,16 @@ class InMemory:
         DataError: The numbers of inputs and targets differ.
     """
 
-    def __init__(
-        self, inputs: Tensor, targets: Tensor, transform: Transform | None = None
-    ) -> None:
-        if len(inputs) != len(targets):
+    inputs: Tensor
+    targets: Tensor
+    transform: Transform | None = None
+
+    def __post_init__(self) -> None:
+        if len(self.inputs) != len(self.targets):
             raise DataError(
-                f"{len(inputs)} inputs and {len(targets)} targets do not pair up; "
+                f"{len(self.inputs)} inputs and {len(self.targets)} targets do not pair up; "
                 "give one target for each input"
             )
-        self.inputs = inputs
-        self.targets = targets
-        self.transform = transform
 
     def __len__(self) -> int:
         return len(self.inputs)
@@ -95,6 +95,7 @@ class InMemory:
 
 
 @final
+@dataclass(eq=False, repr=False)
 class Batches:
     """Loader of batches (inputs, targets) that counts epochs; iterate once for each epoch.
 
@@ -119,38 +120,30 @@ class Batches:
             remain.
     """
 
-    def __init__(
-        self,
-        examples: Examples,
-        batch_size: int,
-        *,
-        seed: int = 0,
-        shuffle: bool = False,
-        drop_last: bool = False,
-        workers: int = 0,
-    ) -> None:
-        if len(examples) == 0:
+    examples: Examples
+    batch_size: int
+    _: KW_ONLY
+    seed: int = 0
+    shuffle: bool = False
+    drop_last: bool = False
+    workers: int = 0
+    epoch: int = field(default=0, init=False)
+
+    def __post_init__(self) -> None:
+        if len(self.examples) == 0:
             raise DataError("there are 0 examples to serve in batches; give at least 1")
-        problems = wrong_counts(1, batch_size=batch_size)
-        problems += wrong_counts(0, seed=seed, workers=workers)
-        if not problems and drop_last and len(examples) < batch_size:
+        problems = wrong_counts(1, batch_size=self.batch_size)
+        problems += wrong_counts(0, seed=self.seed, workers=self.workers)
+        if not problems and self.drop_last and len(self.examples) < self.batch_size:
             problems.append(
-                f"drop_last leaves none of {len(examples)} examples at batch_size "
-                f"{batch_size}; lower batch_size or keep the short batch"
+                f"drop_last leaves none of {len(self.examples)} examples at batch_size "
+                f"{self.batch_size}; lower batch_size or keep the short batch"
             )
         raise_problems(OptionError, "cannot serve these examples in batches", problems)
-        self.examples = examples
-        self.batch_size = batch_size
-        self.seed = seed
-        self.shuffle = shuffle
-        self.drop_last = drop_last
-        self.workers = workers
-        self.epoch = 0
 
     def with_options(self, **options: Any) -> "Batches":
         """Return batches, from epoch 0 on, in which some arguments of this class differ."""
-        own = {name: getattr(self, name) for name in inspect.signature(Batches).parameters}
-        return Batches(**own | options)
+        return replace(self, **options)
 
     def __len__(self) -> int:
         """Return the number of batches in one epoch."""

@@ -2,7 +2,8 @@
 
 # Shapes: N examples, B batch, S side of the square images that the network receives.
 
-from dataclasses import replace
+import glob
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, final
 
@@ -14,15 +15,16 @@ from hocket.data.augment import Chain, Crop, Flip, Normalise
 from hocket.data.batches import Batches, Transform
 from hocket.data.dataset import Data, check_targets
 from hocket.data.randomness import divide_rows
-from hocket.errors import DataError, OptionError, import_extra
+from hocket.errors import DataError, OptionError, import_extra, list_names
 
 # The usual constants for ImageNet.
 NORMALISE = Normalise(mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225))
-TEST_SPLITS = ("test", "validation")  # imagefolder calls a folder `val` so
+TEST_SPLITS = ("test", "val", "validation")
 SAVED = ("dataset_dict.json", "state.json")  # files that save_to_disk writes
 
 
 @final
+@dataclass(eq=False, repr=False)
 class StoredImages:
     """Images of one split, decoded and cut to squares when their batch is served.
 
@@ -33,11 +35,10 @@ class StoredImages:
         transform: Applied to each batch of raw images.
     """
 
-    def __init__(self, images: Any, targets: Tensor, size: int, transform: Transform) -> None:
-        self.images = images
-        self.targets = targets
-        self.size = size
-        self.transform = transform
+    images: Any
+    targets: Tensor
+    size: int
+    transform: Transform
 
     def __len__(self) -> int:
         return len(self.targets)
@@ -73,17 +74,26 @@ class StoredImages:
         try:
             (image,) = self.images[row].values()
         except Exception as error:  # of any class: that is up to the decoder of the format
-            raise DataError(f"image {row} cannot be decoded: {error}; replace it") from error
+            name = self._name(row)
+            raise DataError(f"{name} cannot be decoded: {error}; replace it") from error
         if image is None:
-            raise DataError(f"image {row} is missing; leave its row out")
+            raise DataError(f"{self._name(row)} is missing; leave its row out")
         if image.mode[0] in "IF":  # which Pillow would cut off at 255
             raise DataError(
-                f"image {row} has the mode {image.mode!r}, of more than 8 bits for each "
+                f"{self._name(row)} has the mode {image.mode!r}, of more than 8 bits for each "
                 "channel; convert it to 8 bits"
             )
         side = (self.size, self.size)
         square = ImageOps.fit(image.convert("RGB"), side, Image.Resampling.BILINEAR)
         return torch.from_numpy(np.array(square)).permute(2, 0, 1)
+
+    def _name(self, row: int) -> str:
+        """Return the number of an image, with its split and its file if they are known."""
+        ((column, feature),) = self.images.features.items()
+        undecoded = self.images.cast_column(column, replace(feature, decode=False))
+        file = (undecoded[row][column] or {}).get("path")
+        known = [str(each) for each in (self.images.split, file) if each]
+        return f"image {row}" + f" ({', '.join(known)})" * bool(known)
 
 
 def folder(
@@ -99,8 +109,8 @@ def folder(
     """Load images from `train/<class>/` and `test/<class>/`, or what `save_to_disk` wrote.
 
     Args:
-        data_dir: Folder that `datasets.load_from_disk(...)` or
-            `datasets.load_dataset("imagefolder", data_dir=...)` reads.
+        data_dir: Folder with these folders (or `val/` for `test/`), or one that
+            `datasets.load_from_disk` reads.
         batch_size: Number of images in a batch.
         seed: Seed of order and augmentation.
         image: Column with the images.
@@ -147,12 +157,22 @@ def _read_splits(data_dir: Path) -> dict[str, Any]:
     datasets: Any = import_extra("datasets", "hf", "data set 'folder'", has="load_dataset")
     import_extra("PIL", "hf", "data set 'folder'")
 
-    # Let the package read the folder.
+    # Name the folders: the package takes a class `test` for a split, and omits hidden ones.
+    test = next((name for name in TEST_SPLITS if (data_dir / name).is_dir()), "test")
+    folders = {name: data_dir.absolute() / name for name in ("train", test)}
+    files = {name: f"{glob.escape(str(path))}/**" for name, path in folders.items()}
+    inner = [path for each in folders.values() for path in each.glob("*/")]
+    if hidden := [str(path) for path in inner if path.name.startswith((".", "__"))]:
+        raise DataError(
+            f"folders whose names begin with '.' or '__' are not read: {list_names(hidden)}; "
+            "rename or remove them"
+        )
+    # Let the package read them, or what it has saved.
     try:
         if any((data_dir / name).is_file() for name in SAVED):
             splits = datasets.load_from_disk(data_dir)
         else:
-            splits = datasets.load_dataset("imagefolder", data_dir=data_dir)
+            splits = datasets.load_dataset("imagefolder", data_files=files)
     except Exception as error:  # of any class: that is up to the format
         raise DataError(
             f"cannot read images in {data_dir}: {error}; put them into "
@@ -165,7 +185,7 @@ def _read_splits(data_dir: Path) -> dict[str, Any]:
     if "train" not in names or not tests:
         raise DataError(
             f"{data_dir} has the splits {', '.join(names) or 'none'}; wanted train, and "
-            f"{' or '.join(TEST_SPLITS)}: make a folder, or a split, for each"
+            f"{' or '.join(TEST_SPLITS)}: make a split for each"
         )
     return {name: splits[name] for name in ("train", tests[0])}
 
@@ -183,7 +203,8 @@ def _select_columns(split: str, rows: Any, image: str, label: str) -> tuple[Any,
         if kind not in found:
             raise DataError(
                 f"split {split!r} has no column {column!r} of type {kind} (it is {found}); "
-                f"there are {', '.join(rows.features)}: name one with the option {option!r}"
+                f"there are {', '.join(rows.features)}: name one with the option {option!r}, "
+                "or give folders of two or more classes, all at the same depth"
             )
     # A split may have been saved to give tensors, or files that are not decoded.
     rows = rows.with_format(None)

@@ -8,11 +8,12 @@ import json
 import random
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from itertools import islice
+from itertools import chain, islice
 from typing import Any, TypeVar, cast
 
 import numpy as np
 import torch
+from torch.utils.data import DataLoader
 
 from hocket.data.batches import Batches
 from hocket.errors import DataError
@@ -34,7 +35,7 @@ def loader_state(loader: object) -> dict[str, Any]:
     }
 
 
-def restore_loader(state: dict[str, Any], loader: object, *, begun: bool = False) -> None:
+def restore_loader(state: dict[str, Any], loader: Any, *, begun: bool = False) -> None:
     """Restore the state of a loader and of the global generators from `loader_state`.
 
     Args:
@@ -45,12 +46,16 @@ def restore_loader(state: dict[str, Any], loader: object, *, begun: bool = False
     Raises:
         DataError: The loader has other generators than the state, or another order.
     """
-    order = _order(loader)
+    own = _own_state(loader)
+    order = own["order"]
     if begun and None not in (order, state["order"]) and order != state["order"]:
         raise DataError(
             f"the training data have {order}, and had {state['order']} before the checkpoint, "
             "which is within an epoch; give the data that the training began with"
         )
+    if isinstance(loader, DataLoader) and {state["epoch"], own["epoch"]} == {0, 1}:
+        # Let its workers run, or not yet, as then: their first epoch also draws their seed.
+        loader._iterator = loader._get_iterator() if state["epoch"] else None
     torch.set_rng_state(state["torch"])
     np.random.set_state(json.loads(state["numpy"]))
     random.setstate(state["python"])
@@ -58,32 +63,36 @@ def restore_loader(state: dict[str, Any], loader: object, *, begun: bool = False
 
 
 @contextmanager
-def preserve_loader(loader: object) -> Iterator[None]:
+def preserve_loader(loader: Any, *, in_use: bool = False) -> Iterator[None]:
     """Context manager after which a loader serves the batches that it would have served.
 
-    The global generators are another matter.
+    The global generators are another matter. If the loader is `in_use`, an iteration goes on.
     """
     state = _own_state(loader)
+    # With persistent workers there is one iterator, which a second iter() would restart.
+    set_aside = in_use and isinstance(loader, DataLoader)
+    if set_aside:
+        iterator, loader._iterator = loader._iterator, None
     try:
         yield
     finally:
+        if set_aside:
+            loader._iterator = iterator
         _restore_own(loader, state)
 
 
-def _order(loader: object) -> str | None:
-    """Return the choices of a loader that its order depends on; None if they are not known."""
-    if not isinstance(loader, Batches):
-        return None
-    return f"seed={loader.seed}, shuffle={loader.shuffle}"
-
-
 def _own_state(loader: object) -> dict[str, Any]:
-    """Return the states of a loader's generators, and the number of its next epoch, if any."""
-    return {
-        "generators": [generator.get_state() for generator in _generators(loader)],
-        "epoch": loader.epoch if isinstance(loader, Batches) else None,
-        "order": _order(loader),
-    }
+    """Return the states of a loader's generators, the number of its next epoch, and its order.
+
+    The latter two are None if they are unknown. Persistent workers have epoch 0 until they run.
+    """
+    epoch = order = None
+    if isinstance(loader, Batches):
+        epoch, order = loader.epoch, f"seed={loader.seed}, shuffle={loader.shuffle}"
+    elif isinstance(loader, DataLoader) and loader.persistent_workers:
+        epoch = int(loader._iterator is not None)
+    generators = [generator.get_state() for generator in _generators(loader)]
+    return {"generators": generators, "epoch": epoch, "order": order}
 
 
 def _restore_own(loader: object, state: dict[str, Any]) -> None:
@@ -123,30 +132,24 @@ def remaining_batches(
     if isinstance(loader, Batches) and samples == first * loader.batch_size:
         loader.epoch += 1
         return cast(Iterator[T], loader.serve(loader.epoch - 1, first))
-    return _skip(iter(loader), first, count, samples)
+    batches = iter(loader)
 
+    def skip() -> Iterator[T]:
+        skipped = list(map(count, islice(batches, first)))
+        if len(skipped) < first:
+            raise DataError(
+                f"the training data have {len(skipped)} batches, and the training is to go on "
+                f"after batch {first} of the epoch; give the data that it began with"
+            )
+        if sum(skipped) != samples:
+            raise DataError(
+                f"the first {first} batches of the training data have {sum(skipped)} samples, "
+                f"and had {samples} before the checkpoint; give the data and the batch size "
+                "that the training began with"
+            )
+        yield from chain(batches)  # which leaves a generator of the caller's open
 
-def _skip(
-    batches: Iterator[T], first: int, count: Callable[[T], int], samples: int
-) -> Iterator[T]:
-    """Yield the batches from number `first` on; the arguments are the caller's.
-
-    Raises:
-        DataError: The batches before are too few, or have other numbers of samples.
-    """
-    skipped = list(map(count, islice(batches, first)))
-    if len(skipped) < first:
-        raise DataError(
-            f"the training data have {len(skipped)} batches, and the training is to go on "
-            f"after batch {first} of the epoch; give the data that it began with"
-        )
-    if sum(skipped) != samples:
-        raise DataError(
-            f"the first {first} batches of the training data have {sum(skipped)} samples, and "
-            f"had {samples} before the checkpoint; give the data and the batch size that the "
-            "training began with"
-        )
-    yield from batches
+    return skip()
 
 
 def _generators(loader: object) -> list[torch.Generator]:

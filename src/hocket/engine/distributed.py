@@ -52,7 +52,6 @@ class DistributedEngine(LockstepEngine):
         self._ahead = program.method.entry(world.stages - 1) + 2
         self._world = world
         self._source = source
-        self._previous = previous
         self._lookahead = lookahead
         self._watchers = watchers
         self._executed: set[str] = set()  # kinds of actions that cannot be the first any more
@@ -70,7 +69,7 @@ class DistributedEngine(LockstepEngine):
 
     def _send(self, inputs: Tree, targets: Tree, epoch: int) -> None:
         """Send this replica's part of a batch to the first stage."""
-        if self._previous is None:
+        if self._world.reads_data:
             batch, world = (inputs, targets), self._world
             fraction, own = take_share(batch, world.replica, world.replicas, self.stages[0])
             self._source.send(self.program.batch_count, epoch, *own, fraction)

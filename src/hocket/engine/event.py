@@ -87,8 +87,7 @@ def add_place(error: Exception, action: Action, tick: int) -> None:
         if error.batch is not None:  # of an earlier action, which it names
             return
         error.batch = action.batch
-    where = f"stage {action.stage}, batch {action.batch}, tick {tick}"
-    error.add_note(f"({where}: {action})")
+    error.add_note(f"(stage {action.stage}, batch {action.batch}, tick {tick}: {action})")
     # PyTorch has no class for a lack of memory on a CPU.
     if isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error):
         error.add_note(

@@ -151,8 +151,7 @@ def _of_whole_batch(action: Action, reports: Sequence[ActionReport]) -> ActionRe
         return sum(report.targets or 0 for report in reports)
 
     def loss() -> float:
-        counted = [(report.loss or 0.0, report.targets or 0) for report in reports]
-        return sum(loss * count for loss, count in counted if count) / (targets() or 1)
+        return sum((r.loss or 0.0) * r.targets for r in reports if r.targets) / (targets() or 1)
 
     return ActionReport(
         first.epoch,
@@ -161,4 +160,5 @@ def _of_whole_batch(action: Action, reports: Sequence[ActionReport]) -> ActionRe
         loss=loss,
         targets=targets,
         gradient_norm=lambda: first.gradient_norm,
+        parts=reports,
     )

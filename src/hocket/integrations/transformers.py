@@ -169,6 +169,8 @@ class StageTrainer:
             "which writes what can be pushed to a hub"
         )
 
+    __reduce_ex__ = Trainer.__reduce_ex__  # its batches in flight cannot be copied
+
     def train(
         self, resume_from_checkpoint: str | bool | None = None
     ) -> trainer_utils.TrainOutput:

@@ -424,7 +424,7 @@ class Method:
         """
         batches = self.batches_between(stage, stages) + 1
         # Rounded up: the batches in flight may straddle one more group of gradients.
-        versions = 1 + ceil(self.staleness(stage, stages))
+        versions = 1 if self.linearize == "live" else 1 + ceil(self.staleness(stage, stages))
         if self.holds(stages):
             return MemoryCount(graphs=batches, inputs=batches, versions=versions)
         if self.delay(stage, stages) == 0:
@@ -433,8 +433,6 @@ class Method:
         if self.linearize in FORWARDS_AGAIN:
             kept = 1 if self.linearize == "invert" and inverts else batches
             return MemoryCount(graphs=1, inputs=kept, versions=1)
-        if self.linearize == "live":
-            return MemoryCount(graphs=batches, inputs=batches, versions=1)
         return MemoryCount(graphs=batches, inputs=batches, versions=versions)
 
     def locks(self) -> tuple[str, ...]:

@@ -180,11 +180,9 @@ def _wrong_call(
     if not callable(factory):
         return [f"{name} is an object of {type(factory).__name__}; {advice}"]
     try:
-        signature = inspect.signature(factory)
-    except (TypeError, ValueError):  # a function without a signature
+        inspect.signature(factory).bind(*positional, **keywords)
+    except ValueError:  # a function without a signature
         return []
-    try:
-        signature.bind(*positional, **keywords)
     except TypeError as error:
         return [f"{name} cannot be called for a stage: {error}; {advice}"]
     return []

@@ -5,6 +5,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 from torch.optim import AdamW, Muon, Optimizer
 
 from hocket.errors import OptionError
@@ -55,8 +56,7 @@ class MuonAdamW(Optimizer):
         loss = None if closure is None else closure()
         for part in self._parts:
             # Anew each time, as loading a state replaces groups and state.
-            kind = type(part)
-            part.param_groups = [g for g in self.param_groups if self.class_of(g) is kind]
+            part.param_groups = [g for g in self.param_groups if self.class_of(g) is type(part)]
             part.state = self.state
             part.step()
         return loss
@@ -69,25 +69,31 @@ class MuonAdamW(Optimizer):
 def hidden_matrices(network: nn.Module) -> frozenset[str]:
     """Return the names of the weights of two dimensions between embeddings and the last layer.
 
-    The last layer is the last one that the network has registered.
+    The last layer is the last linear one, or embedding, that the network has registered. A
+    matrix of one row or column is a vector, such as the magnitudes of weight_norm.
+
+    Raises:
+        OptionError: The shape of a weight is not known yet.
 
     >>> from hocket import zoo
     >>> sorted(hidden_matrices(zoo.mlp(in_features=2, hidden=[3, 3], num_classes=2)))
     ['hidden0.1.weight', 'hidden1.0.weight']
     """
-    owners = [
-        module
-        for module in network.modules()
-        if isinstance(weight := getattr(module, "weight", None), Tensor) and weight.dim() == 2
-    ]
+    for name, parameter in network.named_parameters():
+        if is_lazy(parameter):
+            raise OptionError(
+                f"{name!r} has no shape before the first batch, and hidden matrices are found "
+                "by their shapes; run the network once before you build the optimizer"
+            )
+    # By class, as a layer may be parametrized, and reading its weight then changes buffers.
     embeddings = (nn.Embedding, nn.EmbeddingBag)
-    left_out = {id(module.weight) for module in owners if isinstance(module, embeddings)}
-    if owners and isinstance(owners[-1], nn.Linear):
-        left_out.add(id(owners[-1].weight))
+    layers = [m for m in network.modules() if isinstance(m, (nn.Linear, *embeddings))]
+    outer = [layer for layer in layers if isinstance(layer, embeddings)] + layers[-1:]
+    left_out = {parameter for layer in outer for parameter in layer.parameters()}
     return frozenset(
         name
         for name, parameter in network.named_parameters()
-        if parameter.dim() == 2 and id(parameter) not in left_out
+        if parameter.dim() == 2 and min(parameter.shape) > 1 and parameter not in left_out
     )
 
 
@@ -121,7 +127,7 @@ def muon(
         options: Options of `MuonAdamW`.
 
     Raises:
-        OptionError: The network has no hidden matrix.
+        OptionError: The network has no hidden matrix, or weights without a shape yet.
     """
     hidden = require_hidden_matrices(network, "Muon")
 

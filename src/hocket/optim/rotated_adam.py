@@ -147,7 +147,7 @@ def rotated_adam(
         options: Options of `RotatedAdam`.
 
     Raises:
-        OptionError: The network has no hidden matrix.
+        OptionError: The network has no hidden matrix, or weights without a shape yet.
     """
     hidden = require_hidden_matrices(network, "RotatedAdam")
 
@@ -156,9 +156,8 @@ def rotated_adam(
         others = group([p for name, p in named_parameters if name not in hidden])
         if others and not isinstance(others[0], dict):
             others = [{"params": others}]
-        groups = [{"params": matrices}] if matrices else []
-        return RotatedAdam(
-            [*groups, *({**each, "rotated": False} for each in others)], **options
-        )
+        groups: list[dict[str, Any]] = [{"params": matrices}] if matrices else []
+        groups += [{**each, "rotated": False} for each in others]
+        return RotatedAdam(groups, **options)
 
     return build

@@ -5,6 +5,7 @@ import sys
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from itertools import chain
 
 import torch
@@ -87,6 +88,7 @@ def find_cut_points(network: nn.Module, sample: Tree) -> CutGraph:
     return _GraphBuilder(network, resized[TRAINING], recordings, repeated, ratio).build()
 
 
+@dataclass(eq=False)
 class _GraphBuilder:
     """Builder of a `CutGraph` from recordings of a network.
 
@@ -99,23 +101,15 @@ class _GraphBuilder:
             NaN if the network takes no other number of rows.
     """
 
-    def __init__(
-        self,
-        network: nn.Module,
-        sample: Tree,
-        recordings: dict[ForwardMode, Recording],
-        repeated: frozenset[str],
-        batch_ratio: float,
-    ) -> None:
-        self.network = network
-        self.sample = sample
-        self.recordings = recordings
-        self.repeated = repeated
-        self.batch_ratio = batch_ratio
-        self.shared_weights = SharedWeights(network)
-        self.weights: dict[str, Tensor] = dict(network.named_parameters()) | dict(
-            network.named_buffers()
-        )
+    network: nn.Module
+    sample: Tree
+    recordings: dict[ForwardMode, Recording]
+    repeated: frozenset[str]
+    batch_ratio: float
+
+    def __post_init__(self) -> None:
+        self.shared_weights = SharedWeights(self.network)
+        self.weights = dict([*self.network.named_parameters(), *self.network.named_buffers()])
 
     def build(self) -> CutGraph:
         accepted: list[Candidate] = []

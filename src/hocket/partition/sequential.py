@@ -78,9 +78,7 @@ def _divides_tied_layers(layers: Mapping[str, nn.Module], plan: Plan) -> bool:
     stage, owners = 0, dict[nn.Parameter, int]()
     for name, layer in layers.items():
         stage += name in plan.cuts
-        if any(
-            owners.setdefault(parameter, stage) != stage for parameter in layer.parameters()
-        ):
+        if any(owners.setdefault(p, stage) != stage for p in layer.parameters()):
             return True
     return False
 
@@ -135,17 +133,14 @@ def require_separate(network: nn.Module, stages: Sequence[nn.Module]) -> None:
 
     # Weights and statistics in two stages, or in none.
     owned = [{id(each) for each in (*stage.parameters(), *stage.buffers())} for stage in stages]
-    for kind, entries in (
-        ("parameter", list(network.named_parameters())),
-        ("buffer", list(network.named_buffers())),
-    ):
-        for name, tensor in entries:
-            owners = [k for k, ids in enumerate(owned) if id(tensor) in ids]
-            if len(owners) > 1:
-                problems.append(
-                    f"{kind} {name!r} is shared by stages {', '.join(map(str, owners))}; "
-                    "keep its layers in one stage"
-                )
-            elif not owners:
-                problems.append(f"{kind} {name!r} is in no stage; add its layer to one")
+    for name, tensor in (*network.named_parameters(), *network.named_buffers()):
+        kind = "parameter" if isinstance(tensor, nn.Parameter) else "buffer"
+        owners = [k for k, ids in enumerate(owned) if id(tensor) in ids]
+        if len(owners) > 1:
+            problems.append(
+                f"{kind} {name!r} is shared by stages {', '.join(map(str, owners))}; "
+                "keep its layers in one stage"
+            )
+        elif not owners:
+            problems.append(f"{kind} {name!r} is in no stage; add its layer to one")
     raise_problems(CutError, f"cannot cut this network into {len(stages)} stages", problems)

@@ -74,10 +74,11 @@ def require_uncompiled(network: nn.Module) -> None:
     require_unscripted(network)
     for name, module in network.named_modules():
         if is_compiled(module):
+            place = repr(name) if name else "at the top"
             raise CutError(
-                f"cannot follow compiled code, and the module {name or 'at the top'!r} is "
-                "compiled; pass the network as it was before, and compile=True to the trainer, "
-                "which compiles each stage"
+                f"cannot follow compiled code, and the module {place} is compiled; pass the "
+                "network as it was before; the trainer's compile=True compiles stages of a "
+                "chain of layers (nn.Sequential), and stages that are given as modules"
             )
 
 

@@ -37,11 +37,6 @@ class Action:
         return f"{self.kind}{self.stage}.{self.label}"
 
     @property
-    def name(self) -> str:
-        """The action without the version of the weights."""
-        return f"{self.kind}{self.stage}.{self.batch}"
-
-    @property
     def label(self) -> str:
         """The batch, and the version of the weights if it is not the newest."""
         return f"{self.batch}" if self.version is None else f"{self.batch}@{self.version}"

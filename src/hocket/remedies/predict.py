@@ -78,11 +78,11 @@ class _LastChange(StageRemedy):
 
     def __init__(self, weights: Weights) -> None:
         self._weights = weights
-        self._changes: Sequence[Tensor] | None = None  # of the last update
+        self._changes: Sequence[Tensor] = ()  # of the last update
 
     def shift_for_forward(self, due: int) -> list[Tensor | None] | None:
         """Return the last change of each weight, times the updates to come."""
-        if self._changes is None:
+        if not self._changes:
             return None
         pairs = zip(self._changes, self._weights.parameters, strict=True)
         return [c * due if weight.requires_grad else None for c, weight in pairs]
@@ -91,14 +91,11 @@ class _LastChange(StageRemedy):
         self._changes = changes
 
     def state_dict(self) -> dict[str, Any]:
-        return {"changes": None if self._changes is None else list(self._changes)}
+        return {"changes": list(self._changes)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        changes = state["changes"]
-        if changes is not None:
-            pairs = zip(changes, self._weights.parameters, strict=True)
-            changes = [change.to(weight.device).clone() for change, weight in pairs]
-        self._changes = changes
+        pairs = zip(state["changes"], self._weights.parameters, strict=bool(state["changes"]))
+        self._changes = [change.to(weight.device).clone() for change, weight in pairs]
 
 
 class _FromMoments(StageRemedy):

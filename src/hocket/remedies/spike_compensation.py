@@ -68,6 +68,8 @@ class _Spikes(StageRemedy):
     def after_step(self, lrs: Sequence[float]) -> None:
         """Change the step that SGD has done, -lr v, into -lr (a v + b g)."""
         for group, lr in zip(self._optimizer.param_groups, lrs, strict=True):
+            if not group["momentum"]:  # as a schedule may have it: a = 0, b = 1, and v is old
+                continue
             kept = group["momentum"] ** self._staleness
             spike = (1 - kept) / (1 - group["momentum"])
             for weight in (p for p in group["params"] if p.grad is not None):

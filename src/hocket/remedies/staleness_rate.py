@@ -9,7 +9,9 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from torch import Tensor
+from torch.optim import Rprop
 
+from hocket.errors import OptionError
 from hocket.options.ranges import Range
 from hocket.remedies.remedy import Remedy, StageInfo, StageRemedy, Weights
 
@@ -46,7 +48,16 @@ class StalenessRate(Remedy):
     power: float = 1.0
 
     def attach(self, stage: StageInfo, weights: Weights) -> StageRemedy:
-        """See the base."""
+        """See the base.
+
+        Raises:
+            OptionError: The optimizer is Rprop.
+        """
+        if isinstance(weights.optimizer, Rprop):
+            raise OptionError(
+                f"stage {stage.index}: staleness-rate changes learning rates, and Rprop reads "
+                "none after its first step; use another optimizer, or leave it out"
+            )
         return _Counted(self.power)
 
 

@@ -36,14 +36,15 @@ from hocket.runs.config import RunConfig
 T = TypeVar("T")
 
 
-def require_data(config: RunConfig) -> None:
-    """Check the data set of a configuration and its options, without reading it.
+def require_data(config: RunConfig) -> Named:
+    """Check the data set of a configuration and its options without reading it; return both.
 
     Raises:
         OptionError: The data set or one of its options does not exist.
     """
     named = Named.parse(config.data)
     datasets.check_data(named.name, config.data_dir, **named.options)
+    return named
 
 
 def load_data(config: RunConfig) -> Data:
@@ -53,8 +54,7 @@ def load_data(config: RunConfig) -> Data:
         OptionError: The data set or one of its options does not exist.
         DataError: Its files are missing or damaged.
     """
-    require_data(config)  # before its options stand next to the options of the training
-    named = Named.parse(config.data)
+    named = require_data(config)  # before its options are next to those of the training
     return datasets.load(
         named.name,
         data_dir=config.data_dir,
@@ -80,8 +80,7 @@ def network_builder(config: RunConfig) -> Callable[[Data], nn.Module]:
     function = zoo.NETWORKS.get(named.name) or load_own(
         "network", named.name, list(zoo.NETWORKS), nn.Module
     )
-    known = named.name in zoo.NETWORKS
-    if known and (problems := wrong_arguments(function, named.options)):
+    if named.name in zoo.NETWORKS and (problems := wrong_arguments(function, named.options)):
         raise OptionError(format_problems(f"cannot build network {named.name!r}", problems))
 
     def build(data: Data) -> nn.Module:

@@ -36,15 +36,13 @@ RECIPES: Mapping[str, Mapping[str, Any]] = {
     # Asynchronous DGL with one slow stage of six, as in the example of the official code of
     # arXiv 1901.08164: the fourth stage takes a tenth fewer turns, at equal intervals.
     "dgl-async-slowdown": {
+        **_CIFAR,
         "method": "dgl-async:head=mlp,buffer=30",
         "stages": 6,
         "stage_speeds": "1,1,1,0.9,1,1",
         "network": "dgl6:pooling=buffer",
         "plan": "block1,block2,block3,block4,block5",
-        "data": "cifar10",
         "epochs": 50,
-        "batch_size": 128,
-        "optimizer": "SGD:lr=0.1,momentum=0.9,weight_decay=0.0005",
         "scheduler": "StepLR:step_size=15,gamma=0.2",
     },
     # A small transformer on the characters of a text: nanoGPT (github.com/karpathy/nanoGPT),

@@ -137,17 +137,13 @@ def _find_common_counts(config: RunConfig, method: Method) -> list[str]:
     if config.updates or config.evaluate_every:
         problems.append(f"{each} {COUNTS_OWN_UPDATES}")
     # In one process all epochs end together.
-    alone = environment_number("WORLD_SIZE", 1) == 1
-    chosen = {
-        "early_stopping": config.early_stopping > 0,
-        "keep_best": config.keep_best != "none",
-    }
-    for name in [name for name, is_given in chosen.items() if is_given and not alone]:
-        problems.append(
-            f"{name} compares epochs, but {each} counts its own, and is evaluated at the end "
-            "only; leave it out, or train in one process"
-        )
-    return problems
+    compare = ("early_stopping", "keep_best") if environment_number("WORLD_SIZE", 1) > 1 else ()
+    return problems + [
+        f"{name} compares epochs, but {each} counts its own, and is evaluated at the end only; "
+        "leave it out, or train in one process"
+        for name in compare
+        if getattr(config, name) != getattr(RunConfig, name)
+    ]
 
 
 TRACKERS: Mapping[str, type[WandB | MLflow]] = {"wandb": WandB, "mlflow": MLflow}

@@ -71,18 +71,14 @@ def require_no_links(run_dir: Path) -> None:
     Raises:
         RunFolderError: There are links, pipes or devices in it, or files with a second name.
     """
-    paths = [
-        Path(folder, name)
-        for folder, folders, files in os.walk(run_dir)
-        for name in (*folders, *files)
-    ]
     strange = []
-    for path in paths:
-        with suppress(FileNotFoundError):  # another stage still trains in the folder
-            found = path.lstat()
-            plain = stat.S_ISREG(found.st_mode) and found.st_nlink == 1
-            if not (plain or stat.S_ISDIR(found.st_mode)):
-                strange.append(path)
+    for folder, folders, files in os.walk(run_dir):
+        for path in (Path(folder, name) for name in (*folders, *files)):
+            with suppress(FileNotFoundError):  # another stage still trains in the folder
+                found = path.lstat()
+                plain = stat.S_ISREG(found.st_mode) and found.st_nlink == 1
+                if not (plain or stat.S_ISDIR(found.st_mode)):
+                    strange.append(path)
     if strange:
         names = ", ".join(repr(str(path.relative_to(run_dir))) for path in sorted(strange))
         raise RunFolderError(

@@ -52,8 +52,6 @@ def start_training(
         CheckpointError: There is no checkpoint to resume from.
     """
     # Check the numbers, and find the choices of a run that is resumed.
-    if processes < 1:
-        raise OptionError(f"processes is {processes}; use at least 1")
     if max_restarts < 0 or (max_restarts and (processes == 1 or not config.checkpoint_every)):
         raise OptionError(
             f"max_restarts is {max_restarts}; give a number from 0 on, and with one above 0 "

@@ -263,9 +263,8 @@ def _resume(trainer: Trainer, run: ResolvedRun, run_dir: Path) -> ResumePoint | 
 
 def _read_timeline(config: RunConfig, point: ResumePoint | None) -> Timeline:
     """Read the timeline that a resumed run wrote before its checkpoint; else an empty one."""
-    if point is None or config.run_dir is None or not config.record_timeline:
-        return Timeline(())
-    if not (file := config.run_dir / TIMELINE).exists():
+    file = config.run_dir / TIMELINE if config.run_dir and config.record_timeline else None
+    if point is None or file is None or not file.exists():
         return Timeline(())
     try:
         return Timeline.read(file).before_tick(point.tick)

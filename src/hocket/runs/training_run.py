@@ -27,6 +27,7 @@ from hocket.timeline import Timeline
 from hocket.timeline.recorder import Fractions, SpanKind
 from hocket.training.fit.interrupt import Interrupt, heard, stop_signals
 from hocket.training.results.metrics import EpochResult, EvaluationResult
+from hocket.training.session.session import refuse_exit
 from hocket.training.trainer import Trainer
 from hocket.training.weights_file import remove_other_formats, save_weights
 
@@ -71,6 +72,7 @@ class TrainingRun:
 
         Raises:
             Exception: The error that ends the training; network and summary are written.
+            SystemExit: The same, with a code other than 0.
         """
         budget = self._run.budget
         callbacks = (self._best_weights, self._averaged_weights, self._early_stopping)
@@ -90,6 +92,10 @@ class TrainingRun:
         except KeyboardInterrupt as stop:
             number = int(stop.args[0]) if stop.args else int(signal.SIGINT)
             return self._end("interrupted", self._stopped(), number)
+        except SystemExit as end:
+            failure = end if end.code else refuse_exit(end)
+            self._fail(failure)
+            raise failure from None
         except Exception as error:
             self._fail(error)
             raise
@@ -182,7 +188,7 @@ class TrainingRun:
         stages = [parse_stage_summary(row) for rows in gathered for row in rows]
         return self._write_summary(state, message, stages, signal_number, evaluation)
 
-    def _fail(self, error: Exception) -> None:
+    def _fail(self, error: Exception | SystemExit) -> None:
         """Write what this process has, without the others."""
         trainer, name = self._trainer, "network"
         network: nn.Module

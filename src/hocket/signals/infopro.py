@@ -91,10 +91,7 @@ class InfoPro(Signal):
             )
         raise_problems(OptionError, "a local loss cannot be built", problems)
 
-    @property
-    def needs_input(self) -> bool:
-        """True: the input is what is reconstructed."""
-        return True
+    needs_input = True  # which is reconstructed
 
     def build_network(self, shapes: StageShapes) -> nn.Module:
         """Build the head and the decoder, which train with the stage; see the base."""

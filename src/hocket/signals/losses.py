@@ -82,20 +82,16 @@ def cross_entropy(output: Tree, targets: Tree, *, label_smoothing: float = 0.0) 
     if targets.dtype not in (torch.int64, torch.uint8):
         targets = targets.long()  # which PyTorch asks for
 
-    # PyTorch's mean over no targets is NaN.
-    if not targets.is_cpu:
-        mean = F.cross_entropy(
-            output, targets, ignore_index=IGNORED, label_smoothing=label_smoothing
-        )
-        return zero_without_targets(mean, targets)
-    reduction = "mean" if (targets.numpy() >= 0).any() else "sum"
-    return F.cross_entropy(
+    # PyTorch's mean over no targets is NaN, and their sum is 0.
+    is_empty = targets.is_cpu and not (targets.numpy() >= 0).any()
+    loss = F.cross_entropy(
         output,
         targets,
         ignore_index=IGNORED,
-        reduction=reduction,
+        reduction="sum" if is_empty else "mean",
         label_smoothing=label_smoothing,
     )
+    return loss if targets.is_cpu else zero_without_targets(loss, targets)
 
 
 def zero_without_targets(mean: Tensor, targets: Tensor) -> Tensor:

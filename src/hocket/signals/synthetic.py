@@ -36,18 +36,25 @@ HIDDEN = 128
 class Synthesizer(nn.Module):
     """Network that predicts the gradient of a stage's output, maybe from targets as well.
 
-    A target enters as a vector that is added to the first hidden layer: the same vector at
-    every pixel of a map, and at each token the vector of that token's target.
+    It has two hidden layers of 128 units, 5x5 convolutions on maps. A target enters as a vector
+    that is added to the first: the same vector at every pixel of a map, and at each token the
+    vector of that token's target.
 
     Args:
-        layout: Layout of the stage's output.
-        features: Number of channels or features of the output.
-        classes: Number of classes to condition on the targets; None without targets.
+        shape: Shape of the stage's output without the batch: (C, H, W), (T, D) or (D,).
+        classes: Number of classes to condition on the targets (cDNI); None without (DNI).
+
+    Raises:
+        OptionError: The shape is none of these.
+
+    >>> Synthesizer((3,), classes=None)(torch.ones(2, 3), None).tolist()
+    [[0.0, 0.0, 0.0], [0.0, 0.0, 0.0]]
     """
 
-    def __init__(self, layout: Layout, features: int, classes: int | None) -> None:
+    def __init__(self, shape: Sequence[int], classes: int | None) -> None:
         super().__init__()
-        self.layout = layout
+        self.layout = layout = detect_layout(shape)
+        features = shape[0] if layout == "map" else shape[-1]
         self.entry = _linear(layout, features, HIDDEN)
         self.target = None if classes is None else nn.Linear(classes, HIDDEN)
         self.hidden = nn.Sequential(
@@ -90,27 +97,6 @@ class Synthesizer(nn.Module):
             hidden = hidden + (conditions_BS[:, :, None, None] if is_map else conditions_BS)
         gradient: Tensor = self.guess(self.hidden(hidden))
         return gradient
-
-
-def build_synthesizer(shape: Sequence[int], classes: int | None) -> Synthesizer:
-    """Build a synthesizer with two hidden layers of 128 units, 5x5 convolutions on maps.
-
-    Args:
-        shape: Shape of the stage's output without the batch: (C, H, W), (T, D) or (D,).
-        classes: Number of classes to condition on the targets (cDNI); None without (DNI).
-
-    Raises:
-        OptionError: The shape is none of these, or ``classes`` is below 1.
-
-    >>> import torch
-    >>> build_synthesizer((3,), classes=None)(torch.ones(2, 3), None).tolist()
-    [[0.0, 0.0, 0.0], [0.0, 0.0, 0.0]]
-    """
-    if classes is not None and classes < 1:
-        raise OptionError(f"classes is {classes}; give at least 1, or None for no condition")
-    layout = detect_layout(shape)
-    features = shape[0] if layout == "map" else shape[-1]
-    return Synthesizer(layout, features, classes)
 
 
 def _linear(layout: Layout, inputs: int, outputs: int) -> nn.Module:
@@ -160,7 +146,7 @@ class Synthetic(Signal):
                 "is not one tensor of class scores; leave labels at False"
             )
         classes = shapes.prediction[-1] if self.labels and shapes.prediction else None
-        return build_synthesizer(shapes.output, classes)
+        return Synthesizer(shapes.output, classes)
 
     def may_draw(self, loss: Loss) -> bool:
         """Return False: nothing is computed but by the network."""

@@ -1,6 +1,6 @@
 """Measurements of one action of a stage."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 from torch import Tensor
@@ -33,6 +33,7 @@ class ActionReport:
         skipped: True if nothing was done, because the batch is not learned from, or an update
             had no gradients.
         fault: Description of a NaN or infinity that this stage was the first to see.
+        parts: Reports of all replicas, for a report of their whole batch.
     """
 
     def __init__(
@@ -47,6 +48,7 @@ class ActionReport:
         lr: float | None = None,
         skipped: bool = False,
         fault: str | None = None,
+        parts: Sequence["ActionReport"] = (),
     ) -> None:
         self.epoch = epoch
         self.version = version
@@ -54,6 +56,7 @@ class ActionReport:
         self.lr = lr
         self.skipped = skipped
         self.fault = fault
+        self.parts = parts
         self._loss = loss
         self._targets = targets
         self._gradient_norm = gradient_norm

@@ -1,6 +1,6 @@
 """Options of a training as all of its stages read them, checked in one place."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import InitVar, dataclass, field
 from numbers import Integral
@@ -16,7 +16,7 @@ from hocket.errors import Problems
 from hocket.methods.method import Method
 from hocket.optim.factory import OptimizerFactory, wrong_factories
 from hocket.options.common_options import Compiler
-from hocket.options.require import require_list, wrong_functions
+from hocket.options.require import wrong_functions
 from hocket.signals.losses import Loss, cross_entropy, option_of
 from hocket.stage.training_options import TrainingOptions
 from hocket.stage.update.clipping import as_clipping
@@ -28,7 +28,7 @@ _FORMS: Mapping[str, Callable[[Any], object]] = {
     "compile": lambda value: "inductor" if value is True else value or None,
     "meet": lambda value: None if as_meet(value) is None else value,
     "gradient_error_every": lambda value: int(value) if isinstance(value, Integral) else value,
-    "skip_batches": lambda value: frozenset(require_list("skip_batches", value)),
+    "skip_batches": lambda value: frozenset(value) if isinstance(value, Iterable) else value,
 }
 """Options that users may write in several forms, and the form in which stages read them."""
 
@@ -64,7 +64,7 @@ class Setup(TrainingOptions):
         problems = Problems(found)
         # Bring each option into the form in which stages read it.
         for name, form in _FORMS.items():
-            problems.attempt(self._bring_into, name, form)
+            object.__setattr__(self, name, problems.attempt(form, getattr(self, name)))
         # Check each option, and the plain ones together.
         problems += self.find_problems()
         problems += wrong_functions(loss=self.loss, evaluation_loss=self.evaluation_loss)
@@ -112,9 +112,6 @@ class Setup(TrainingOptions):
                 if is_set
             ]
         problems.raise_together("these options are impossible")
-
-    def _bring_into(self, name: str, form: Callable[[Any], object]) -> None:
-        object.__setattr__(self, name, form(getattr(self, name)))
 
     def graph_delay(self, stage: int, stages: int) -> int:
         """Return the delay for which a stage linearizes; 0 if a plain graph is enough.

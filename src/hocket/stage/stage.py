@@ -22,7 +22,7 @@ from hocket.stage.passes.learn import learn
 from hocket.stage.passes.update import end_exchange, update
 from hocket.stage.report import ActionReport
 from hocket.stage.setup import Setup
-from hocket.stage.steps import Steps, advance
+from hocket.stage.steps import Steps, in_turn
 from hocket.stage.weight_copies.forward_state import (
     ForwardState,
     mismatches,
@@ -104,10 +104,7 @@ class Stage:
 
     def execute(self, action: Action) -> ActionReport:
         """Do one action of the only replica in this process; see `steps`."""
-        steps = self.steps(action)
-        while (report := advance(steps)) is None:
-            pass
-        return report
+        return in_turn([self.steps(action)])[0]
 
     def end_exchange(self) -> Steps[None]:
         """Complete what is under way between replicas, once no batch is in flight."""

@@ -1,7 +1,7 @@
 """Steps of the actions of a stage, which wait for its other replicas."""
 
 from collections.abc import Generator, Iterable
-from typing import TypeAlias, TypeVar
+from typing import TypeAlias, TypeVar, cast
 
 T = TypeVar("T")
 Steps: TypeAlias = Generator[None, None, T]
@@ -13,8 +13,7 @@ def advance(steps: Steps[T]) -> T | None:
     try:
         next(steps)
     except StopIteration as end:
-        result: T = end.value
-        return result
+        return cast(T, end.value)
     return None
 
 

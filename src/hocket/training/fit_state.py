@@ -28,8 +28,7 @@ class FitState:
         ungathered: Batches that have entered since the last update.
         updates: Updates of a stage that the batches of this ``fit`` lead to.
         evaluated: The same number, at the last evaluation within an epoch.
-        length: Batches in an epoch when this ``fit``, or the one before a restart, began;
-            None if unknown.
+        length: Batches in the current epoch, said at its begin; None if unknown.
         train: Training data of the ``fit`` under way, whose position and random state are kept;
             None in a loop of the caller's.
         meter: Losses and staleness of the current epoch.

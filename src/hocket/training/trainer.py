@@ -13,6 +13,7 @@ from torch import nn
 from torch.nn.parameter import is_lazy
 
 from hocket.checkpoint import Checkpoints
+from hocket.data.loader_state import preserve_loader
 from hocket.distributed.failures.phases import Phase
 from hocket.distributed.folder.restart import environment_number
 from hocket.distributed.network.device import assign_device, parse_device
@@ -175,7 +176,7 @@ class Trainer:
         Raises:
             HocketError: A ``fit`` is under way.
         """
-        self._require_no_fit("close")
+        self._require_allowed("close", trains=False)
         self._parts.close()
 
     @property
@@ -183,12 +184,16 @@ class Trainer:
         """The session of a trainer that is open.
 
         Raises:
-            HocketError: The trainer is closed.
+            HocketError: The trainer is closed, or has loaded only a part of a checkpoint.
         """
         if self._parts.closed:
             raise HocketError(
                 "this trainer is closed: its network remains, and everything else has to be "
                 "done before close, or with a new trainer"
+            )
+        if self._parts.half_loaded:
+            raise HocketError(
+                "a resume was cut short, in the middle of a checkpoint; resume a new trainer"
             )
         return self._parts
 
@@ -265,7 +270,8 @@ class Trainer:
             OptionError: A stage is not compatible with the method.
             DataError: There is no tensor among the inputs.
         """
-        self._session.prepare(inputs, whole=True)
+        with ctrl_c_held_back():
+            self._session.prepare(inputs, whole=True)
 
     def step(self, inputs: Tree, targets: Tree) -> float | None:
         """Do one tick, at which a batch enters; return the loss of the batch that left.
@@ -283,7 +289,7 @@ class Trainer:
 
         Raises:
             DataError: There is no tensor among the inputs.
-            HocketError: A ``fit`` is under way.
+            HocketError: A ``fit`` is under way, or gradients are switched off.
             NonFiniteError: An output, loss or gradient is NaN or infinite.
 
         >>> trainer = Trainer([nn.Linear(8, 8), nn.Linear(8, 2)], optimizer=torch.optim.SGD)
@@ -294,7 +300,7 @@ class Trainer:
         """
         # Warn of modes that the caller may not have meant.
         session = self._session
-        self._require_no_fit("step")
+        self._require_allowed("step")
         self._warn_of_autocast()
         if not session.cut.network.training:
             self._warn_once(
@@ -302,8 +308,8 @@ class Trainer:
                 "work as in training; call its train(), which only fit does by itself"
             )
         # Count the batch, and do its tick.
-        session.prepare(inputs)
         with session.reporting_failures(), ctrl_c_held_back():
+            session.prepare(inputs)
             samples = count_samples(as_tree(inputs)) if session.world.reads_data else 0
             self._fit_state.enter(session.setup.method.accumulate, samples)
             events = session.ticks.step(inputs, targets, self.epoch)
@@ -324,13 +330,14 @@ class Trainer:
                 processes, as ``evaluate`` returns it.
 
         Raises:
-            HocketError: A ``fit`` is under way.
+            HocketError: A ``fit`` is under way, or gradients are switched off.
         """
-        self._require_no_fit("end_epoch")
+        drains = self._session.setup.method.epoch_end == "drain"
+        self._require_allowed("end_epoch", trains=drains)
         if loss is not None:
             self._session.ticks.note_loss(self._fit_state.epoch, loss)
         self._fit_state.end_epoch_of_loop()
-        if self._session.setup.method.epoch_end == "drain":
+        if drains:
             self._fit_state.drain()
         with self._session.reporting_failures(), ctrl_c_held_back():
             return self._session.ticks.end_epoch()
@@ -339,14 +346,14 @@ class Trainer:
         """Complete every batch in flight and apply every gradient.
 
         Raises:
-            HocketError: A ``fit`` is under way.
+            HocketError: A ``fit`` is under way, or gradients are switched off.
 
         >>> trainer = Trainer([nn.Linear(8, 8), nn.Linear(8, 2)], optimizer=torch.optim.SGD)
         >>> loss = trainer.step(torch.ones(4, 8), torch.tensor([0, 1, 0, 1]))
         >>> [str(event.action) for event in trainer.finish()]
         ['F1.0', 'B1.0', 'U1.0', 'B0.0', 'U0.0']
         """
-        self._require_no_fit("finish")
+        self._require_allowed("finish")
         setup, state = self._session.setup, self._fit_state
         counts_epochs = setup.scheduler is not None and setup.scheduler_unit == "epoch"
         if counts_epochs and state.epoch == 0 and state.batches:
@@ -405,7 +412,7 @@ class Trainer:
                 is not resumable.
             CheckpointError: One cannot be written, and the training is to stop for that.
             DataError: The training data have no batches, or not of these forms.
-            HocketError: Another ``fit`` is under way.
+            HocketError: Another ``fit`` is under way, or gradients are switched off.
             NonFiniteError: An output, loss or gradient is NaN or infinite.
 
         >>> trainer = Trainer(nn.Linear(8, 2), stages=1, optimizer=torch.optim.SGD)
@@ -414,7 +421,7 @@ class Trainer:
         [4, 8]
         """
         # Check the arguments, the length also against what a resumed training has done.
-        self._require_no_fit("fit")
+        self._require_allowed("fit")
         request = FitRequest(
             train=train,
             validation=validation,
@@ -506,7 +513,7 @@ class Trainer:
         Raises:
             CheckpointError: No checkpoint is complete, or it is of another training; nothing
                 has been changed then.
-            HocketError: The trainer has trained already, or a ``fit`` is under way.
+            HocketError: It has trained already, a ``fit`` is under way, or gradients are off.
 
         >>> import tempfile
         >>> sgd = lambda weights: torch.optim.SGD(weights, lr=0.1)
@@ -519,10 +526,11 @@ class Trainer:
         >>> at.epoch, at.batch, at.note
         (0, 1, 'one batch')
         """
-        self._require_no_fit("resume")
+        self._require_allowed("resume")
         session = self._session
         with session.reporting_failures(), session.world.in_phase(Phase.RESUMING):
             self._fit_state, point = resume_from(session, Path(folder))
+            session.half_loaded = False
         return point
 
     def evaluate(self, batches: Iterable[Any]) -> EvaluationResult:
@@ -541,7 +549,8 @@ class Trainer:
         >>> result.error
         0.5
         """
-        return measure(self._session, batches).result()
+        with preserve_loader(batches, in_use=batches is self._fit_state.train):
+            return measure(self._session, batches).result()
 
     def predict(self, batches: Iterable[Any]) -> list[Any]:
         """Return the outputs of the network as it is now; its training is not disturbed.
@@ -565,7 +574,8 @@ class Trainer:
         >>> [tuple(output.shape) for output in outputs]
         [(4, 2), (3, 2)]
         """
-        return predict(self._session, batches)
+        with preserve_loader(batches, in_use=batches is self._fit_state.train):
+            return predict(self._session, batches)
 
     def gather(self, value: Any) -> list[Any]:
         """Return the values of all processes, in the order of stages; plain JSON values."""
@@ -618,16 +628,21 @@ class Trainer:
         state: dict[str, Any] = self.network.state_dict()
         return state
 
-    def _require_no_fit(self, call: str) -> None:
-        """Refuse a call that would change the training of a ``fit`` from within it.
+    def _require_allowed(self, call: str, *, trains: bool = True) -> None:
+        """Refuse a call within a ``fit``, and one that trains where there are no gradients.
 
         Raises:
-            HocketError: A ``fit`` is under way.
+            HocketError: A ``fit`` is under way, or the caller has switched gradients off.
         """
         if self._fit_state.train is not None:
             raise HocketError(
                 f"{call} was called while a fit is under way; call it before or after the fit, "
                 "or write the loop yourself with step"
+            )
+        if trains and (torch.is_inference_mode_enabled() or not torch.is_grad_enabled()):
+            raise HocketError(
+                f"{call} was called inside torch.no_grad or torch.inference_mode, where there "
+                "are no gradients; call it outside of them"
             )
 
     def _warn_of_autocast(self) -> None:

@@ -5,6 +5,7 @@ and decode as well, so that results do not depend on where stages run, to the bi
 """
 
 import math
+from dataclasses import KW_ONLY, dataclass
 from typing import Any, Generic
 
 import torch
@@ -20,6 +21,7 @@ MEASURE_EVERY = 16
 """Batches between two measurements of the codec's error."""
 
 
+@dataclass(eq=False)
 class EncodedPort(Generic[Sent, Received]):
     """Port that encodes the values it sends and decodes those it receives.
 
@@ -38,29 +40,21 @@ class EncodedPort(Generic[Sent, Received]):
         edge: Name of the edge, for messages.
     """
 
-    def __init__(
-        self,
-        port: Port[Sent, Received],
-        send_codec: Codec,
-        receive_codec: Codec,
-        seed: int,
-        stats: SendStats | None = None,
-        *,
-        self_contained: bool = False,
-        edge: str = "this edge",
-    ) -> None:
-        self._edge = edge
-        self._port: Port[Sent, Received] = port
-        self._send_codec = send_codec
-        self._receive_codec = receive_codec
-        self._seed = seed
-        self._stats = stats
-        self._self_contained = self_contained
+    port: Port[Sent, Received]
+    send_codec: Codec
+    receive_codec: Codec
+    seed: int
+    stats: SendStats | None = None
+    _: KW_ONLY
+    self_contained: bool = False
+    edge: str = "this edge"
+
+    def __post_init__(self) -> None:
         self._encoders: list[Encoder] = []
         self._local_decoders: list[Decoder] = []  # decode what was sent, to measure the error
         # A decoder that remembers something has to see every packet, unless each has it all.
-        remembers = send_codec.decoder().state_dict() is not None
-        self._decodes_all = remembers and not self_contained
+        remembers = self.send_codec.decoder().state_dict() is not None
+        self._decodes_all = remembers and not self.self_contained
         self._decoders: list[Decoder] = []
 
     def send(self, packet: Sent) -> None:
@@ -70,7 +64,7 @@ class EncodedPort(Generic[Sent, Received]):
             OptionError: The codec cannot encode values of these shapes.
         """
         if packet.skipped:
-            self._port.send(packet)
+            self.port.send(packet)
             return
 
         # Choose what is encoded, each position by its encoder.
@@ -81,7 +75,7 @@ class EncodedPort(Generic[Sent, Received]):
         plain = [tensor for tensor, _ in floating]
         while len(self._encoders) < len(plain):
             self._encoders.append(self._build_encoder())
-            self._local_decoders.append(self._send_codec.decoder())
+            self._local_decoders.append(self.send_codec.decoder())
 
         # Encode, and measure what is saved and lost.
         try:
@@ -90,9 +84,9 @@ class EncodedPort(Generic[Sent, Received]):
                 for encoder, (tensor, exact) in zip(self._encoders, floating, strict=False)
             ]
         except OptionError as error:
-            raise OptionError(f"cannot encode what {self._edge} sends: {error}") from error
-        if self._stats is not None:
-            self._update_stats(self._stats, packet.batch, plain, encoded)
+            raise OptionError(f"cannot encode what {self.edge} sends: {error}") from error
+        if self.stats is not None:
+            self._update_stats(self.stats, packet.batch, plain, encoded)
 
         # Send the codes instead of the values.
         # An empty tensor keeps the position of one that is encoded.
@@ -100,17 +94,17 @@ class EncodedPort(Generic[Sent, Received]):
             lambda t: t.new_empty(0) if t.is_floating_point() else t, packet.values
         )
         content: Any = (structure, encoded)
-        self._port.send(packet.with_values(content))
+        self.port.send(packet.with_values(content))
 
     def receive(self, batch: int) -> Received:
         """Receive the packet of a batch with its values decoded."""
-        packet = self._port.receive(batch)
+        packet = self.port.receive(batch)
         if packet.skipped:
             return packet
         values: Any = packet.values
         structure, encoded = values
         while len(self._decoders) < len(encoded):
-            self._decoders.append(self._receive_codec.decoder())
+            self._decoders.append(self.receive_codec.decoder())
         decoded = iter(
             _decode(decoder, codes)
             for decoder, codes in zip(self._decoders, encoded, strict=False)
@@ -124,7 +118,7 @@ class EncodedPort(Generic[Sent, Received]):
     def state_dict(self) -> Tree:
         """Return the encoded packets that were not yet taken, and the state of the codecs."""
         return {
-            "port": self._port.state_dict(),
+            "port": self.port.state_dict(),
             "encoders": [encoder.state_dict() for encoder in self._encoders],
             "proofs": [decoder.state_dict() for decoder in self._local_decoders],
             "decoders": [decoder.state_dict() for decoder in self._decoders],
@@ -132,21 +126,21 @@ class EncodedPort(Generic[Sent, Received]):
 
     def load_state_dict(self, state: Tree) -> None:
         """Send the packets of a state again, and continue with its encoders and decoders."""
-        self._port.load_state_dict(state["port"])
+        self.port.load_state_dict(state["port"])
         for encoder_state in state["encoders"]:
             self._encoders.append(self._build_encoder())
             self._encoders[-1].load_state_dict(encoder_state)
         for decoders, codec, decoder_states in (
-            (self._local_decoders, self._send_codec, state["proofs"]),
-            (self._decoders, self._receive_codec, state["decoders"]),
+            (self._local_decoders, self.send_codec, state["proofs"]),
+            (self._decoders, self.receive_codec, state["decoders"]),
         ):
             for decoder_state in decoder_states:
                 decoders.append(codec.decoder())
                 decoders[-1].load_state_dict(decoder_state)
 
     def _build_encoder(self) -> Encoder:
-        return self._send_codec.encoder(
-            self._seed + len(self._encoders), self_contained=self._self_contained
+        return self.send_codec.encoder(
+            self.seed + len(self._encoders), self_contained=self.self_contained
         )
 
     def _update_stats(

@@ -43,9 +43,6 @@ class ReplayBuffer:
         self._next = 0  # index of the slot to fill next: the oldest, once all are filled
         self._changed = threading.Condition()
 
-    def __len__(self) -> int:
-        return len(self._slots)
-
     def put(self, packet: Activation) -> None:
         """Add a packet; it replaces the oldest one if the ring is full."""
         slot = _Slot(packet)

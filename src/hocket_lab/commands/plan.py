@@ -219,8 +219,7 @@ def _print_forecasts(forecasts: "Sequence[Forecast]", *, same_machine: bool) -> 
     from hocket_lab.planner.tables import forecast_stage_table, forecast_table
 
     print_tables(forecast_table(forecasts))
-    above = [one.title for one in forecasts if one.memory_used > 1]
-    if above:
+    if above := [one.title for one in forecasts if one.memory_used > 1]:
         print_result(
             f"Above the memory of a stage's device, and so not recommended: {'; '.join(above)}."
         )

@@ -140,8 +140,11 @@ def _evaluations(groups: Sequence[Group], metric: str, axis: str, factor: float)
 
 
 def _by_stage(name: str, run: ReportedRun) -> Line:
-    """Return the mean of a metric over the logged batches of each stage."""
-    by_stage = getattr(run.metrics, name)
-    return {
-        k: (float(k), fmean(y for _, y in series)) for k, series in by_stage.items() if series
-    }
+    """Return the mean of a metric over the logged batches of each stage.
+
+    A run that has ended has the staleness of the table, over all batches of its last epoch.
+    """
+    means = {k: fmean(y for _, y in points) for k, points in getattr(run.metrics, name).items()}
+    if name == "staleness":
+        means |= {k: s.staleness for k, s in enumerate(run.stages) if s.staleness is not None}
+    return {k: (float(k), mean) for k, mean in sorted(means.items())}

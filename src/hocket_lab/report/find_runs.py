@@ -157,5 +157,6 @@ def _data_dir(folder: Path, row: dict[str, Any]) -> str | None:
             found = RunConfig.read(file).data_dir
             return None if found is None else str(found)
     # Rows of several places name theirs, and must not be taken for runs of one.
-    named = re.search(r"data dir (.+?)(?:, |$)", row["row"])
+    options = "|".join(RunConfig().as_dict()).replace("_", " ")
+    named = re.search(rf"data dir (.+?)(?:, (?:{options}) |$)", row["row"])
     return None if named is None else named[1]

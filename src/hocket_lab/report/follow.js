@@ -5,23 +5,23 @@
   const note = document.querySelector("#follow");
   // A page of many runs takes long to make: to load it again takes at most a part of the time.
   const pause = Math.min(20000, Math.max(2000, 5 * performance.now()));
-  const tables = () => all("table.sortable");
+  const name = (head) => `${head.closest("section").firstChild.textContent}: ${head.textContent}`;
   function keep() {
     sessionStorage.setItem("choices", JSON.stringify({
       theme: document.documentElement.dataset.theme,
-      hidden: all('[data-toggle][aria-pressed="false"]').map((b) => b.dataset.toggle),
-      orders: tables().map((table) => all("th", table).map((th) => th.ariaSort)),
+      hidden: all('[data-toggle][aria-pressed="false"]').map((b) => b.dataset.digest),
+      orders: Object.fromEntries(all("th[aria-sort]").map((th) => [name(th), th.ariaSort])),
       windows: Object.fromEntries(spanViews.map((each) => [each.name, each.chosen])),
     }));
   }
   function restore({ theme, hidden, orders, windows }) {
     if (theme) document.documentElement.dataset.theme = theme;
-    hidden.forEach((group) => document.querySelector(`[data-toggle="${group}"]`)?.click());
-    orders.forEach((order, number) => order.forEach((direction, column) => {
-      const button = tables()[number]?.querySelectorAll("thead button")[column];
-      if (direction) button?.click();
-      if (direction === "descending") button?.click();
-    }));
+    hidden.forEach((digest) => document.querySelector(`[data-digest="${digest}"]`)?.click());
+    for (const head of all("table.sortable thead th")) {
+      const order = orders[name(head)];
+      if (order) head.firstChild.click();
+      if (order === "descending") head.firstChild.click();
+    }
     for (const each of spanViews) each.chosen = windows[each.name];
   }
   async function look() {

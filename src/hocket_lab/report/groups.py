@@ -1,5 +1,6 @@
 """Groups of runs that differ in their seed only, and the settings in which groups differ."""
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
@@ -48,11 +49,13 @@ class Group:
     Attributes:
         number: Number of the group, which chooses its colour.
         label: Settings in which it differs from the other groups.
+        digest: Digest of the settings that its runs share; new runs do not change it.
         runs: The runs.
     """
 
     number: int
     label: str
+    digest: str
     runs: Sequence[ReportedRun]
 
     @property
@@ -65,12 +68,13 @@ def group_runs(runs: Sequence[ReportedRun]) -> list[Group]:
     """Divide runs into groups, in the order of their first runs."""
     members: dict[str, list[ReportedRun]] = {}
     for run in runs:
-        members.setdefault(repr(sorted(_compared(run).items())), []).append(run)
+        shared = repr(sorted(_compared(run).items()))
+        members.setdefault(hashlib.sha256(shared.encode()).hexdigest(), []).append(run)
     settings = [_compared(group[0]) for group in members.values()]
     labels = label_rows(settings, [*settings[0]], always="method")
     return [
-        Group(number, label, group)
-        for number, (label, group) in enumerate(zip(labels, members.values(), strict=True))
+        Group(number, label, *member)
+        for number, (label, member) in enumerate(zip(labels, members.items(), strict=True))
     ]
 
 

@@ -3,10 +3,12 @@
 import hashlib
 import secrets
 import socket
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
+from glob import glob
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -70,9 +72,10 @@ class LiveReport(ThreadingHTTPServer):
     def version(self) -> str:
         """Return the state of all files of the runs, without reading them."""
         state = hashlib.sha256()
-        for path in self._paths:
-            # Of a run, of a folder of runs, and of a study, whose runs are one folder deeper.
-            for file in sorted(_files_within(path, depth=3)):
+        # Of a run, of a folder of runs, and of a study, whose runs are one folder deeper.
+        for path, depth in product(self._paths, ("*", "*/*", "*/*/*")):
+            for name in sorted(glob(depth, root_dir=path, include_hidden=True)):
+                file = path / name
                 try:
                     found = file.stat()
                 except OSError:  # replaced at this moment, or not to be seen by this user
@@ -90,18 +93,6 @@ class LiveReport(ThreadingHTTPServer):
         """
         version = self.version()  # of before the reading, so that no change is missed
         return build_fitting_page(find_runs(self._paths), version)[0]
-
-
-def _files_within(folder: Path, depth: int) -> Iterator[Path]:
-    """Yield all that is in a folder and in those in it, as far as it can be read."""
-    try:
-        found = list(folder.iterdir())
-    except OSError:  # it has vanished, as unfinished checkpoints do
-        return
-    for path in found:
-        yield path
-        if depth > 1:
-            yield from _files_within(path, depth - 1)
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -125,6 +116,8 @@ class _Handler(BaseHTTPRequestHandler):
                 reason = f"the page cannot be built ({type(error).__name__}: {error})"
                 self._answer(HTTPStatus.INTERNAL_SERVER_ERROR, reason)
 
+    do_HEAD = do_GET
+
     def _answer(self, status: HTTPStatus, text: str, kind: str = "text/plain") -> None:
         body = text.encode(errors="replace")
         self.send_response(status)
@@ -137,7 +130,8 @@ class _Handler(BaseHTTPRequestHandler):
             self.send_header("Refresh", "2")  # a run may be about to write its first file
         with suppress(ConnectionError):  # the browser asks no more, or is closed
             self.end_headers()
-            self.wfile.write(body)
+            if self.command == "GET":
+                self.wfile.write(body)
 
     def log_message(self, format: str, *args: object) -> None:
         """Print no line for a request."""

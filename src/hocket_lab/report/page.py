@@ -174,6 +174,7 @@ def _header(found: FoundRuns, groups: Sequence[Group], title: str, subtitle: str
             f"{group.label} ({len(group.runs)})" if len(group.runs) > 1 else group.label,
             type="button",
             data_toggle=group.number,
+            data_digest=group.digest,
             aria_pressed="true",
         )
         for group in groups

@@ -92,5 +92,4 @@ def _compare(
         busy = stage.busy if stage else None
         busy_ms = busy * measured_ms if busy is not None and measured_ms else None
         yield f"stage {k}: computation of a batch, ms", work_ms, busy_ms
-        found = stage.staleness if stage else None
-        yield f"stage {k}: staleness, updates", staleness, found
+        yield f"stage {k}: staleness, updates", staleness, stage.staleness if stage else None

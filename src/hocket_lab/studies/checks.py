@@ -1,4 +1,4 @@
-"""Checks of a study, all before anything runs, so that one error lists every problem."""
+"""Checks of a study before anything runs; one error lists all that they find."""
 
 import math
 import os
@@ -125,10 +125,9 @@ def _list_problems(given: Mapping[str, Any]) -> list[str]:
             for seed in seeds
             if seed not in RANGES["seed"]
         ]
-    if given.get("seeds") and given.get("seeds_for_sweep"):
-        further = [seed for seed in given["seeds_for_sweep"] if seed not in given["seeds"]]
-        if further:
-            problems.append(f"seeds_for_sweep has {further[0]}, which is none of the seeds")
+    compared = given.get("seeds_for_sweep") or ()
+    if given.get("seeds") and (further := [s for s in compared if s not in given["seeds"]]):
+        problems.append(f"seeds_for_sweep has {further[0]}, which is none of the seeds")
     return problems
 
 

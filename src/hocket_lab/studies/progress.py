@@ -43,16 +43,13 @@ class SweepProgress:
         self._metric = metric
         self._shown = shown
         console = plain_console("stderr")
-        columns = (
+        self._bars = Progress(
             TextColumn("{task.description}"),
             BarColumn(),
             TextColumn("{task.percentage:>3.0f}%"),
             TextColumn("{task.fields[note]}"),
             TimeElapsedColumn(),
             TimeRemainingColumn(),
-        )
-        self._bars = Progress(
-            *columns,
             console=console,
             disable=not (shown and console.is_terminal),
             speed_estimate_period=PACE_S,
@@ -81,16 +78,14 @@ class SweepProgress:
             total: Number of runs; a row without a best learning rate needs fewer.
         """
         self._total = total
-        task = self._tasks.pop(run.name, None)
-        if task is not None:
+        if (task := self._tasks.pop(run.name, None)) is not None:
             self._bars.remove_task(task)
         if outcome is None or outcome.result is None:
             self._print(f"stopped: {run.title}")
             return
         self._done += 1
         if outcome.last is not None and math.isfinite(outcome.last):
-            seconds = outcome.curve[-1].seconds
-            end = f"{self._metric} {outcome.last:.4f} after {seconds:.1f} s"
+            end = f"{self._metric} {outcome.last:.4f} after {outcome.curve[-1].seconds:.1f} s"
         else:
             end = f"{outcome.result.state}: {outcome.result.message}".partition("\n")[0]
         self._print(f"[{self._done}/{self._total}] {run.title}: {end}")
@@ -119,8 +114,7 @@ class SweepProgress:
     def _share(self, each: RunningRun) -> tuple[float, float | None]:
         """Return the share of a run that is done, as far as is known, and its newest loss."""
         config = each.run.config
-        newest = newest_batch(each.folder)
-        if newest is None:
+        if (newest := newest_batch(each.folder)) is None:
             return 0.0, None
         batch, loss = newest
         if config.updates:

@@ -167,9 +167,8 @@ def study_command(study: Study) -> str:
 
 def _settings(study: Study) -> dict[str, Any]:
     """Return the values of the study; the folder of the data means nothing elsewhere."""
-    settings = study.as_dict() | {"select": study.metric, "base": dict(study.base)}
-    settings["base"] |= _without_data_dir(study.base)
-    tables = [{**table, **_without_data_dir(table)} for table in grid_tables(study.grid)]
+    settings = study.as_dict() | {"select": study.metric, "base": _without_data_dir(study.base)}
+    tables = [_without_data_dir(table) for table in grid_tables(study.grid)]
     settings["grid"] = tables[0] if isinstance(study.grid, Mapping) else tables
     return settings
 
@@ -186,7 +185,7 @@ def _row(study: Study, results: RowResults) -> dict[str, Any]:
     errors = [error for outcome in ended for error in outcome.gradient_error]
     return {
         "row": results.row.label,
-        "options": dict(results.row.options) | _without_data_dir(results.row.options),
+        "options": _without_data_dir(results.row.options),
         "state": "complete" if complete else "diverged" if diverged else "incomplete",
         "learning_rate": rate,
         "at_edge": is_at_edge(rate, results.row.rates),
@@ -201,8 +200,8 @@ def _row(study: Study, results: RowResults) -> dict[str, Any]:
     }
 
 
-def _without_data_dir(options: Any) -> dict[str, str]:
-    return {"data_dir": "DIR"} if "data_dir" in options else {}
+def _without_data_dir(options: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: "DIR" if name == "data_dir" else value for name, value in options.items()}
 
 
 def mean_and_deviation(values: Sequence[float | None]) -> tuple[float, float | None] | None:

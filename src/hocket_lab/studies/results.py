@@ -70,8 +70,7 @@ def read_outcome(runs: Path, run: Run, metric: str) -> RunOutcome:
         RunFolderError: Its result or its metrics are damaged.
     """
     folder = runs / run.name
-    result = read_result(folder)
-    if result is None:
+    if (result := read_result(folder)) is None:
         return RunOutcome(run, None)
     with reading_run(folder):
         curve = tuple(read_curve(folder, run.config))

@@ -225,7 +225,7 @@ def label_rows(
     first = [name for name in ("method", "stages") if name in varied]
     shown: list[str] = []
     for name in dict.fromkeys([*first, *varied]):
-        if name in first or not _follows(rows, shown, name):
+        if name in first or not shown or not _follows(rows, shown, name):
             shown.append(name)
     texts = [_texts(name, [row[name] for row in rows]) for name in shown]
     return [", ".join(text[number] for text in texts) for number in range(len(rows))]

@@ -48,8 +48,7 @@ def read_result(folder: Path) -> RunResult | None:
     if not file.exists():
         return None
     try:
-        values = read_json(file)
-        result = RunResult(**values)
+        result = RunResult(**read_json(file))
     except (OSError, ValueError, TypeError) as error:
         raise RunFolderError(f"cannot read {str(file)!r}: {error}; delete it") from error
     if result.state not in get_args(State):

@@ -4,6 +4,7 @@ import shlex
 import tomllib
 import typing
 from collections.abc import Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from types import MappingProxyType
@@ -71,6 +72,8 @@ class Study:
     def __post_init__(self) -> None:
         problems = Problems(study_problems(self.as_dict(), _key_hints()))
         problems.raise_together(f"study {self.name!r} is impossible")
+        for key, value in self.as_dict().items():  # which its caller may change later
+            object.__setattr__(self, key, deepcopy(value))
 
     @staticmethod
     def read(file: Path | str, *, own_code: OwnCode = _NO_CODE, **changes: Any) -> "Study":
@@ -149,8 +152,7 @@ class Study:
     @property
     def sweep_seeds(self) -> tuple[int, ...]:
         """Seeds with which the learning rates are compared."""
-        chosen = self.seeds if self.seeds_for_sweep is None else self.seeds_for_sweep
-        return tuple(chosen)
+        return tuple(self.seeds if self.seeds_for_sweep is None else self.seeds_for_sweep)
 
     @property
     def later_seeds(self) -> tuple[int, ...]:

@@ -47,10 +47,9 @@ class Target:
             limit = math.nan
         if not math.isfinite(limit):
             raise OptionError(f"target is {text!r}; wanted a finite number, not {number!r}")
-        if metric == "test_error" and limit >= 1:
+        if metric == "test_error" and not 0 <= limit < 1:
             raise OptionError(
-                f"target is {text!r}, and {metric} is a share, which is never larger; 10 % are "
-                "'test_error <= 0.1'"
+                f"target is {text!r}; use a share in [0, 1): 10 % are 'test_error <= 0.1'"
             )
         return Target(metric, limit)
 

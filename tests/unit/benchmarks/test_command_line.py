@@ -10,6 +10,7 @@ from benchmarks.checkpoint import CheckpointSettings
 from benchmarks.fault_injection import FaultInjectionSettings
 from benchmarks.gpu import GpuSettings
 from benchmarks.harness.record import Record
+from benchmarks.idle_link import IdleLinkSettings
 from benchmarks.kill_recovery import KillRecoverySettings
 from benchmarks.link import LinkSettings, measure_link
 from benchmarks.memory import MemorySettings
@@ -69,6 +70,8 @@ REFUSED = [
     (KillRecoverySettings, {"victims": (3,)}, "a victim is 3"),
     (KillRecoverySettings, {"network": "mpl"}, "did you mean 'mlp'"),
     (KillRecoverySettings, {"data": "digts"}, "did you mean 'digits'"),
+    (IdleLinkSettings, {"mib": [], "messages": 0}, "mib is empty; messages is 0"),
+    (IdleLinkSettings, {"pauses": [0.5, 0]}, "pauses has 0"),
     (link, {"rows": (), "repetitions": 0, "seconds": 0}, "repetitions is 0; rows is empty"),
     (link, {"mbit_s": (-1,), "seconds": 0}, "mbit_s is -1; seconds is 0"),
     (link, {"rows": ["dpd"]}, "unknown row 'dpd'"),

@@ -18,7 +18,6 @@ from benchmarks.idle_link import (
 from benchmarks.link import LinkSettings, measure_link
 from benchmarks.report.tables_speed import idle_link_table
 from end_to_end.namespaces import machines
-from hocket.errors import OptionError
 
 
 @pytest.fixture
@@ -139,9 +138,3 @@ def test_messages_after_pauses_take_the_time_of_the_link_or_more(tmp_path):
     ]  # fmt: skip
     assert all(row["median_s"] >= row["least_s"] > 0.005 for row in record.rows)
     assert "| 0.1 | 0.02 | 0 | 6 | " in idle_link_table(record)
-
-
-@pytest.mark.parametrize("wrong", [{"mib": []}, {"pauses": [0.5, 0]}, {"messages": 0}])
-def test_settings_of_messages_after_pauses_are_checked(wrong):
-    with pytest.raises(OptionError, match=next(iter(wrong))):
-        IdleLinkSettings(**wrong)

@@ -25,7 +25,6 @@ from benchmarks.short_steps import (
     short_trainer,
     short_workload,
 )
-from hocket.methods import BP
 from hocket.options import Named
 
 WORK = Workload(
@@ -94,12 +93,6 @@ def test_a_compiled_plain_loop_is_one_graph(monkeypatch):
     plain = WORK.plain_step()
     assert [step(), step()] == pytest.approx([plain(), plain()])
     assert graphs.frame_count == 1
-
-
-def test_the_plain_loop_and_bp_do_the_same_work():
-    plain = WORK.plain_step()
-    trained = WORK.trainer_step(WORK.build_trainer(BP()))
-    assert [plain() for _ in range(5)] == [trained() for _ in range(5)]
 
 
 @pytest.mark.parametrize("row", SHORT_ROWS, ids=attrgetter("name"))

@@ -25,7 +25,8 @@ class ExampleSettings:
 def record(monkeypatch):
     monkeypatch.setenv("MALLOC_TOP_PAD_", "65536")
     monkeypatch.setenv("LD_PRELOAD", "")
-    begun = Record.from_settings("overhead", ExampleSettings())
+    settings = ExampleSettings(out=Path("y"), seeds=(1, 3), threads=2)
+    begun = Record.from_settings("kill-recovery", settings, parameters=5)
     return begun.with_rows([{"row": "bp", "ratio": 1.0}])
 
 
@@ -44,13 +45,20 @@ def test_a_record_is_read_as_it_was_written_and_other_files_are_refused(record, 
         Record.read(tmp_path)
 
 
+def test_a_record_has_the_choices_but_no_folders(record):
+    assert record.name == "kill-recovery"
+    assert record.command.endswith(" kill-recovery --out y --seeds 1 --seeds 3 --threads 2")
+    kept = {"seeds": [1, 3], "rate": 0.1, "fast": False, "threads": 2, "parameters": 5}
+    assert record.settings == kept
+
+
 def test_a_record_knows_code_machine_and_allocator(record):
     assert record.source == source_digest()
     assert record.commit is None or len(record.commit) == 40
     assert (record.commit is None) == (record.dirty is None)
     assert set(record.versions) == {"python", "torch", "hocket"}
     assert record.machine["allocator"]["MALLOC_TOP_PAD_"] == "65536"
-    assert record.machine["threads"] == 1
+    assert record.machine["threads"] == 2
     assert record.machine["memory_mib"] > 0
     assert record.date.endswith("+00:00")
 
@@ -78,13 +86,3 @@ def test_the_command_has_what_differs_and_no_folders_of_this_machine():
     assert command_line("x", ExampleSettings(seeds=())) == "x --empty-seeds"
     same = ExampleSettings(seeds=[0, 1])
     assert command_line("python -m benchmarks x", same) == "python -m benchmarks x"
-
-
-def test_a_record_of_a_measurement_has_its_choices_but_no_folders():
-    settings = ExampleSettings(out=Path("y"), seeds=(1, 3), threads=2)
-    record = Record.from_settings("kill-recovery", settings, parameters=5)
-    assert record.name == "kill-recovery"
-    assert record.command.endswith(" kill-recovery --out y --seeds 1 --seeds 3 --threads 2")
-    kept = {"seeds": [1, 3], "rate": 0.1, "fast": False, "threads": 2, "parameters": 5}
-    assert record.settings == kept
-    assert record.machine["threads"] == 2

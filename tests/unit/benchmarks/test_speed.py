@@ -4,7 +4,6 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -31,11 +30,6 @@ def took(wall_s, foreign=0.0):
     return Repetition(1, wall_s, cpu_s=2 * wall_s, foreign=foreign, other_cpu_s=wall_s / 2)
 
 
-def replayed(*shares):
-    replay: Iterator[float | None] = iter(shares)
-    return lambda: took(1.0, next(replay))
-
-
 @pytest.mark.parametrize(
     ("shares", "taken", "dropped"),
     [
@@ -46,7 +40,8 @@ def replayed(*shares):
     ],
 )
 def test_a_disturbed_turn_is_repeated_but_not_for_ever(shares, taken, dropped):
-    found = take_turn(replayed(*shares), QUIET)
+    replay = iter(shares)
+    found = take_turn(lambda: took(1.0, next(replay)), QUIET)
     assert (found.counted.foreign, found.dropped) == (taken, dropped)
 
 

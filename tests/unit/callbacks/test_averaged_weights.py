@@ -1,5 +1,6 @@
 """Averaged weights: their definition, exact resumption, and other cuts."""
 
+import pickle
 from types import SimpleNamespace
 
 import pytest
@@ -49,7 +50,7 @@ def by_hand(start=0, **options):
 @pytest.mark.parametrize("start", [0, 4])
 def test_averages_are_those_of_the_weights_after_all_updates(start):
     """Close in float64; the updates that complete batches at the end count as well."""
-    averaged = AveragedWeights(DECAY, start=start)
+    averaged = pickle.loads(pickle.dumps(AveragedWeights(DECAY, start=start)))
     trainer = fit(trainer_of(), averaged)
     weights = bits(trainer.state_dict())
     found, wanted = averages(trainer, averaged), by_hand(start)

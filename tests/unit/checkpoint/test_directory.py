@@ -10,9 +10,11 @@ import random
 import shutil
 import signal
 import zipfile
+from collections import Counter
 from dataclasses import asdict
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -302,11 +304,20 @@ def test_an_archive_of_a_forger_is_refused(forge):
         ({"a": Path("b")}, r"stage0.pt, a is a PosixPath"),
         ({(1, object()): 2}, r"a key of stage0.pt, 1 is a object"),
         ({"a": torch.nn.Linear(1, 1)}, r"stage0.pt, a is a Linear"),
+        ({"lr": np.float32(1)}, r"stage0.pt, lr is a float32, .* Python's numbers \(float"),
     ],
 )
 def test_a_state_that_could_not_be_read_is_not_written(state, message):
     with pytest.raises(CheckpointError, match=message):
         pack(state, "stage0.pt")
+
+
+def test_numbers_of_numpy_are_read_as_pythons():
+    state = torch.nn.Linear(1, 1).state_dict()
+    state |= {"a": (np.float64(0.1), [np.bool_(True)], Counter(np.arange(2)))}
+    read = directory.unpack(pack(state, "it"), "it")
+    assert repr(read["a"]) == "(0.1, [True], Counter({0: 1, 1: 1}))"
+    assert read._metadata == state._metadata
 
 
 # Processes that are killed in the middle of a save.

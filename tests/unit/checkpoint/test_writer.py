@@ -2,6 +2,7 @@
 
 import errno
 import os
+import signal
 import threading
 import time
 from dataclasses import replace
@@ -239,17 +240,28 @@ def test_a_process_learns_that_a_checkpoint_is_complete_once_the_last_part_is(tm
         assert saver.take_complete() == []
 
 
-def test_a_thread_that_cannot_be_started_is_the_failure(tmp_path, monkeypatch):
-    start = threading.Thread.start
+@pytest.mark.parametrize("when", ["refused", "starting", "writing"])
+def test_ctrl_c_waits_for_the_thread_that_writes_if_it_could_start(when, tmp_path, monkeypatch):
+    start, write_file, stop = threading.Thread.start, writer.write_file, KeyboardInterrupt
 
-    def refuse(thread):
-        if thread.name == "hocket-saver":
-            raise RuntimeError("can't start new thread")
-        start(thread)
+    def start_saver(thread):
+        if thread.name != "hocket-saver" or when != "refused":
+            start(thread)
+        if thread.name == "hocket-saver" and when != "writing":
+            raise RuntimeError("can't start new thread") if when == "refused" else stop
 
-    monkeypatch.setattr(threading.Thread, "start", refuse)
-    with pytest.raises(RuntimeError, match="can't start new thread"):
-        fit(tmp_path, 2)
+    def write(*part):
+        if when == "writing" and "stage0.pt" in part:
+            os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(0.1)
+        return write_file(*part)
+
+    trainer = stepped(trainer_of(mlp(2)), data(mlp, 1))
+    monkeypatch.setattr(threading.Thread, "start", start_saver)
+    monkeypatch.setattr(writer, "write_file", write)
+    with pytest.raises(RuntimeError if when == "refused" else stop):
+        trainer.save(tmp_path)
+    assert names(tmp_path) == ([] if when == "refused" else [checkpoint_name(1, 0)])
 
 
 def test_the_state_is_that_of_its_tick_however_slow_the_disk(tmp_path, monkeypatch):

@@ -248,7 +248,8 @@ def test_help_ends_with_examples_that_are_commands(call, name, texts):
     assert len(examples) >= 2
     assert out.endswith(" ".join(examples))
     for example in examples:
-        words = _separate_script_options(shlex.split(example)[1:])
+        words = shlex.split(example)[1:]
+        words = _separate_script_options(words) if name == "launch" else words
         assert app.parse_args(words, exit_on_error=False, print_error=False)
 
 
@@ -294,11 +295,21 @@ def test_numbers_that_explode_end_it_and_the_finite_weights_before_are_kept(call
 # A batch that becomes NaN.
 
 
+OWN = ("--network", "own.py:build", "--plan", "1", "--epochs", "1", "--log-every", "1")
+OWN += ("--data", TINY["data"], "--batch-size", "8", "--run-dir", "run")
+
+
+def test_an_exit_before_the_end_is_an_error_that_tells_its_place_and_keeps_the_weights(call):
+    Path("own.py").write_text(NAN_NETWORK.replace('float("nan")', '__import__("sys").exit()'))
+    code, _, err = call("train", *OWN)
+    assert code == 2
+    assert re.search(r"at \S+own.py:7, would .*\nthe weights reached are in run\n", err)
+    assert {file.name for file in Path("run").iterdir()} == RUN_FILES
+
+
 def test_a_batch_that_is_skipped_is_counted_and_told(call):
     Path("own.py").write_text(NAN_NETWORK)
-    words = ("--network", "own.py:build", "--plan", "1", "--epochs", "1", "--log-every", "1")
-    words += ("--data", TINY["data"], "--batch-size", "8")
-    code, out, err = call("train", *words, "--run-dir", "run", "--on-nan", "skip")
+    code, out, err = call("train", *OWN, "--on-nan", "skip")
     assert code == 0
     assert "1 batch skipped" in err
     assert "batches skipped" in out.partition("finished: run")[2], "a table of its own"

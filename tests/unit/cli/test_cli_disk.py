@@ -103,12 +103,11 @@ def test_weights_that_do_not_fit_are_saved_elsewhere(call, monkeypatch, tmp_path
     assert set(torch.load(place, weights_only=True)) >= {"head.0.weight", "head.0.bias"}
 
 
-def test_a_run_folder_that_is_in_use_or_has_links_is_refused(call):
+def test_a_run_folder_that_is_in_use_or_has_links_is_refused(call, refused):
     assert call("train", *QUICK, "--checkpoint-every", 10)[0] == 0
     before = Path("mine/run.json").stat().st_mtime_ns
     with lock_run_dir(Path("mine")):
-        code, _, told = call("train", "--resume", "mine", "--epochs", 2)
-    assert code == 2
+        told = refused("train", "--resume", "mine", "--epochs", 2)
     assert f"'mine' is in use by process {os.getpid()} on " in told
     assert Path("mine/run.json").stat().st_mtime_ns == before
     # Metrics of processes that are no more stay up to the checkpoint.
@@ -128,8 +127,7 @@ def test_a_run_folder_that_is_in_use_or_has_links_is_refused(call):
     for name in names:
         Path("mine", name).unlink(missing_ok=True)
         Path("mine", name).symlink_to("../victim")
-    code, _, told = call("train", "--resume", "mine", "--epochs", 3)
-    assert code == 2
+    told = refused("train", "--resume", "mine", "--epochs", 3)
     assert all(repr(name) in told for name in names)
     assert Path("victim").read_text() == "mine"
 
@@ -139,17 +137,15 @@ def test_a_run_folder_that_is_in_use_or_has_links_is_refused(call):
 
 @pytest.mark.parametrize("network", ["subprocess:getoutput:cmd=touch harm", "harm.py:network"])
 @pytest.mark.parametrize("way", ["--config", "--resume"])
-def test_code_that_a_file_names_is_run_only_if_the_user_names_it(call, way, network):
+def test_code_that_a_file_names_is_run_only_if_the_user_names_it(refused, way, network):
     Path("harm.py").write_text("import os\nos.mkdir('harm')\n")
     Path("mine").mkdir()
     Path("mine/run.json").write_text(json.dumps({"network": network}))
     file = "mine" if way == "--resume" else "mine/run.json"
-    code, _, told = call("train", way, file)
-    assert code == 2
+    told = refused("train", way, file)
     function = ":".join(network.split(":")[:2])
     assert f"it runs {function} for network" in told
     assert f"give --network {shlex.quote(network)} as well" in told
-    assert not Path("harm").exists()
 
 
 def test_a_home_folder_after_an_equals_sign_is_that_of_the_user(call, tmp_path, monkeypatch):

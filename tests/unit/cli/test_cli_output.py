@@ -2,7 +2,6 @@
 
 import io
 import json
-import os
 import re
 import subprocess
 import sys
@@ -10,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-import hocket
+from end_to_end.namespaces import environment
 from hocket.cli import output
 from hocket.cli.main import main
 from hocket.cli.output import print_tables
@@ -31,12 +30,11 @@ QUICK = ("--network", "mlp:hidden=[16,16]", "--epochs", "1", "--run-dir", "mine"
 
 def test_a_training_whose_output_is_lost_ends_with_its_results(tmp_path):
     """The disk of standard output is full, and the terminal of the others is closed."""
-    source = str(Path(hocket.__file__).parents[1])
     command = [sys.executable, "-m", "hocket", "train", *QUICK]
     done = subprocess.run(
         ["sh", "-c", 'exec "$@" >/dev/full <&- 2>&-', "sh", *command],
         cwd=tmp_path,
-        env=os.environ | {"PYTHONPATH": source, "OMP_NUM_THREADS": "1"},
+        env=environment() | {"OMP_NUM_THREADS": "1"},
         timeout=400,
         check=False,
     )

@@ -314,7 +314,7 @@ RESTARTS = ("--max-restarts", 1, "--checkpoint-every", 5)
     ("variables", "words", "said"),
     [
         ({}, ["--resume", "nowhere" * 64], "nowhere' is no run folder, as it has no run.json"),
-        ({}, ["--processes", 0], "processes is 0; use at least 1"),
+        ({}, ["--processes", 0], "processes is 0, but 2 stages x 1 replicas want 2"),
         ({}, ["--max-restarts", -1], "max_restarts is -1"),
         ({}, ["--max-restarts", 1, "--checkpoint-every", 5], "max_restarts is 1"),
         ({}, ["--max-restarts", 1, "--processes", 2], "max_restarts is 1"),
@@ -325,6 +325,9 @@ RESTARTS = ("--max-restarts", 1, "--checkpoint-every", 5)
         (TORCHRUN | {"RANK": "x"}, [], "the environment variable RANK is 'x'"),
         ({"WORLD_SIZE": ""}, [], "the environment variable WORLD_SIZE is ''"),
         (TORCHRUN | {"TORCHELASTIC_RESTART_COUNT": ""}, [], "TORCHELASTIC_RESTART_COUNT is ''"),
+        (TORCHRUN | {"RANK": "2"}, [], "RANK has to be at least 0, and below WORLD_SIZE"),
+        (TORCHRUN | {"RANK": "-1"}, [], "RANK has to be at least 0, and below WORLD_SIZE"),
+        ({"WORLD_SIZE": "0"}, [], "RANK has to be at least 0, and below WORLD_SIZE"),
         (TORCHRUN, [], "the processes cannot meet (RANK=(not set), WORLD_SIZE=2, MASTER_ADDR="),
     ],
 )

@@ -89,23 +89,20 @@ def test_how_runs_ended_is_told(call, monkeypatch, output, ended, sent, code, sa
     assert re.search(said, told)
 
 
-def test_an_impossible_study_runs_nothing(call, tmp_path, processes):
+def test_an_impossible_study_runs_nothing(refused, tmp_path, processes):
     (tmp_path / "study.toml").write_text(STUDY.replace('"fdg"', '"fgd"'))
-    code, _, told = call("sweep", "study.toml", "--jobs", "-1")
-    assert code == 2
+    told = refused("sweep", "study.toml", "--jobs", "-1")
     assert "unknown method 'fgd' (did you mean 'fdg'" in told
     assert "jobs is -1" in told
     assert processes.started == 0
-    assert not (tmp_path / "sweeps").exists()
 
 
-def test_the_data_folder_is_given_on_the_command_line(call, tmp_path):
+def test_the_data_folder_is_given_on_the_command_line(call, refused, tmp_path):
     text = STUDY.replace(STUDY.split("\n")[5], 'data = "text:context=4"')
     text = text.replace('["bp", "fdg"]', '"bp"\nstages = 1')
     text = text.replace("mlp:hidden=[4]", "gpt:context=4,width=8,depth=1,heads=1")
     (tmp_path / "study.toml").write_text(text)
     (tmp_path / "words.txt").write_text("to be or not to be " * 20)
-    code, _, told = call("sweep", "study.toml")
-    assert code == 2
-    assert "it reads files; pass their folder with --data-dir" in told
+    said = "it reads files; pass their folder with --data-dir"
+    assert said in refused("sweep", "study.toml")
     assert call("sweep", "study.toml", "--data-dir", tmp_path / "words.txt")[0] == 0

@@ -16,16 +16,10 @@ from hocket.errors import NonFiniteError, OptionError, PacketError
 LOSSY = [Integers(), VQ(groups=2, codes=4), VQ(groups=4, codes=4), VQ(groups=1, codes=300)]
 
 
-def int8_bound(decoded, dtype, largest):
-    """Return half a step, and half of the distance between two numbers of the type."""
-    limits = torch.finfo(dtype)
-    rounding = (decoded.abs() * limits.eps).clamp(min=limits.tiny * limits.eps) / 2
-    return largest / 127 * 0.5001 + rounding
-
-
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
 def test_int8_keeps_every_number_of_16_bits_within_half_a_step(dtype):
     """As one packet of all of them, and as packets of which each is the largest number."""
+    limits = torch.finfo(dtype)
     numbers = torch.arange(2**16, dtype=torch.int32).to(torch.uint16).view(dtype)
     numbers = numbers[numbers.isfinite()]
     # 61 and 2**7 or 2**10 have no divisor in common: mantissas and exponents of all kinds.
@@ -36,7 +30,9 @@ def test_int8_keeps_every_number_of_16_bits_within_half_a_step(dtype):
         largest = exact.abs().amax()
         assert (decoded * exact >= 0).all()
         assert (decoded[exact.abs() == largest] == exact[exact.abs() == largest]).all()
-        assert ((decoded - exact).abs() <= int8_bound(decoded, dtype, largest)).all()
+        # Half of the distance between two numbers of the type comes on top.
+        rounding = (decoded.abs() * limits.eps).clamp(min=limits.tiny * limits.eps) / 2
+        assert ((decoded - exact).abs() <= largest / 127 * 0.5001 + rounding).all()
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
@@ -197,11 +193,8 @@ def test_indices_take_one_byte_up_to_256_codes():
         encoded = VQ(groups=groups, codes=codes).encoder(0).encode(maps)
         assert encoded["indices"].nbytes == 4 * 16 * 16 * groups * size
         assert encoded["books"].shape == (groups, codes, 32 // groups)
-
-
-def test_a_group_has_eight_channels_by_default():
-    assert VQ().group_count(64) == 8
-    assert VQ().group_count(4) == 1
+    # By default a group has eight channels.
+    assert [VQ().group_count(channels) for channels in (64, 4)] == [8, 1]
 
 
 def test_what_cannot_be_quantized_is_refused():

@@ -25,10 +25,10 @@ def cache(tmp_path, monkeypatch):
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
 
 
-def write_images(root, test="test", size=(40, 32)):
+def write_images(root, test="test", size=(40, 32), dog="dog"):
     """Write images of two classes, red cats and blue dogs, and return their folder."""
     for part, number in (("train", 6), (test, 2)):
-        for name, colour in (("dog", (0, 0, 255)), ("cat", (255, 0, 0))):
+        for name, colour in ((dog, (0, 0, 255)), ("cat", (255, 0, 0))):
             folder = root / "images" / part / name
             folder.mkdir(parents=True)
             for n in range(number):
@@ -59,10 +59,10 @@ def columns(**others):
 BOTH = {"train": columns(), "test": columns()}
 
 
-@pytest.mark.parametrize("test", ["test", "val"])
+@pytest.mark.parametrize(("test", "dog"), [("test", "train"), ("val", "hot-test")])
 @pytest.mark.parametrize("augment", [True, False])
-def test_images_come_with_their_class(tmp_path, test, augment):
-    folder = write_images(tmp_path, test)
+def test_images_come_with_their_class_whatever_folders_are_called(tmp_path, test, dog, augment):
+    folder = write_images(tmp_path / "[1]*", test, dog=dog)
     data = load("folder", data_dir=folder, batch_size=5, image_size=16, augment=augment)
     assert (data.classes, data.shape, data.kind) == (2, (3, 16, 16), "images")
     assert [len(batches.examples) for batches in (data.train, data.test)] == [12, 4]
@@ -113,7 +113,11 @@ def test_a_saved_data_set_is_read_in_any_format(tmp_path, change):
         ({"train": {"label": [0]}, "test": {"label": [0]}}, {}, "'train' .*'image' .*missing"),
         (BOTH | {"test": columns(image=[], label=[])}, {}, "split 'test' has no images"),
         (BOTH, {"image": "label"}, "no column 'label' of type Image"),
-        (BOTH, {"label": "fine"}, "no column 'fine' .*missing"),
+        (
+            BOTH,
+            {"label": "fine"},
+            "no column 'fine' .*missing.* of two or more classes",
+        ),
         (BOTH, {"image_size": 0}, "image_size is 0"),
         (BOTH | {"train": columns(label=["a", "b"])}, {}, "no column 'label' .*string"),
         (BOTH | {"test": columns(label=[0, None])}, {}, "targets range from -1 to 0"),
@@ -134,13 +138,19 @@ def test_splits_and_columns_that_are_missing_are_named(
         load("folder", batch_size=2, **options)
 
 
+def test_a_folder_that_would_be_passed_over_is_refused(tmp_path):
+    folder = write_images(tmp_path, dog="__background__")
+    with pytest.raises(DataError, match=r"train/__background__, .*test/__background__; rename"):
+        load("folder", data_dir=folder, batch_size=4)
+
+
 def test_an_unreadable_or_missing_image_is_told_when_its_batch_is_served(tmp_path):
     folder = write_images(tmp_path)
     (folder / "test" / "dog" / "1.png").write_bytes(b"no image")
     served = iter(load("folder", data_dir=folder, batch_size=1, image_size=16).test)
     for _ in range(3):
         next(served)
-    with pytest.raises(DataError, match="image 3 cannot be decoded"):
+    with pytest.raises(DataError, match=r"image 3 \(test, .*dog/1.png\) cannot be decoded"):
         next(served)
     folder = save(tmp_path, train=columns(), test=columns(image=[None, picture()]))
     with pytest.raises(DataError, match="image 0 is missing"):

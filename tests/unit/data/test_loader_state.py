@@ -39,6 +39,9 @@ LOADERS = {
     "a DataLoader with a generator": lambda: DataLoader(
         ROWS, 2, shuffle=True, generator=torch.Generator().manual_seed(1)
     ),
+    "a DataLoader with persistent workers": lambda: DataLoader(
+        ROWS, 2, shuffle=True, num_workers=1, persistent_workers=True
+    ),
     "a sampler with a generator": lambda: DataLoader(ROWS, 2, sampler=drawing_rows()),
     "a batch sampler": lambda: DataLoader(
         ROWS, batch_sampler=BatchSampler(drawing_rows(), 2, drop_last=False)
@@ -56,14 +59,14 @@ def remaining_from(loader, first):
 
 
 @pytest.mark.parametrize("first", [0, 1, 4])
+@pytest.mark.parametrize("earlier", [True, False])
 @pytest.mark.parametrize("make", LOADERS.values(), ids=LOADERS)
-def test_this_epoch_and_the_next_are_the_same_after_a_resume(make, first):
-    loader = make()
-    list(remaining_from(loader, 0))  # an epoch before
+def test_this_epoch_and_the_next_are_the_same_after_a_resume(make, first, earlier):
+    loader, another = make(), make()
+    list(remaining_from(loader if earlier else another, 0))  # an epoch before
     state = loader_state(loader)
     whole = list(remaining_from(loader, 0))
     after = list(remaining_from(loader, 0))
-    another = make()
     restore_loader(state, another)
     assert str(list(remaining_from(another, first))) == str(whole[first:])
     assert str(list(remaining_from(another, 0))) == str(after)
@@ -114,11 +117,22 @@ def test_batches_that_are_skipped_are_not_transformed():
 
 @pytest.mark.parametrize("name", [name for name in LOADERS if "global" not in name])
 def test_a_loader_that_is_read_in_between_serves_what_it_would_have_served(name):
-    read, alone = LOADERS[name](), LOADERS[name]()
-    with preserve_loader(read):
-        torch.manual_seed(5)
-        list(read)
-    torch.manual_seed(6)
-    batches = list(read)
-    torch.manual_seed(6)
-    assert str(batches) == str(list(alone))
+    """Before an epoch, and within one."""
+    served = []
+    for loader, is_read in ((LOADERS[name](), True), (LOADERS[name](), False)):
+        for epoch in range(2):
+            torch.manual_seed(epoch)
+            batches = iter(loader)
+            served.append([next(batches)])
+            with preserve_loader(loader, in_use=True):
+                list(loader if is_read else ())
+            served[-1] += batches
+    assert str(served[:2]) == str(served[2:])
+
+
+def test_a_generator_that_is_not_read_to_its_end_stays_open():
+    numbers = (number for number in range(3))
+    rest = remaining_from(numbers, 0)
+    next(rest)
+    rest.close()
+    assert list(numbers) == [1, 2]

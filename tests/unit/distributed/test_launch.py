@@ -569,8 +569,8 @@ def test_a_request_that_cannot_be_read_ends_the_server_in_good_order(size, capfd
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"processes": 0}, "processes is 0; use at least 1"),
-        ({"processes": 1, "threads": -1}, "threads is -1; use 0 to divide the cores evenly"),
+        ({"processes": 0}, "processes is 0; use a whole number of at least 1"),
+        ({"processes": 1, "threads": -1}, "threads is -1; use a whole number of at least 0"),
         ({"processes": 1, "grace_s": -1.0}, "grace_s is -1.0; use 0 or a number of seconds"),
         ({"processes": 1, "timeout_s": 0.0}, "timeout_s is 0.0; use a number of seconds"),
     ],
@@ -651,7 +651,7 @@ def test_a_script_runs_as_with_python_and_gets_its_arguments(capfd, folder, befo
     [
         (["--processes", "2", "none.py", "--recipe", "x"], "there is no script 'none.py'"),
         (["--processes", "2"], "requires an argument"),
-        ([__file__, "--processes", "2"], "--processes"),
+        ([__file__, "--processes", "2"], f": hocket launch --processes 2 {__file__}"),
     ],
 )
 def test_a_script_that_cannot_run_is_refused(capsys, monkeypatch, words, message):

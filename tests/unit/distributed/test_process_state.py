@@ -1,7 +1,6 @@
 """States of processes and threads, and the wait for those of gloo at the end of a process."""
 
 import ctypes
-import os
 import signal
 import subprocess
 import sys
@@ -57,24 +56,17 @@ def test_a_thread_of_gloo_that_works_for_ever_is_left(end):
     assert not leaving.is_alive()
 
 
-def test_a_process_is_asleep_stopped_or_unknown():
-    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
-        folder = Path("/proc", str(process.pid))
-        os.kill(process.pid, signal.SIGSTOP)
-        wait_until(lambda: process_state(folder) == "T")
-        os.kill(process.pid, signal.SIGCONT)
-        wait_until(lambda: process_state(folder) in "RS")
-        process.kill()
-    assert process_state(folder) == ""
-
-
 @pytest.mark.parametrize(("program", "works"), [("while True: pass", True), ("input()", False)])
-def test_the_kernel_knows_whether_a_process_is_at_work(program, works, monkeypatch):
+def test_the_kernel_knows_whether_a_process_is_at_work_or_stopped(program, works, monkeypatch):
     monkeypatch.setattr(module, "_WORK_S", 0.3)
     pipe = subprocess.PIPE
     with subprocess.Popen([sys.executable, "-c", program], stdin=pipe) as process:
+        folder = Path("/proc", str(process.pid))
         wait_until(lambda: is_at_work(process.pid) == works)  # the interpreter may still start
         process.send_signal(signal.SIGSTOP)
-        wait_until(lambda: process_state(Path(f"/proc/{process.pid}")) == "T")
+        wait_until(lambda: process_state(folder) == "T")
         assert not is_at_work(process.pid)
+        process.send_signal(signal.SIGCONT)
+        wait_until(lambda: process_state(folder) in "RS")
         process.kill()
+    assert process_state(folder) == ""

@@ -59,6 +59,7 @@ def run_four_processes():
     results["different"] = refusal(world.gather, rank, activity)
     results["synced"] = sync_weights(world)
     results["strides"] = copy_other_strides(world)
+    results["bank"] = copy_bank(world)
     results["clock offset"] = world.clock_offset()
 
     link = Link()
@@ -115,12 +116,9 @@ def count_threads():
 
 
 def sync_weights(world):
-    """Sync weights and statistics, some of them with gaps, and return their values.
-
-    One layer has a state that is no tensor, too.
-    """
+    """Sync weights and statistics, some of them with gaps, and return their values."""
     network = nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2))
-    network[1].get_extra_state = lambda: "no tensor"
+    network[1].register_buffer("unsaved", torch.zeros(2), persistent=False)
     gaps = nn.Parameter(torch.zeros(4, 2)[:, ::2])
     network[0].register_parameter("gaps", gaps)
     with torch.no_grad():
@@ -146,6 +144,14 @@ def copy_other_strides(world):
         copy()
         found.append(kept.weight.tolist())
     return found
+
+
+def copy_bank(world):
+    """Copy a buffer that each process has replaced by one of another size."""
+    layer = nn.Module()
+    layer.register_buffer("bank", torch.full((world.rank,), world.rank), persistent=False)
+    world.copy_weights(layer, source=2)
+    return layer.bank.tolist()
 
 
 pytestmark = pytest.mark.xdist_group("world_worker")
@@ -205,6 +211,10 @@ def test_weights_are_copied_to_other_strides():
     of_stages, of_all = zip(*(each["strides"] for each in all_results()), strict=True)
     assert of_stages[0] == of_stages[1] != of_stages[2] == of_stages[3]
     assert of_all == of_all[:1] * 4
+
+
+def test_a_buffer_of_any_size_is_copied_also_if_no_state_dict_has_it():
+    assert by_rank("bank") == [[2, 2]] * 4
 
 
 def test_on_one_machine_all_clocks_are_nearly_the_same():

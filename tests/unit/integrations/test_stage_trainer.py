@@ -2,6 +2,7 @@
 
 import dataclasses
 import importlib
+import pickle
 import sys
 import warnings
 from functools import partial
@@ -255,6 +256,8 @@ def test_evaluations_and_predictions_are_theirs(arguments):
     found = StageTrainer(bert(), args).predict(unlabelled)
     assert (found.predictions == wanted.predictions).all()
     assert found.label_ids is None
+    with pytest.raises(HocketError, match="a trainer cannot be copied or pickled"):
+        pickle.dumps(trainer)
 
 
 def test_two_stages_of_bp_train_as_one(arguments):

@@ -1,6 +1,5 @@
 """Methods as text and objects: refusals, and the properties derived from their table."""
 
-import dataclasses
 import math
 import re
 from dataclasses import replace
@@ -27,7 +26,7 @@ from hocket.methods import (
 )
 from hocket.methods.method import MemoryCount, Replay
 from hocket.methods.registry import as_method, parse_method
-from hocket.signals import Delayed, Local, Reach, Similarity
+from hocket.signals import Delayed, Local, Reach
 
 WRONG = {
     "order": ("update-first", "order is 'update-first'; wanted 'forward-first' or 'backward"),
@@ -66,21 +65,11 @@ def test_choices_that_contradict_a_linearization_are_refused(linearize):
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_a_method_is_a_value_under_its_own_name(name):
-    method = build_method(name)
-    assert method == METHODS[name]()
-    assert hash(method) == hash(METHODS[name]())
-    assert method.name == name
-    assert method.paper
-    with pytest.raises(dataclasses.FrozenInstanceError):
-        method.accumulate = 2
-
-
-@pytest.mark.parametrize("name", METHODS)
 def test_every_option_of_a_method_can_be_given_and_no_other_one(name):
-    options = method_options(name)
+    options, method = method_options(name), build_method(name)
+    assert (method.name, bool(method.paper)) == (name, True)
     assert "name" not in options
-    assert build_method(name, **options) == build_method(name)
+    assert build_method(name, **options) == method
     with pytest.raises(OptionError, match="'shape'"):
         build_method(name, shape=3)
 
@@ -115,7 +104,6 @@ SIMILARITY = r"similarity is .*; use a number in \(0, 1\), or 0 to leave it off"
     [
         *((partial(build, shrink=v), SHRINK) for build in (Delayed, FDG) for v in SHRINKS),
         *((partial(DGL, similarity=v), SIMILARITY) for v in SIMILARITIES),
-        *((partial(Similarity, v), SIMILARITY) for v in SIMILARITIES),
         (lambda: DNI(labels=1), "labels is 1; wanted true or false"),
         (lambda: Local(width=0.0), "width is 0.0; use a number above 0"),
         (lambda: Local(width=-1.0), "width is -1.0; use a number above 0"),

@@ -9,7 +9,6 @@ from torch import nn, optim
 from contract.small import Network, data, mlp, sgd
 from hocket import Trainer
 from hocket.errors import OptionError
-from hocket.methods import DGL
 
 
 def prepared(network, optimizer, **options):
@@ -70,17 +69,6 @@ def test_names_of_parameters_are_those_of_the_whole_network(build, stages):
     prepared(network, optimizer, stages=stages)
     assert seen == dict(network.named_parameters())
     assert all(seen[name] is p for name, p in network.named_parameters())
-
-
-def test_weights_of_heads_are_named_after_their_stage():
-    names = []
-
-    def optimizer(named_parameters):
-        names.extend(name for name, _ in named_parameters)
-        return sgd([p for _, p in named_parameters])
-
-    prepared(mlp(2), optimizer, method=DGL(head="mlp", depth=0))
-    assert [name for name in names if name.startswith("signal of stage 0: ")]
 
 
 WEIGHT = nn.Parameter(torch.ones(1))

@@ -7,6 +7,7 @@ from functools import partial
 import pytest
 import torch
 from torch import nn
+from torch.nn.utils.parametrizations import orthogonal, spectral_norm, weight_norm
 from torch.optim import AdamW, Muon
 from torch.optim.lr_scheduler import StepLR
 
@@ -48,6 +49,14 @@ def test_embeddings_norms_biases_and_the_head_are_left_to_adamw():
     tied = nn.Sequential(nn.Embedding(5, 4), nn.Linear(4, 4), nn.Linear(4, 5, bias=False))
     tied[2].weight = tied[0].weight
     assert hidden_matrices(tied) == {"1.weight"}
+
+
+@pytest.mark.parametrize("norm", [weight_norm, spectral_norm, orthogonal])
+def test_a_parametrized_layer_has_one_matrix_unless_it_is_the_last_and_keeps_its_buffers(norm):
+    network = nn.Sequential(*(norm(nn.Linear(4, 4)) for _ in range(3)))
+    before = copy.deepcopy(list(network.buffers()))
+    assert sorted(name.split(".")[0] for name in hidden_matrices(network)) == ["0", "1"]
+    assert different(before, network.buffers()) == []
 
 
 def test_steps_are_those_of_muon_and_adamw_alone():
@@ -136,7 +145,7 @@ def test_a_stage_may_have_only_one_of_the_two():
 
 
 @pytest.mark.parametrize(("name", "build"), [("Muon", muon), ("RotatedAdam", rotated_adam)])
-def test_shrink_under_it_is_warned_of_and_a_network_without_hidden_matrices_is_refused(
+def test_shrink_under_it_is_warned_of_and_a_network_without_known_matrices_is_refused(
     name, build
 ):
     """It would be AdamW under another name, whose options have no effect."""
@@ -146,6 +155,8 @@ def test_shrink_under_it_is_warned_of_and_a_network_without_hidden_matrices_is_r
         trainer.prepare(texts(1)[0][0])
     with pytest.raises(OptionError, match=f"{name} is for hidden weights of two .* has none"):
         build_optimizer_factory(RunConfig(optimizer=name), zoo.resnet8())
+    with pytest.raises(OptionError, match=r"'0.weight' has no shape .* run the network once"):
+        build(nn.Sequential(nn.LazyLinear(4), nn.Linear(4, 4)))
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import nn
 
+from contract.small import Network
 from hocket import Plan, cut
 from hocket.errors import CutError
 from unit.partition.networks import Chain, assert_same
@@ -20,12 +21,8 @@ class MaskFactory(nn.Module):
         return (1.0 - mask[:, None].float()) * -100.0
 
 
-class Attention(nn.Module):
+class Attention(Network):
     """Attention that adds a mask if there is one."""
-
-    def __init__(self):
-        super().__init__()
-        self.layer = nn.Linear(4, 4)
 
     def forward(self, x, bias):
         scores = x @ x.transpose(1, 2)
@@ -41,7 +38,7 @@ class Masked(nn.Module):
         super().__init__()
         self.embed = nn.Embedding(9, 4)
         self.factory = MaskFactory()
-        self.layers = nn.ModuleList(Attention() for _ in range(4))
+        self.layers = nn.ModuleList(Attention(layer=nn.Linear(4, 4)) for _ in range(4))
         self.head = nn.Linear(4, 2)
 
     def forward(self, ids, mask=None):

@@ -95,12 +95,10 @@ class Counted(Layers):
 @pytest.mark.parametrize("training", [True, False])
 def test_a_buffer_that_the_forward_assigns_keeps_its_numbers(training):
     network, batch = Counted().train(training), torch.randn(6, 4)
-    stages = cut(network, stages=2, sample=batch)
+    stages = nn.Sequential(*cut(network, stages=2, sample=batch)).train()
     network.train()
-    for stage in stages:
-        stage.train()
     before = network.mean.clone()
-    output = nn.Sequential(*stages)(batch)
+    output = stages(batch)
     assert not network.mean.is_meta
     after, network.mean = network.mean, before
     assert torch.equal(output, network(batch))
@@ -135,15 +133,6 @@ class OnlyLooks(Layers):
         return self.third(self.second(h))
 
 
-def test_the_mode_of_a_module_that_is_never_called_follows_the_stages():
-    network, batch = OnlyLooks(), torch.randn(6, 4)
-    stages = cut(network, stages=2, sample=batch)
-    for stage in stages:
-        stage.eval()
-    output = nn.Sequential(*stages)(batch)
-    assert torch.equal(output, network.eval()(batch))
-
-
 class OneDropout(OnlyLooks):
     """Network that uses one dropout several times."""
 
@@ -151,14 +140,13 @@ class OneDropout(OnlyLooks):
         return self.third(self.drop(self.second(self.drop(self.first(x)).relu())))
 
 
-def test_a_module_without_weights_is_in_each_stage_that_calls_it():
-    network, batch = OneDropout(), torch.randn(6, 4)
-    stages = cut(network, stages=2, sample=batch)
+@pytest.mark.parametrize("network", [OnlyLooks(), OneDropout()], ids=["looked at", "called"])
+def test_a_module_without_weights_is_in_each_stage_that_uses_it_and_has_its_mode(network):
+    batch = torch.randn(6, 4)
+    stages = nn.Sequential(*cut(network, stages=2, sample=batch)).eval()
     assert all("drop" in dict(stage.named_children()) for stage in stages)
-    for stage in stages:
-        stage.eval()
     assert not network.drop.training
-    assert torch.equal(nn.Sequential(*stages)(batch), network.eval()(batch))
+    assert torch.equal(stages(batch), network.eval()(batch))
 
 
 @pytest.mark.parametrize("layers", [("c",), ("b", "c")])

@@ -17,14 +17,7 @@ from hocket.partition.parts.partial_module import build_partial_modules
 from hocket.partition.recording.recording import TRAINING
 from hocket.partition.verify import verify_stages
 from hocket.tree import map_tensors
-from unit.partition.networks import (
-    NETWORKS,
-    Skips,
-    assert_same,
-    glued,
-    skips,
-    words,
-)
+from unit.partition.networks import NETWORKS, Skips, assert_same, glued, skips, words
 
 every = pytest.mark.parametrize("make", NETWORKS)
 

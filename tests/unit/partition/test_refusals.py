@@ -10,14 +10,7 @@ from torch import nn
 from contract.small import Network
 from hocket import Plan, Trainer, cut
 from hocket.errors import CutError, DataError
-from unit.partition.networks import (
-    Chain,
-    Glued,
-    Layers,
-    Skips,
-    assert_same,
-    skips,
-)
+from unit.partition.networks import Chain, Glued, Layers, Skips, assert_same, skips
 
 
 def refused(network, sample, plan=("second",)):
@@ -116,12 +109,11 @@ class Recurrent(Layers):
         return self.second(x)
 
 
-class Hooked(nn.Module):
+class Hooked(Chain):
     """Network that reads what hooks of its layers keep."""
 
     def __init__(self):
-        super().__init__()
-        self.layers = nn.ModuleList(nn.Linear(4, 4) for _ in range(3))
+        super().__init__(nn.Linear(4, 4) for _ in range(3))
         self.head, self.kept = nn.Linear(8, 3), {}
         for number in (0, 2):
             self.layers[number].register_forward_hook(

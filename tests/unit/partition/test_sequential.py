@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from contract.small import conv, data, different, mlp, sgd
+from contract.small import Network, data, mlp, sgd
 from hocket import Plan, Trainer, cut
 from hocket.errors import CutError
 from hocket.methods import FDG
@@ -79,11 +79,10 @@ def test_the_plan_of_another_network_and_empty_stages_are_refused():
     assert "it cuts before layer '1'" in text
     assert "'1.0', which" not in text
     for cuts, stage, layer in ((("0",), 0, "0"), (("2", "2"), 1, "2"), (("4", "1.0"), 1, "4")):
-        with pytest.raises(CutError) as caught:
+        told = f"stage {stage} would be empty; it would begin at layer '{layer}' and e"
+        into = f"cannot cut this network into {len(cuts) + 1} stages"
+        with pytest.raises(CutError, match=f"(?s){into}.*{told}"):
             build_stages(network(), Plan(cuts))
-        text = str(caught.value)
-        assert f"cannot cut this network into {len(cuts) + 1} stages" in text
-        assert f"stage {stage} would be empty; it would begin at layer '{layer}' and e" in text
 
 
 def test_shared_parameters_and_statistics_are_refused_with_their_stages():
@@ -137,17 +136,6 @@ def test_the_first_layer_of_a_sequence_gets_a_tuple_whole(stages):
 # Balance.
 
 
-def test_counting_operations_does_not_change_the_network():
-    stages = conv(2, dropout=0.4)
-    whole = nn.Sequential(*stages)
-    before = [v.clone() for v in whole.state_dict().values()]
-    counts = count_flops(whole, data(conv, 1)[0][0])
-    assert len(counts) == len(layers_in_order(whole))
-    assert counts[0] > counts[2] > 0
-    assert not different(before, whole.state_dict().values())
-    assert all(layer.training for layer in whole.modules())
-
-
 def test_a_trainer_balances_at_its_first_batch_and_has_a_plan_then():
     layers = [nn.Linear(5, 5), nn.Linear(5, 50), nn.Linear(50, 50), nn.Linear(50, 3)]
     whole = nn.Sequential(*layers).double()
@@ -159,12 +147,8 @@ def test_a_trainer_balances_at_its_first_batch_and_has_a_plan_then():
     trainer.finish()
 
 
-class Recurrent(nn.Module):
-    """Outputs of a recurrent layer of eight features, without its state."""
-
-    def __init__(self, kind: type[nn.RNNBase]) -> None:
-        super().__init__()
-        self.layer = kind(8, 8, batch_first=True)
+class Recurrent(Network):
+    """Outputs of a recurrent layer, without its state."""
 
     def forward(self, x_BTF):
         return self.layer(x_BTF)[0]
@@ -182,9 +166,9 @@ class Attention(nn.Module):
     [
         (Attention(), 2 * 6 * 8),
         (nn.TransformerEncoderLayer(8, 2, 32, batch_first=True), 12 * 8 * 8 + 2 * 6 * 8),
-        (Recurrent(nn.LSTM), 8 * 8 * 8),
-        (Recurrent(nn.GRU), 6 * 8 * 8),
-        (Recurrent(nn.RNN), 2 * 8 * 8),
+        (Recurrent(layer=nn.LSTM(8, 8, batch_first=True)), 8 * 8 * 8),
+        (Recurrent(layer=nn.GRU(8, 8, batch_first=True)), 6 * 8 * 8),
+        (Recurrent(layer=nn.RNN(8, 8, batch_first=True)), 2 * 8 * 8),
     ],
     ids=["attention", "encoder", "lstm", "gru", "rnn"],
 )

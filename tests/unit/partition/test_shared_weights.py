@@ -8,8 +8,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from contract.small import Network, back_propagate, sgd, stepped, weights_of
-from hocket import Plan, Trainer, cross_entropy, cut, untie
-from hocket.methods import parse_method
+from hocket import Plan, Trainer, cut, untie
 
 IDS, TARGETS = torch.tensor([[1, 2], [4, 0], [3, 3]]), torch.tensor([[2, 4], [0, 1], [3, 1]])
 BATCHES = [((IDS + shift) % 5, (TARGETS + shift) % 5) for shift in range(8)]
@@ -85,9 +84,7 @@ def build(network):
 
 
 def train(stages, network, method):
-    trainer = Trainer(
-        network, stages=stages, method=parse_method(method), optimizer=sgd, loss=cross_entropy
-    )
+    trainer = Trainer(network, stages=stages, method=method, optimizer=sgd)
     stepped(trainer, BATCHES).finish()
     return weights_of(network)
 

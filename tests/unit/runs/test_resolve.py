@@ -55,9 +55,8 @@ def test_a_format_whose_package_is_missing_is_refused_before_the_training(monkey
     ],
 )
 def test_other_names_are_refused(text, said):
-    with pytest.raises(OptionError) as caught:
+    with pytest.raises(OptionError, match=said):
         parse_trackers(text)
-    assert said in str(caught.value)
 
 
 @pytest.mark.parametrize("name", TRACKERS)

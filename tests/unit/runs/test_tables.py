@@ -33,17 +33,15 @@ def printed(table):
     return console.file.getvalue()
 
 
-def test_tables_list_every_method_every_remedy_and_every_option():
+def test_tables_list_every_remedy_and_every_option():
     shown = printed(remedy_table())
     for name, remedy in REMEDIES.items():
         assert name in shown
         assert remedy.paper in shown
         for option, value in remedy_options(name).items():
             assert f"{option}={value}" in shown
-    text = printed(method_table(3))
     options = printed(option_table())
     for name in METHODS:
-        assert name in text
         assert name in options
         for option, default in method_options(name).items():
             assert f"{option}={default}" in options

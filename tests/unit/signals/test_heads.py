@@ -14,11 +14,9 @@ def layers(network, kind):
     return [module for module in network.modules() if isinstance(module, kind)]
 
 
-def widths(network, kind=nn.Linear):
-    """Return the inputs and outputs of each layer of a kind."""
-    if kind is nn.Linear:
-        return [(layer.in_features, layer.out_features) for layer in layers(network, kind)]
-    return [(layer.in_channels, layer.out_channels) for layer in layers(network, kind)]
+def widths(network):
+    """Return the inputs and outputs of each linear layer."""
+    return [(layer.in_features, layer.out_features) for layer in layers(network, nn.Linear)]
 
 
 @pytest.mark.parametrize(
@@ -28,7 +26,7 @@ def widths(network, kind=nn.Linear):
 def test_heads_on_maps_are_those_of_the_table(kind, sides, norms, hidden):
     head = build_head(kind, torch.Size([32, 16, 16]), outputs=10)
     convolutions = layers(head, nn.Conv2d)
-    assert widths(head, nn.Conv2d) == [(32, 32)] * len(sides)
+    assert {(c.in_channels, c.out_channels) for c in convolutions} <= {(32, 32)}
     assert [(c.kernel_size, c.bias) for c in convolutions] == [((s, s), None) for s in sides]
     assert widths(head) == [(128, 128)] * hidden + [(128, 10)]
     assert len(layers(head, nn.BatchNorm2d)) == norms

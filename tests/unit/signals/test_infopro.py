@@ -7,9 +7,8 @@ from torch import nn
 from contract.small import conv, data, mlp, sgd, train
 from hocket import Trainer
 from hocket.errors import OptionError
-from hocket.methods import DGL, build_method
+from hocket.methods import DGL
 from hocket.transport.mailbox import Mailbox
-from hocket.transport.replay_buffer import ReplayBuffer
 
 
 def test_the_head_starts_as_it_would_alone():
@@ -45,29 +44,6 @@ def test_the_input_travels_to_stages_that_reconstruct_it(options, travels, monke
         for b, (x, _) in enumerate(batches):
             found = seen[f"activations from stage {k} to stage {k + 1}", b]
             assert torch.equal(found, x) if there else found is None
-
-
-def test_its_bytes_count_in_a_replay_buffer(monkeypatch):
-    sizes = {}
-    for options in ({}, {"infopro": [1, 1, 1, 1]}):
-        buffers, put = [], ReplayBuffer.put
-
-        def watched(self, packet, buffers=buffers, put=put):
-            buffers.append(self)
-            put(self, packet)
-
-        with monkeypatch.context() as patch:
-            patch.setattr(ReplayBuffer, "put", watched)
-            train(
-                build_method("dgl-async", **options),
-                conv(3),
-                data(conv, 2),
-                stage_speeds=(1, 1, 1),
-            )
-        first = buffers[0].stats
-        sizes[bool(options)] = first.arrived_bytes / first.arrived
-    (x, _), *_ = data(conv, 1)
-    assert sizes[True] - sizes[False] == x.nbytes
 
 
 def test_vectors_are_refused():

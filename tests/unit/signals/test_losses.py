@@ -22,9 +22,8 @@ from hocket.signals.losses import (
 make = torch.Generator().manual_seed(0)
 SCORES_BC = torch.randn(6, 4, generator=make)
 SCORES_BTC = torch.randn(2, 3, 4, generator=make)
-SCORES_BCHW = torch.randn(
-    2, 4, 4, 4, generator=make
-)  # all sizes equal, so that only their order tells
+# Equal sizes, so that only their order tells.
+SCORES_BCHW = torch.randn(2, 4, 4, 4, generator=make)
 
 
 def test_pixels_have_their_classes_in_dimension_1():

@@ -69,11 +69,11 @@ def test_the_norm_that_is_reported_is_the_one_before(clip):
 def test_where_there_is_no_gradient_there_is_nothing_to_clip_and_nothing_waits():
     """A tensor without numbers refuses to be read."""
     gradients = [torch.ones(3, device="meta"), None]
-    scaled, missing = Clipping(1.0).of_update(gradients)
+    scaled, missing = Clipping(1.0).clipped(gradients, "update")
     assert (scaled.shape, scaled.device.type, missing) == ((3,), "meta", None)
     for none in ([], [None], [None, None]):
-        assert Clipping(1.0).of_update(none) == none
-        assert Clipping(1.0, "batch").of_batch(none) == none
+        assert Clipping(1.0).clipped(none, "update") == none
+        assert Clipping(1.0, "batch").clipped(none, "batch") == none
 
 
 @pytest.mark.parametrize(
@@ -81,21 +81,21 @@ def test_where_there_is_no_gradient_there_is_nothing_to_clip_and_nothing_waits()
 )
 def test_every_type_keeps_its_own(dtype):
     gradients = [torch.full((2,), 3.0, dtype=dtype), torch.tensor(4.0, dtype=dtype)]
-    scaled = Clipping(1.0, "batch").of_batch(gradients)
+    scaled = Clipping(1.0, "batch").clipped(gradients, "batch")
     assert [g.dtype for g in scaled] == [dtype] * 2
     norm = torch.stack([g.norm().to(torch.double) ** 2 for g in scaled]).sum().sqrt()
     assert norm.item() == pytest.approx(1.0, rel=1e-2)
     assert gradients[1].item() == 4.0
     # Also one number beside wider ones.
     wider = torch.ones(4, dtype=torch.promote_types(dtype, torch.float64))
-    clipped = Clipping(0.1).of_update([torch.tensor(3.0, dtype=dtype), wider])
+    clipped = Clipping(0.1).clipped([torch.tensor(3.0, dtype=dtype), wider], "update")
     assert [gradient.dtype for gradient in clipped] == [dtype, wider.dtype]
 
 
 def test_sparse_gradients_are_clipped():
     embedding = nn.Embedding(4, 2, sparse=True)
     embedding(torch.tensor([1, 1])).sum().backward()
-    (scaled,) = Clipping(1.0).of_update([embedding.weight.grad])
+    (scaled,) = Clipping(1.0).clipped([embedding.weight.grad], "update")
     assert scaled.is_sparse
     assert scaled.to_dense().norm().item() == pytest.approx(1.0, rel=1e-5)
 

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.nn.utils import parametrizations
 
-from contract.small import Recurrent, data, different, mlp, sgd, stepped, train
+from contract.small import Network, Recurrent, data, different, mlp, sgd, stepped, train
 from hocket import Trainer
 from hocket.errors import LinearizeError, OptionError
 from hocket.methods import FDG
@@ -202,3 +202,17 @@ def test_a_weight_that_a_function_keeps_as_an_attribute_is_refused_by_stash(line
     said = r"KeepingBackward keeps the weight '0.0.weight' as ctx.weight, .*save_for_backward"
     with pytest.raises(LinearizeError, match=said):
         train(method, modules, batches)
+
+
+class Between(Network):
+    """A network whose own forward calls a function between its modules."""
+
+    def forward(self, values):
+        return self.last(KeepingProperly.apply(self.first(values), self.first.weight).tanh())
+
+
+@pytest.mark.parametrize("linearize", ["stash", "live"])
+def test_a_function_may_keep_weights_between_the_modules_of_a_cut_network(linearize):
+    network = Between(first=nn.Linear(5, 5), last=nn.Linear(5, 3)).double()
+    method = FDG(linearize=linearize)
+    stepped(Trainer(network, stages=2, method=method, optimizer=sgd), data(mlp, 3))

@@ -141,43 +141,32 @@ def test_a_graph_without_a_backward_is_freed(stash):
 
 # The state of a forward is enough to repeat it, and holds nothing twice.
 
-(X, _), (OTHER, _) = data(conv, 2)
-
-
-def build_module():
-    (module,) = conv(1)
-    return module
-
-
-def change(module):
-    """Change a module as an update and a forward of another batch do."""
-    module(OTHER)
-    with torch.no_grad():
-        for p in module.parameters():
-            p.add_(0.1)
-
 
 def storages(state):
     return {value.untyped_storage().data_ptr() for value in state.weights.values()}
 
 
 def test_stash_shares_what_is_kept_with_what_it_copies():
-    module = build_module()
+    (module,), ((inputs, _), (other, _)) = conv(1), data(conv, 2)
     linearizer = hooks(module, stash=True, keep_states=True)
     assert hooks(module, stash=True).forward_state() is None
     state = linearizer.forward_state()
     stashed = storages(state)
-    linearizer.forward(X)
+    linearizer.forward(inputs)
     assert {copy.data_ptr() for copy in linearizer.copies._copies.values()} == stashed
     assert storages(linearizer.forward_state()) == stashed
-    change(module)
+    # An update and a forward of another batch.
+    module(other)
+    with torch.no_grad():
+        for p in module.parameters():
+            p.add_(0.1)
     linearizer.after_update()
     assert not storages(linearizer.forward_state()) & stashed
 
 
 def test_equal_values_are_not_written_again():
     """A write would end the validity of what autograd has saved."""
-    module = build_module()
+    (module,) = conv(1)
     before = [p._version for p in module.parameters()]
     set_tensors(module, {name: value.clone() for name, value in named_tensors(module).items()})
     assert [p._version for p in module.parameters()] == before

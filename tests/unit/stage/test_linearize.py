@@ -29,7 +29,6 @@ from hocket.errors import LinearizeError
 from hocket.methods import DDG, FDG
 from reference import ddg, fdg
 
-every_linearization = pytest.mark.parametrize("linearize", LINEARIZE)
 SAVING = pytest.mark.parametrize("linearize", ["stash", "live"])
 
 
@@ -112,7 +111,7 @@ def test_a_layer_is_linearized_as_in_the_reference(name, linearize):
     assert not far(trained.state, outcome(losses, modules))
 
 
-@every_linearization
+@pytest.mark.parametrize("linearize", LINEARIZE)
 @pytest.mark.parametrize("method", [(FDG, fdg), (DDG, ddg)], ids=["fdg", "ddg"])
 @pytest.mark.parametrize("net", [mlp, conv])
 @pytest.mark.parametrize("step", ["fused", "foreach"])

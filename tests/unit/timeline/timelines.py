@@ -52,14 +52,10 @@ def record(stage, spans):
     return recorder
 
 
-def simulated_fdg(stages=3, batches=8, forward_s=0.001):
+def simulated_fdg(stages=3, batches=8):
     """Return a timeline of FDG with a slow stage 1, whose first wait is made a send."""
-    times = [
-        StageTimes(
-            slow * forward_s, 2 * slow * forward_s, 0.3 * slow * forward_s, 0.1 * forward_s
-        )
-        for slow in [1.0, 1.2, *[1.0] * (stages - 2)]
-    ]
+    forwards_s = [0.001, 0.0012, *[0.001] * (stages - 2)]
+    times = [StageTimes(each, 2 * each, 0.3 * each, 0.0001) for each in forwards_s]
     spans = list(simulate(FDG(), times, batches).spans)
     first = [span.kind for span in spans].index("wait")
     spans[first] = replace(spans[first], kind="send")

@@ -169,27 +169,29 @@ def test_what_the_training_itself_has_changed_is_not_told(tmp_path, options):
 
 
 class Left:
-    """Batches whose length is the number of those that are left."""
+    """Batches whose length is the number of those that are left; 5 after the first epoch."""
 
-    left = 6
+    def __init__(self, left=6):
+        self.left = left
 
     def __len__(self):
         return self.left
 
     def __iter__(self):
-        for batch in loader():
+        for batch in loader(count=4 * self.left):
             self.left -= 1
             yield batch
-        self.left = 6
+        self.left = 5
 
 
-def test_the_length_is_that_of_the_beginning(tmp_path):
+@pytest.mark.parametrize(("place", "left"), [((2, 0), 6), ((8, 1), 5)])
+def test_the_length_is_that_of_the_beginning_of_the_epoch(tmp_path, place, left):
     before = trainer(scheduler=schedule)
     checkpoints = Checkpoints(tmp_path, every=2, keep=9)
-    before.fit(Left(), epochs=1, progress=False, checkpoints=checkpoints)
+    before.fit(Left(), epochs=2, progress=False, checkpoints=checkpoints)
     after = trainer(scheduler=schedule)
-    after.resume(tmp_path / checkpoint_name(2, 0))
-    after.fit(Left(), epochs=1, progress=False)
+    after.resume(tmp_path / checkpoint_name(*place))
+    after.fit(Left(left), epochs=2, progress=False)
     states = (each.network.state_dict().values() for each in (before, after))
     assert not different(*states)
 

@@ -15,6 +15,7 @@ from contract.processes import in_processes
 from contract.small import Network, data, different, mlp, sgd
 from hocket import Trainer
 from hocket.errors import DataError, HocketError, OptionError
+from unit.partition.networks import Skips
 
 BATCHES = data(mlp, 3)
 
@@ -56,23 +57,44 @@ def test_rows_of_a_tensor_are_no_batches():
     assert Trainer(mlp(1), optimizer=sgd).predict([]) == []
 
 
+@pytest.mark.parametrize("workers", [0, 1])
 @pytest.mark.parametrize("when", ["after each epoch", "every 2 updates", "by the user"])
-def test_training_data_that_are_also_evaluated_are_served_as_without(when):
+def test_training_data_that_are_also_evaluated_are_served_as_without(when, workers):
+    kind = {"num_workers": workers, "persistent_workers": workers > 0}
+
     def fitted(when=None):
         rows = TensorDataset(*(torch.cat(each) for each in zip(*BATCHES, strict=True)))
         generator = torch.Generator().manual_seed(0)
-        loader = DataLoader(rows, batch_size=4, shuffle=True, generator=generator)
+        loader = DataLoader(rows, batch_size=4, shuffle=True, generator=generator, **kind)
         trainer = Trainer(mlp(2), optimizer=sgd)
         options = {
             None: {},
             "after each epoch": {"validation": loader},
             "every 2 updates": {"validation": loader, "evaluate_every": 2},
-            "by the user": {"on_epoch": lambda _: trainer.evaluate(loader)},
+            "by the user": {
+                "validation": BATCHES,
+                "evaluate_every": 2,
+                "on_evaluation": lambda *_: trainer.evaluate(loader),
+            },
         }
         trainer.fit(loader, epochs=3, progress=False, **options[when])
         return trainer.state_dict().values()
 
     assert different(fitted(when), fitted()) == []
+
+
+@pytest.mark.parametrize("method", ["fdg", "dgl", "dni"])
+def test_the_callers_inference_mode_changes_no_bit_of_a_training(method):
+    batches, states = [(x.float()[:, :4], y) for x, y in BATCHES], []
+    for infers in (False, True):
+        torch.manual_seed(0)
+        trainer = Trainer(Skips(), stages=2, method=method, optimizer=sgd)
+        with torch.inference_mode(infers):
+            trainer.prepare(batches[0][0])
+            trainer.evaluate(batches)
+        trainer.fit(batches, epochs=1, progress=False)
+        states.append(trainer.state_dict().values())
+    assert different(*states) == []
 
 
 def predicted():
@@ -246,16 +268,17 @@ def test_metrics_and_collections_of_torchmetrics_are_taken(name, metrics):
     assert result.metrics[name] == pytest.approx(1 - result.error)
 
 
-def test_what_is_no_metric_or_has_a_taken_name_is_refused():
+def test_what_is_no_metric_or_has_a_name_that_is_taken_or_no_text_is_refused():
     taken = ("loss", "train_loss", "test_error")
-    metrics = dict.fromkeys(taken, wrong) | {"f1": 3, "all": Gathered}
+    metrics = dict.fromkeys(taken, wrong) | {"f1": 3, "all": Gathered, 1: wrong}
     with pytest.raises(OptionError) as caught:
         Trainer(mlp(1), optimizer=sgd, metrics=metrics)
     said = str(caught.value)
     for name in taken:
-        assert f"the name {name!r} is that of another result; choose another one" in said
+        assert f"the name {name!r} is another result; choose another one" in said
     assert "'f1' is 3; give a function of outputs and targets, or an" in said
     assert "'all' is <class" in said
+    assert "the name 1 is no text" in said
 
 
 @pytest.mark.parametrize(

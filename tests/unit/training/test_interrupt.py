@@ -4,6 +4,7 @@ import signal
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext, suppress
+from unittest.mock import patch
 
 import pytest
 from torch.distributed import HashStore
@@ -19,6 +20,7 @@ from hocket.training.fit.interrupt import (
     stop_signals,
 )
 from hocket.training.fit.interrupt import heard as heard_signals
+from hocket.training.session import ticks
 
 
 @pytest.fixture(autouse=True)
@@ -188,20 +190,33 @@ def test_a_signal_without_checkpoints_ends_between_two_ticks(method, number):
 def test_ctrl_c_in_a_loop_of_steps_waits_for_the_end_of_the_tick(heard, method, handler):
     if handler == "default":
         signal.signal(signal.SIGINT, signal.default_int_handler)
-    batches, options = data(mlp, 8), {"optimizer": sgd, "method": METHODS[method]()}
-    trainer = Trainer(mlp(2), watchers=[press_in_tick_5()], **options)
-    wanted = stepped(Trainer(mlp(2), **options), batches)
+
+    def press(weights, stage):
+        if stage == 0:
+            signal.raise_signal(signal.SIGINT)
+        return sgd(weights)
+
+    batches, method = data(mlp, 8), METHODS[method]()
+    trainer = Trainer(mlp(2), method=method, optimizer=press, watchers=[press_in_tick_5()])
+    wanted = stepped(Trainer(mlp(2), method=method, optimizer=sgd), batches)
     for number, batch in enumerate(batches):
-        stops = number == 5 and handler == "default"
+        stops = number in (0, 5) and handler == "default"
         with pytest.raises(KeyboardInterrupt) if stops else nullcontext():
             trainer.step(*batch)
-    assert heard == ([] if handler == "default" else [signal.SIGINT])
+    assert heard == ([] if handler == "default" else [signal.SIGINT] * 2)
     for each in (trainer, wanted):
         each.finish()
     assert not different(trainer.network.parameters(), wanted.network.parameters())
     if handler == "default":
         assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
         signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+def test_ctrl_c_between_two_ticks_loses_no_batch():
+    trainer, stop = stepped(Trainer(mlp(2), optimizer=sgd), data(mlp, 2)), KeyboardInterrupt
+    with patch.object(ticks, "check_pending", side_effect=stop), pytest.raises(stop):
+        trainer.evaluate(data(mlp, 1))
+    stepped(trainer, data(mlp, 2))
 
 
 def test_ctrl_c_in_a_tick_that_fails_is_heard_as_well(heard):

@@ -62,8 +62,11 @@ def test_no_batches_are_an_error_of_the_data_and_before_them_there_are_no_stages
         trainer.fit([], epochs=1, progress=False)
     with pytest.raises(DataError, match="no batches to evaluate on"):
         trainer.evaluate([])
+    batches = data(mlp, 3)
+    with pytest.raises(DataError, match="the validation data have no batches"):
+        trainer.fit(batches, [], epochs=1, progress=False)
     with pytest.raises(DataError, match=r"epoch 1: .*an iterator can be used once"):
-        trainer.fit(iter(data(mlp, 3)), epochs=2, progress=False)
+        trainer.fit(iter(batches), epochs=2, progress=False)
 
 
 OPTIMIZERS = [
@@ -232,6 +235,14 @@ def test_what_would_change_a_fit_is_refused_within_it_and_not_after_it(call):
     trained = pytest.raises(HocketError, match="has trained already; resume with a new one")
     with trained if call == "resume" else nullcontext():
         act(trainer)
+
+
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+@pytest.mark.parametrize("call", [call for call in CALLS if call != "close"])
+def test_what_trains_is_refused_where_gradients_are_switched_off(call, mode):
+    trainer = Trainer(mlp(2), method=FDG(epoch_end="drain"), optimizer=sgd)
+    with mode(), pytest.raises(HocketError, match=f"{call} was called inside torch.no_grad"):
+        CALLS[call](trainer)
 
 
 def test_a_second_fit_counts_all_epochs(capsys):

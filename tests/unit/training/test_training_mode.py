@@ -8,10 +8,7 @@ from contract.small import conv, data, mlp, sgd
 from hocket import Trainer
 from hocket.errors import DataError
 from hocket.methods import BP, DGL, FDG
-
-
-def modes(network):
-    return [layer.training for layer in network.modules()]
+from unit.test_modes import flags
 
 
 @pytest.mark.parametrize("build", [lambda layers: nn.Sequential(*layers).eval(), list])
@@ -19,7 +16,7 @@ def test_fit_trains_a_network_or_stages_that_come_in_evaluation_mode(build):
     stages = [stage.eval() for stage in conv(2)]
     trainer = Trainer(build(stages), optimizer=sgd)
     trainer.fit(data(conv, 3), data(conv, 1), epochs=1, progress=False)
-    assert all(flag for stage in stages for flag in modes(stage))
+    assert all(flags(*stages))
     assert stages[0][1].num_batches_tracked == 3
 
 

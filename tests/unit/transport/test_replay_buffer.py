@@ -1,5 +1,7 @@
 """A replay buffer keeps the last packets, draws the least used, and counts both."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from hypothesis import given
@@ -44,7 +46,7 @@ def test_a_draw_gives_the_least_used_packet_and_of_several_the_freshest(room, li
     assert stats.arrived == history.count("put")
     assert stats.drawn + stats.refused == history.count("draw")
     assert stats.drawn - stats.reused + stats.dropped + buffer.waiting == stats.arrived
-    assert len(buffer) == min(room, stats.arrived)
+    assert len(buffer.state_dict()["slots"]) == min(room, stats.arrived)
 
 
 def test_buffer_bytes_are_those_of_the_full_ring_at_its_largest():
@@ -56,6 +58,8 @@ def test_buffer_bytes_are_those_of_the_full_ring_at_its_largest():
     buffer.put(packet(3, size=1))
     assert buffer.stats.buffer_bytes == largest
     assert buffer.stats.arrived_bytes == 3.5 * largest / 2
+    buffer.put(replace(packet(4), network_input=torch.zeros(9)))
+    assert buffer.stats.arrived_bytes == 4.5 * largest / 2 + 9 * 4
 
 
 @given(st.lists(st.tuples(st.booleans(), st.integers(0, 3)), max_size=20))

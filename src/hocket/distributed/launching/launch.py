@@ -25,6 +25,7 @@ from hocket.distributed.launching.supervisor import Supervisor, print_message
 from hocket.distributed.launching.worker_main import WorkerSpec
 from hocket.distributed.network.network_interface import loopback_interface
 from hocket.errors import OptionError, PeerLostError, raise_problems, warn
+from hocket.options.ranges import wrong_counts
 
 FILES, FILES_PER_PROCESS = 40, 8
 """Files and connections of a process of a launch: its own, and those for each process."""
@@ -180,13 +181,7 @@ def _check_options(processes: int, threads: int, grace_s: float, timeout_s: floa
             f"this system ({sys.platform}) forks no processes; use `torchrun`, or one process"
         )
     # Numbers.
-    problems = []
-    if processes < 1:
-        problems.append(f"processes is {processes}; use at least 1")
-    if threads < 0:
-        problems.append(
-            f"threads is {threads}; use 0 to divide the cores evenly, or at least 1"
-        )
+    problems = wrong_counts(1, processes=processes) + wrong_counts(0, threads=threads)
     if not 0 <= grace_s < math.inf:
         problems.append(f"grace_s is {grace_s}; use 0 or a number of seconds")
     if not 0 < timeout_s < math.inf:

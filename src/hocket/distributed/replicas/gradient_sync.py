@@ -16,7 +16,8 @@ from torch import Tensor, nn
 from hocket.distributed.failures.detector import Operation
 from hocket.distributed.replicas.buckets import build_buckets
 from hocket.distributed.replicas.exchange import Exchange
-from hocket.distributed.world.collectives import copy_weights
+from hocket.distributed.wire import to_dense
+from hocket.distributed.world.collectives import overwrite
 from hocket.distributed.world.world import World
 
 ACTIVITY = "summing gradients over the replicas"
@@ -144,9 +145,15 @@ class GradientSync:
         self._pending.append(BucketSum(bucket, flat, here, self._exchange.add_up(flat)))
 
 
+@torch.no_grad()
 def sync_replicas(world: World, modules: Iterable[nn.Module]) -> None:
-    """Copy the weights of the first replica of this stage to the others."""
+    """Copy weights and buffers of the first replica of this stage to the others."""
     if world.replicas == 1:
         return
+    values = [v for each in modules for v in (*each.parameters(), *each.buffers())]
     with world.replica_collective("sharing the weights of the first replica") as finish:
-        copy_weights(modules, world.replica_group, 0, finish)
+        for value in values:
+            dense = to_dense(value).contiguous()  # others may have other strides
+            overwrite(dense, world.replica_group, 0, finish)
+            if world.replica:
+                value.copy_(dense)

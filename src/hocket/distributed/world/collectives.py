@@ -2,7 +2,6 @@
 
 import json
 import time
-from collections.abc import Iterable
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -85,16 +84,29 @@ class Collectives:
         described = [spec, [wire.tensor_spec(tensor) for tensor in dense]]
         spec, forms = self.gather(described, "sharing values")[source]
         tensors = dense if self.rank == source else [wire.empty_tensor(form) for form in forms]
-        with self.collective("sharing values (evaluate, predict)") as finish:
+        with self.collective("sharing values (evaluate, predict, collect)") as finish:
             for tensor in tensors:
-                _overwrite(tensor, self._group, source, finish)
+                overwrite(tensor, self._group, source, finish)
         return wire.decode_tree(spec, tensors)
 
+    @torch.no_grad()
     def copy_weights(self, module: nn.Module, source: int) -> None:
-        """Overwrite the weights and statistics of a module with one rank's."""
-        if self._group is not None:
-            with self.collective("sharing weights (collect, state_dict)") as finish:
-                copy_weights([module], self._group, source, finish)
+        """Overwrite the weights and buffers of a module with one rank's.
+
+        A tensor that only that rank has, as its forward has added it, is left out.
+        """
+        if self._group is None:
+            return
+        named = [*module.named_parameters(), *module.named_buffers()]
+        own = {name: tensor for name, tensor in named if not is_lazy(tensor)}
+        for name, value in self.broadcast(own, source).items():
+            if self.rank == source or name not in own:
+                continue
+            tensor = own[name]
+            if (tensor.shape, tensor.dtype) == (value.shape, value.dtype):
+                tensor.copy_(value)
+            else:  # a buffer that a forward there has replaced
+                tensor.data = value.to(tensor.device)
 
     def clock_offset(self) -> float:
         """Return the seconds by which the first process's ``perf_counter`` is ahead.
@@ -121,28 +133,15 @@ class Collectives:
         return min(offsets)[1]
 
 
-@torch.no_grad()
-def copy_weights(
-    modules: Iterable[nn.Module], group: Group, source: int, finish: Finish
-) -> None:
-    """Copy weights and statistics from one process of a group to the others.
+def overwrite(tensor: Tensor, group: Group, source: int, finish: Finish) -> None:
+    """Overwrite a dense CPU tensor (...) with the one of a process of a group.
 
     Args:
-        modules: The modules, whose tensors may have other strides in other processes.
+        tensor: The tensor, which has the same strides in all processes.
         group: The group.
         source: Rank in the group of the process that has the values.
         finish: Waits for an operation.
     """
-    for value in (value for module in modules for value in module.state_dict().values()):
-        if isinstance(value, Tensor) and not is_lazy(value):  # not the extra state of a layer
-            dense = wire.to_dense(value).contiguous()
-            _overwrite(dense, group, source, finish)
-            if group.rank() != source:
-                value.copy_(dense)
-
-
-def _overwrite(tensor: Tensor, group: Group, source: int, finish: Finish) -> None:
-    """Copy the memory of a dense CPU tensor from one process of a group to the others."""
     options = distributed.BroadcastOptions()
     options.rootRank = source
     if tensor.numel():

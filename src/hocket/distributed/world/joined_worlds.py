@@ -78,13 +78,13 @@ def join_world(
         WorldError: There are not K times R processes, or they cannot meet.
     """
     # Form a default group, unless a launcher or the caller has.
-    if current_identity() is None:
-        if environment_number("WORLD_SIZE", 1) == 1:
-            return SoloWorld(replicas)
+    if current_identity() is None and (size := environment_number("WORLD_SIZE", 1)) != 1:
         if (interface := find_interface(os.environ)) is not None:
             os.environ[INTERFACE_VARIABLE] = interface
         # Meet the others in the store that the environment names.
         try:
+            if not 0 <= environment_number("RANK", 0) < size:
+                raise WorldError("RANK has to be at least 0, and below WORLD_SIZE")
             store, rank, size = next(rendezvous("env://"))
         except (ValueError, RuntimeError) as error:
             names = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")

@@ -69,7 +69,7 @@ def with_extra_delay(method: Method, ticks: int | Sequence[int]) -> Method:
         raise OptionError(
             f"method {method.name!r} has all forwards of a group before its backwards, so that "
             "no stage has other work for the time that a packet takes; leave the extra delay "
-            "at 0, or accumulate more batches"
+            "at 0, or use 1f1b"
         )
 
     # Extend the delays of all edges alike, or of each.

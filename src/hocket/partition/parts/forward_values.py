@@ -135,8 +135,7 @@ class ForwardValues:
         return {
             id(weight)
             for module in self._modules
-            for table in (module._parameters, module._buffers)
-            for weight in table.values()
+            for weight in (*module._parameters.values(), *module._buffers.values())
         }
 
     def substitute(self, tree: Any) -> Any:

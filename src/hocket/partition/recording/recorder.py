@@ -132,11 +132,8 @@ class ForwardRecorder:
         self._decided: set[str] = set()
         self._constant_inputs: list[Value] = []
         self.names = {module: name for name, module in network.named_modules()}
-        self._weights = {
-            id(tensor): name
-            for entries in (network.named_parameters(), network.named_buffers())
-            for name, tensor in entries
-        }
+        weights = (*network.named_parameters(), *network.named_buffers())
+        self._weights = {id(tensor): name for name, tensor in weights}
         self._frames: list[Frame] = []
         self._calls: list[Call] = []
         self._values: dict[int, Value] = {}  # by the id of the tensor

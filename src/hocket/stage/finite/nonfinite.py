@@ -133,9 +133,8 @@ class NonFiniteCheck:
 
     def save_buffers(self) -> None:
         """Save the buffers, such as BatchNorm's statistics, before a forward."""
-        if self._late.postpones:
-            return  # the late check has copies
-        self._saved_buffers = self._tensors.copy_buffers()
+        if not self._late.postpones:  # it has copies
+            self._saved_buffers = self._tensors.copy_buffers()
 
     def restore_buffers(self) -> None:
         """Restore the buffers, as after a forward with a fault."""

@@ -191,7 +191,13 @@ class ReplayRunner(Runner):
         if (kind, state) != (self._kind, self._state):
             self._changes += self._kind is not None
             self._kind, self._state, self._repeats, self._free = kind, state, 0, []
-            self._warn_of_changes()
+            if self._changes == MOST_CHANGES:
+                warn(
+                    f"stage {self._stage}: its weights or buffers are other tensors in each "
+                    "batch, its layers change their modes, or batches have other shapes or "
+                    "other numbers outside of tensors, so that no batch is captured "
+                    "(cuda_graphs); write into buffers in place, and give numbers as tensors"
+                )
         self._repeats += 1
         if self._repeats > WARM_UP:
             if not self._free:
@@ -236,8 +242,10 @@ class ReplayRunner(Runner):
         # Nothing that it computes is read after the next backward of any stage.
         sent, norm, learned = self._run_in(slot, None, "gradients", inputs, compute)
         gradients = [self._gradients[n] for n in learned]
-        if self._accumulates:
-            gradients = _copies(gradients)
+        if self._accumulates:  # copies, which a single kernel fills
+            copies = [torch.empty_like(gradient) for gradient in gradients]
+            fill(copies, gradients)
+            gradients = copies
         for n, gradient in zip(learned, gradients, strict=True):
             self._trained[n].grad = gradient
         return Differentiated(*map_tensors(torch.clone, [sent, norm]))
@@ -298,16 +306,6 @@ class ReplayRunner(Runner):
             self._forget_copies()
         return _Recording(tensors(own), results[0], norms, replay)
 
-    def _warn_of_changes(self) -> None:
-        """Warn once if every batch changes something, so that nothing can be recorded."""
-        if self._changes == MOST_CHANGES:
-            warn(
-                f"stage {self._stage}: its weights or buffers are other tensors in each batch, "
-                "its layers change their modes, or batches have other shapes or other numbers "
-                "outside of tensors, so that no batch is captured (cuda_graphs); write into "
-                "buffers in place, and give numbers as tensors"
-            )
-
     def _is_watched(self) -> bool:
         """Return True if hooks, which are Python, are to see each batch."""
         return any(self._hooks) or not all(map(is_ordinary, self._trained))
@@ -333,13 +331,6 @@ def _kind_of_leaf(leaf: object) -> object:
     # A recording has the number in it, and -0.0 is another one than 0. Any other object may
     # have changed, so it equals nothing.
     return repr(leaf) if isinstance(leaf, float | int | str | None) else object()
-
-
-def _copies(values: Sequence[Tensor]) -> list[Tensor]:
-    """Return copies of tensors, which a single kernel fills."""
-    copies = [torch.empty_like(value) for value in values]
-    fill(copies, values)
-    return copies
 
 
 def build_runner(

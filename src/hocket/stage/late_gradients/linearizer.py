@@ -20,7 +20,8 @@ from hocket.stage.weight_copies.copies import VersionCopies
 from hocket.stage.weight_copies.forward_state import (
     ForwardState,
     forward_without_buffer_updates,
-    present_state,
+    frozen_weights,
+    only_frozen,
     replaced_buffers,
     set_tensors,
 )
@@ -157,7 +158,14 @@ class Linearizer(ABC):
         weights: dict[str, Tensor] = {}  # need not be kept if no update comes first
         if self.copies is not None:  # which graphs share
             weights = {n: self.copies.whole(p) for n, p in self._weights().items()}
-        return present_state(self._module, weights)
+        return self._present_state(weights)
+
+    def _present_state(self, weights: dict[str, Tensor]) -> ForwardState:
+        """Return the state of the next forward, with copies of weights that graphs share."""
+        # All buffers, also those that have not changed: a comparison waits for a GPU, and
+        # BatchNorm's kernels change their statistics without counting a version.
+        buffers = {name: buffer.clone() for name, buffer in self._module.named_buffers()}
+        return ForwardState(weights, buffers, frozen_weights(self._module))
 
     def rebuild_output(self, leaves: Tree, state: ForwardState) -> KeptOutput:
         """Repeat a forward of another process, and return the output to differentiate.
@@ -166,10 +174,11 @@ class Linearizer(ABC):
 
         Args:
             leaves: Input of the forward.
-            state: Weights and buffers of the forward.
+            state: State of the forward.
         """
         set_tensors(self._module, state.weights)
-        with replaced_buffers(self._module, copy_tensors(state.buffers)):
+        buffers = replaced_buffers(self._module, copy_tensors(state.buffers))
+        with buffers, only_frozen(self._module, state.frozen):
             return self.forward(leaves)[1]
 
     def after_update(self) -> None:
@@ -219,7 +228,7 @@ class Recompute(Linearizer):
 
     def forward_state(self) -> ForwardState:
         """Return the buffers if they are kept; the backward uses its present weights."""
-        return present_state(self._module, {}) if self._keep_buffers else ForwardState({}, {})
+        return self._present_state({}) if self._keep_buffers else ForwardState({}, {})
 
     def rebuild_output(self, leaves: Tree, state: ForwardState) -> KeptOutput:
         """Return the output, for which the input will be forwarded again; see the base.

@@ -92,18 +92,17 @@ class SavedTensorHooks(Linearizer):
             # an activation may then be in the old one.
             if weight is not None and weight.untyped_storage().data_ptr() == place:
                 return weight
-            with DisableTorchFunction():
-                return owned.get(id(tensor if tensor._base is None else tensor._base))
+            return owned.get(id(tensor if tensor._base is None else tensor._base))
 
         def pack(tensor: Tensor) -> object:
-            weight = find(tensor)
-            if weight is None:
-                # Detached, or the output of a function would keep the function that keeps it,
-                # and a graph without a backward, as of a skipped batch, would never be freed.
-                with DisableTorchFunction():  # a forward that is followed need not see that
+            with DisableTorchFunction():  # a forward that is followed need not see this
+                weight = find(tensor)
+                if weight is None:
+                    # Detached, or the output of a function would keep the function that keeps
+                    # it, and a graph without a backward, as of a skipped batch, would stay.
                     return tensor.detach(), tensor._version
-            self._packed.add(id(weight))
-            return copies.view(tensor, weight) if stash else live_view(tensor, weight)
+                self._packed.add(id(weight))
+                return copies.view(tensor, weight) if stash else live_view(tensor, weight)
 
         return saved_tensors_hooks(pack, _unpack)
 

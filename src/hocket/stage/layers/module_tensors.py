@@ -131,11 +131,9 @@ class NetworkNames:
     """
 
     def __init__(self, network: nn.Module | None = None) -> None:
-        named = [] if network is None else list(network.named_modules())
-        self._layers = {layer: name for name, layer in named}
-        self.parameters: dict[nn.Parameter, str] = {}
-        if network is not None:
-            self.parameters = {p: name for name, p in network.named_parameters()}
+        network = nn.Module() if network is None else network
+        self._layers = {layer: name for name, layer in network.named_modules()}
+        self.parameters = {p: name for name, p in network.named_parameters()}
 
     def of_parameters(self, module: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
         """Yield each parameter of a module once, with its name in the network."""

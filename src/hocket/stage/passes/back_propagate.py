@@ -35,16 +35,12 @@ def bare_backward(
         gradients: A gradient for each, of its shape; None for 1, at a root of one number.
         keep_graph: Keep the graph for another backward.
     """
-    simple = all([_is_simple(*pair) for pair in zip(roots, gradients, strict=True)])
+    pairs = list(zip(roots, gradients, strict=True))
+    simple = all([_is_simple(*pair) for pair in pairs])
     if not simple or _ENGINE is None or _is_observed(roots):
         torch.autograd.backward(roots, gradients, retain_graph=keep_graph)
         return
-    given = tuple(
-        [
-            torch.ones_like(root) if gradient is None else gradient
-            for root, gradient in zip(roots, gradients, strict=True)
-        ]
-    )
+    given = tuple([torch.ones_like(root) if g is None else g for root, g in pairs])
     # Without a graph of the gradients, and into the leaves.
     _ENGINE.run_backward(
         tuple(roots), given, keep_graph, False, (), allow_unreachable=True, accumulate_grad=True
@@ -119,9 +115,7 @@ def load_backward() -> None:
     That takes about as long as ``import torch``, and would count as work of the stage whose
     backward is the first.
     """
-    with torch.enable_grad():
-        root = torch.zeros((), requires_grad=True)
-        torch.autograd.backward(root.clone(), torch.ones(()))
+    torch.zeros((), requires_grad=True).clone().backward(torch.ones(()))
 
 
 def require_graph(roots: BackwardRoots, stage: int, leaves: Iterable[Tensor]) -> None:

@@ -5,7 +5,7 @@ from dataclasses import replace
 from functools import partial
 from itertools import chain
 
-from torch import Tensor, nn
+from torch import Tensor
 
 from hocket.errors import OptionError, warn
 from hocket.signals.losses import count_averaged
@@ -180,9 +180,8 @@ def _back_propagate(
 
     # The first backward from a loss shows whether it uses weights of other stages, whose
     # gradients would be lost among processes.
-    foreign: list[tuple[str, nn.Parameter]] = []
-    if checks.foreign_weights and roots.loss is not None:
-        foreign = [(name, p) for name, p in checks.foreign_weights if p.grad is None]
+    others = checks.foreign_weights if roots.loss is not None else []
+    foreign = [(name, p) for name, p in others if p.grad is None]
     sent: list[Tensor | None] = []
     leaves, share = tensors(forwarded.leaves), forwarded.activation.share
     parts = list(roots.by_crossings())

@@ -36,9 +36,10 @@ class GradientAccumulator:
     def add(self) -> list[Tensor | None]:
         """Move the gradients of one batch out of ``grad``; return them as before clipping."""
         gradients = self.take()
+        pairs = zip(self._sums, self._clip.clipped(gradients, "batch"), strict=True)
         self._sums = [
             gradient if total is None else total if gradient is None else total + gradient
-            for total, gradient in zip(self._sums, self._clip.of_batch(gradients), strict=True)
+            for total, gradient in pairs
         ]
         self.count += 1
         return gradients
@@ -60,7 +61,8 @@ class GradientAccumulator:
         if self._reduce == "mean" and self.count > 1:
             # Not in place: a sum of one gradient is that gradient, which the caller may hold.
             sums = [None if s is None else s / self.count for s in sums]
-        for parameter, total in zip(self._parameters, self._clip.of_update(sums), strict=True):
+        clipped = self._clip.clipped(sums, "update")
+        for parameter, total in zip(self._parameters, clipped, strict=True):
             parameter.grad = total
         self._sums = [None] * len(self._parameters)
         self.count = 0

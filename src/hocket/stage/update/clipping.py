@@ -45,20 +45,13 @@ class Clipping:
             return "none"
         return f"batch:{self.norm}" if self.what == "batch" else str(self.norm)
 
-    def of_update(self, gradients: Gradients) -> Gradients:
-        """Return the gradients of an update, clipped if updates are to be clipped."""
-        return self._clipped(gradients) if self.what == "update" else gradients
-
-    def of_batch(self, gradients: Gradients) -> Gradients:
-        """Return the gradients of a batch, clipped if batches are to be clipped."""
-        return self._clipped(gradients) if self.what == "batch" else gradients
-
-    def _clipped(self, gradients: Gradients) -> Gradients:
-        """Return scaled copies; nothing waits for the device.
+    def clipped(self, gradients: Gradients, of: Clipped) -> Gradients:
+        """Return gradients of an update or a batch, scaled if that is to be clipped.
 
         Copies, as others hold the gradients: a neighbour, which is sent a view, and watchers.
+        Nothing waits for the device.
         """
-        if self.norm == math.inf:
+        if self.norm == math.inf or self.what != of:
             return gradients
         present = [gradient for gradient in gradients if gradient is not None]
         if not present:

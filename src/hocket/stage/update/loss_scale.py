@@ -72,15 +72,12 @@ class LossScale:
         if finite:
             self._finite_count += 1
             if self._finite_count == GROWTH_INTERVAL:
-                self._set(self.factor * GROWTH)
+                self.factor, self._finite_count = self.factor * GROWTH, 0
             return False
         if self.factor <= 1:
             return False
-        self._set(self.factor * BACKOFF)
+        self.factor, self._finite_count = self.factor * BACKOFF, 0
         return True
-
-    def _set(self, factor: float) -> None:
-        self.factor, self._finite_count = factor, 0
 
     def state_dict(self) -> dict[str, Any]:
         """Return the factor and the finite backwards since it changed; nothing if it stays."""

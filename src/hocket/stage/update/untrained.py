@@ -29,8 +29,6 @@ class UntrainedWeights:
 
     def warn_of_unfrozen(self) -> None:
         """Warn of weights that were frozen when the stage was built, and have a gradient."""
-        if not self._frozen:
-            return
         if names := [name for name, p in self._frozen if p.grad is not None]:
             self._frozen = [(name, p) for name, p in self._frozen if p.grad is None]
             warn(

@@ -1,6 +1,7 @@
 """Optimizer and scheduler of one stage, which count that stage's own batches and updates."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from torch import Tensor
@@ -18,6 +19,7 @@ from hocket.stage.update.bare_step import do_step
 from hocket.stage.update.clipping import Clipping
 from hocket.stage.update.late_sums import LateSums
 from hocket.stage.weight_copies.copies import repeated_views
+from hocket.tree import map_tensors, tensors
 
 
 class Updater:
@@ -200,9 +202,7 @@ class Updater:
 
         # Step with the mean or the sum of the gradients.
         self.accumulator.reduce()
-        lr = 0.0
-        if self.optimizer is not None:
-            lr = self._step(self.optimizer)
+        lr = 0.0 if self.optimizer is None else self._step(self.optimizer)
         self.zero_grad()  # of all weights: the optimizer may have been built without some
 
         # Count the update.
@@ -326,22 +326,24 @@ def copy_numbers(group: dict[str, Any]) -> dict[str, Any]:
 
 
 def _load(optimizer: Optimizer, state: dict[str, Any]) -> None:
-    """Load the state of an optimizer, whose scalars keep their type.
+    """Load the state of an optimizer, whose tensors keep their types.
 
-    PyTorch gives all but one of them the type of their weight, so that `NAdam` multiplies in
-    another precision than before. It also moves NAdam's product to the GPU, and each step would
-    then wait for it.
+    PyTorch gives all but ``step`` the type of their weight, so that `NAdam` multiplies in
+    another precision than before, and masks become numbers. It also moves NAdam's product to
+    the GPU, and each step would then wait for it.
     """
     optimizer.load_state_dict(state)
     weights = [weight for group in optimizer.param_groups for weight in group["params"]]
     saved = state.get("state", {})  # some optimizers have a state of another form
     for number, weight in enumerate(weights):
-        now = optimizer.state.get(weight, {}) if number in saved else {}
-        for name, loaded in list(now.items()):
-            value = saved[number].get(name)
-            if isinstance(value, Tensor) and not value.dim() and name != "step":
-                on_host = name == "mu_product" and not optimizer.defaults.get("capturable")
-                now[name] = value.to("cpu" if on_host else loaded.device, copy=True)
+        now, then = optimizer.state.get(weight, {}), saved.get(number, {})
+        for name in now.keys() & then.keys() - {"step"}:
+            on_host = name == "mu_product" and not optimizer.defaults.get("capturable")
+            types, wanted = ([t.dtype for t in tensors(each[name])] for each in (now, then))
+            if on_host or types != wanted:
+                device = "cpu" if on_host else weight.device
+                move = partial(Tensor.to, device=device, copy=True)
+                now[name] = map_tensors(move, then[name])
 
 
 def _step_scaled(

@@ -134,10 +134,6 @@ def repeated_views(weights: Sequence[Tensor]) -> list[int]:
     >>> repeated_views([memory[:2], memory[2:], memory[:2]])
     [2]
     """
-    seen, repeated = set(), []
-    for number, weight in enumerate(weights):
-        place = weight.data_ptr(), weight.size(), weight.stride()
-        if place in seen:
-            repeated.append(number)
-        seen.add(place)
-    return repeated
+    first: dict[object, int] = {}
+    places = [(weight.data_ptr(), weight.size(), weight.stride()) for weight in weights]
+    return [n for n, place in enumerate(places) if first.setdefault(place, n) < n]

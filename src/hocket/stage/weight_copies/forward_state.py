@@ -4,7 +4,7 @@ A graph cannot be written to disk. To resume from a checkpoint, each batch in fl
 forwarded again, from the same input, random numbers, weights and statistics as before.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -22,23 +22,30 @@ class ForwardState:
         weights: Trained weights by name; batches of one version share them. Empty if no update
             comes before the backward.
         buffers: Buffers before the forward, such as the running statistics of BatchNorm.
+        frozen: Names of the weights that needed no gradient.
     """
 
     weights: dict[str, Tensor]
     buffers: dict[str, Tensor]
+    frozen: Collection[str] = ()
 
 
-def present_state(module: nn.Module, weights: dict[str, Tensor]) -> ForwardState:
-    """Return the state to repeat the next forward of a module from.
+def frozen_weights(module: nn.Module) -> tuple[str, ...]:
+    """Return the names of the weights that need no gradient."""
+    return tuple([name for name, p in module.named_parameters() if not p.requires_grad])
 
-    Args:
-        module: Layers of the stage.
-        weights: Copies of its weights by name, which graphs share as well.
-    """
-    # All of them, also those that have not changed: a comparison waits for a GPU, and
-    # BatchNorm's kernels change their statistics without counting a version.
-    buffers = {name: buffer.clone() for name, buffer in module.named_buffers()}
-    return ForwardState(weights, buffers)
+
+@contextmanager
+def only_frozen(module: nn.Module, names: Collection[str]) -> Iterator[None]:
+    """Context manager in which these weights of a module are frozen, and no others."""
+    before = [(weight, weight.requires_grad) for weight in module.parameters()]
+    try:
+        for name, weight in module.named_parameters():
+            weight.requires_grad_(name not in names)
+        yield
+    finally:
+        for weight, needs_gradient in before:
+            weight.requires_grad_(needs_gradient)
 
 
 @contextmanager
@@ -77,8 +84,7 @@ def forward_without_buffer_updates(
     """
     # Clones receive the in-place updates; parameters are the module's own and get gradients.
     given = buffers or dict(module.named_buffers())
-    copies = {name: buffer.clone() for name, buffer in given.items()}
-    with replaced_buffers(module, copies):
+    with replaced_buffers(module, {name: buffer.clone() for name, buffer in given.items()}):
         return (run or module)(inputs)
 
 
@@ -95,7 +101,9 @@ def set_tensors(module: nn.Module, values: dict[str, Tensor]) -> None:
     for name, value in values.items():
         target = targets[name]
         moved = value.to(target.device)
-        if not torch.equal(target, moved):
+        if target.shape != moved.shape:  # a buffer that forwards replace, as a memory bank
+            module.get_buffer(name).data = moved.clone()
+        elif not torch.equal(target, moved):
             target.copy_(moved)
 
 
@@ -110,11 +118,12 @@ def mismatches(module: nn.Module, values: dict[str, Tensor], label: str) -> list
     wanted = named_tensors(module)
     problems = [f"{label}: {name!r} is missing" for name in wanted.keys() - values.keys()]
     problems += [f"{label}: there is no {name!r}" for name in values.keys() - wanted.keys()]
+    weights = dict(module.named_parameters())  # forwards may give buffers another shape
     problems += [
         f"{label}: {name!r} has shape {tuple(value.shape)} and type {value.dtype}, wanted "
         f"{tuple(wanted[name].shape)} and {wanted[name].dtype}"
         for name, value in values.items()
-        if name in wanted
-        and (value.shape, value.dtype) != (wanted[name].shape, wanted[name].dtype)
+        if (name in wanted and value.dtype != wanted[name].dtype)
+        or (name in weights and value.shape != weights[name].shape)
     ]
     return sorted(problems)

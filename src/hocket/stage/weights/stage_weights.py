@@ -165,20 +165,14 @@ class HeldWeights(StageWeights):
 
     def state_dict(self) -> dict[str, Any]:
         """Return the old weights that are kept, and their count."""
-        return {
-            "updates": self._updates,
-            "kept": {
-                number: {"version": version, "copies": copies}
-                for number, (version, copies) in self._kept.items()
-            },
-        }
+        return {"updates": self._updates, "kept": dict(self._kept)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from the state of the same stage."""
         self._updates = state["updates"]
         self._kept = {
-            number: (kept["version"], self._loaded(kept["copies"]))
-            for number, kept in state["kept"].items()
+            number: (version, self._loaded(copies))
+            for number, (version, copies) in state["kept"].items()
         }
 
 
@@ -235,9 +229,7 @@ class PastWeights(StageWeights):
 
     def at_version(self, version: int) -> list[Tensor] | None:
         """Return the weights that a forward in flight used; None if they are the newest."""
-        if version == self.version:
-            return None
-        return self._kept[version]
+        return None if version == self.version else self._kept[version]
 
     def state_dict(self) -> dict[str, Any]:
         """Return the weights that are kept."""

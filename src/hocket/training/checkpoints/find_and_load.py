@@ -191,18 +191,18 @@ def require_matching_stages(pairs: Sequence[tuple[Stage, Tree]], network: nn.Mod
     raise_problems(CheckpointError, "the checkpoint is of another network", problems)
 
 
-def reshard(engine: LockstepEngine, network: nn.Module, snapshot: Snapshot, epoch: int) -> None:
-    """Continue with stages that are cut elsewhere, from all states of a checkpoint.
+def resharded(
+    engine: LockstepEngine, network: nn.Module, snapshot: Snapshot
+) -> Callable[[], None]:
+    """Return a function that loads all states of a checkpoint into stages cut elsewhere.
 
     Args:
         engine: Engine with the new stages.
         network: The network, whose names the states are found by.
         snapshot: The checkpoint, with the parts of all stages.
-        epoch: Number of epochs done.
 
     Raises:
-        CheckpointError: The checkpoint is of another network, or the schedulers follow losses;
-            nothing has been changed.
+        CheckpointError: The checkpoint is of another network, or the schedulers follow losses.
     """
     # Collect weights and optimizer states under the network's names.
     states = [state for name, state in snapshot.parts.items() if "replica" not in name]
@@ -211,6 +211,11 @@ def reshard(engine: LockstepEngine, network: nn.Module, snapshot: Snapshot, epoc
     for state in states:
         values |= {state["names"][name]: value for name, value in state["layers"].items()}
         optimizer = state["updater"]["optimizer"] or {"state": {}}
+        if "state" not in optimizer:
+            raise CheckpointError(
+                f"the state_dict of {state['updater']['kinds'][0]} has a form that only the "
+                "same stages can load; resume with their number and the same cuts"
+            )
         for number, name in enumerate(state["trained"]):
             if name is not None and number in optimizer["state"]:
                 optimizer_states[name] = optimizer["state"][number]
@@ -236,11 +241,14 @@ def reshard(engine: LockstepEngine, network: nn.Module, snapshot: Snapshot, epoc
             "ReduceLROnPlateau continues with the stages that it began with; resume with "
             "the same number of stages and the same cuts"
         )
-    # Load them into the new stages, with nothing in flight.
-    set_tensors(network, values)
-    schedule = states[0]["schedule"]
+    schedule, epoch = states[0]["schedule"], snapshot.manifest.fit["epoch"]
     updates = max(state["updater"]["version"] for state in states)
-    for stage in engine.stages:
-        own = [optimizer_states.get(name) for name in trained_names(stage, network)]
-        stage.updater.adopt_state(own, epoch, updates)
-    engine.start_at(schedule["tick_count"], schedule["batch_count"], updates)
+
+    def load() -> None:
+        set_tensors(network, values)
+        for stage in engine.stages:
+            own = [optimizer_states.get(name) for name in trained_names(stage, network)]
+            stage.updater.adopt_state(own, epoch, updates)
+        engine.start_at(schedule["tick_count"], schedule["batch_count"], updates)
+
+    return load  # with nothing in flight

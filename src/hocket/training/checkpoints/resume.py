@@ -1,6 +1,7 @@
 """Checkpoints of a training, restored into its session and its fit state."""
 
 from collections.abc import Callable, Iterable
+from functools import partial
 from itertools import cycle, starmap
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from hocket.checkpoint import Manifest
 from hocket.checkpoint.directory import newest_first
 from hocket.engine.engine import LockstepEngine
 from hocket.errors import CheckpointError, HocketError, PeerLostError
+from hocket.stage.weight_copies.forward_state import frozen_weights, only_frozen
 from hocket.training.callback import CallbackList
 from hocket.training.checkpoints.find_and_load import (
     ResumePoint,
@@ -17,7 +19,7 @@ from hocket.training.checkpoints.find_and_load import (
     open_checkpoint,
     part_name,
     require_matching_stages,
-    reshard,
+    resharded,
     warn_of_changes,
 )
 from hocket.training.fit_state import FitState
@@ -45,7 +47,7 @@ def resume_from(session: Session, folder: Path) -> tuple[FitState, ResumePoint]:
     if session.engine.tick_count:
         raise HocketError("this trainer has trained already; resume with a new one")
     # Find the newest checkpoint that all processes can read.
-    count, world = session.cut.count, session.world
+    count, network, world = session.cut.count, session.cut.network, session.world
     local_parts = list(starmap(part_name, world.local_stages(count)))
 
     def wanted(manifest: Manifest) -> Iterable[str]:
@@ -62,24 +64,24 @@ def resume_from(session: Session, folder: Path) -> tuple[FitState, ResumePoint]:
                 "checkpoint; start the whole job again"
             )
     snapshot, newer = newest_common_checkpoint(folder, wanted, gather)
-    # Refuse another training, and build the stages for the inputs of the checkpoint.
+    # Refuse another training. Build its stages, with optimizers for weights frozen since.
     manifest, first = snapshot.manifest, next(iter(snapshot.parts.values()))
     require_same_setup(manifest, session.setup)
-    session.prepare(first["sample"], whole=True, resumes=True)
-    engine, network = session.engine, session.cut.network
+    own = [name for part in snapshot.parts.values() for name in part["trained"]]
+    with only_frozen(network, set(frozen_weights(network)).difference(*world.gather(own))):
+        session.prepare(first["sample"], whole=True, resumes=True)
     here = session.cut.parameter_names, world.replicas
-    exact = (manifest.stages, manifest.replicas) == here
-    # Load the states of the same stages, or reshard other stages.
+    engine, exact = session.engine, (manifest.stages, manifest.replicas) == here
+    # Prepare to load the states of the same stages, or to reshard other stages.
     if exact:
         states = [snapshot.parts[name] for name in local_parts]
         # All replicas have the weights that the first one has names for.
         pairs = list(zip(cycle(engine.stages), states, strict=False))
         require_matching_stages(pairs, network)
         for stage, kept in pairs:
-            warn_of_changed_choices(
-                stage, kept, settings_of(stage, network, session.setup.loss)
-            )
-        engine.load_state_dict(states)
+            settings = settings_of(stage, network, session.setup.loss)
+            warn_of_changed_choices(stage, kept, settings)
+        load: Callable[[], None] = partial(engine.load_state_dict, states)
     elif not isinstance(engine, LockstepEngine):
         raise CheckpointError(
             f"the {len(manifest.stages)} stages of the checkpoint are not those of this "
@@ -89,27 +91,27 @@ def resume_from(session: Session, folder: Path) -> tuple[FitState, ResumePoint]:
     else:
         snapshot = open_checkpoint(snapshot.folder, _all_parts)
         states = list(snapshot.parts.values())
-        reshard(engine, network, snapshot, manifest.fit["epoch"])
+        load = resharded(engine, network, snapshot)
     if world.is_main or session.detached:
         warn_of_changes(snapshot, exact, newer)
-    # Load the state of the fit, and what callbacks have kept.
+    # Restore the state of the fit, and what callbacks have kept.
     state = FitState()
     meters = [stage_state["fit"]["meter"] for stage_state in states if exact]
     state.load_state_dict(manifest.fit, first["fit"], meters)
     if not exact:
         state.ungathered = 0  # other stages begin with the gradients of a new update
-    stages = engine.stages
-    first_replica = states[: len(stages)] if exact else states
-    tensors = {s.index: callback_tensors(s, network, first_replica) for s in stages}
+    first_replica = states[: len(engine.stages)] if exact else states
+    tensors = {s.index: callback_tensors(s, network, first_replica) for s in engine.stages}
     state.callbacks = CallbackList((), manifest.fit["callbacks"], tensors)
+    # Load at last, so that no other error leaves a part of the checkpoint.
+    session.half_loaded = True  # until the caller has the state of the fit
+    load()
     session.checkpoint_folders.add(snapshot.folder.parent.resolve())  # it is this training's
-    note = first["note"] if exact or world.is_main else None
-    notes = tuple(part["note"] for part in snapshot.parts.values())
     return state, ResumePoint(
         epoch=state.epoch,
         batch=state.batches,
-        note=note,
-        notes=notes,
+        note=first["note"] if exact or world.is_main else None,
+        notes=tuple(part["note"] for part in snapshot.parts.values()),
         history=tuple(state.history),
         tick=manifest.tick,
         updates=state.updates,

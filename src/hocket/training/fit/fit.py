@@ -4,7 +4,6 @@ Stages that keep step go through each epoch together. Stages that run freely in 
 processes are detached: each counts its epochs for itself, and they meet at the end only.
 """
 
-import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -19,6 +18,7 @@ from torch.optim import lr_scheduler
 from hocket.checkpoint import Checkpoints
 from hocket.data.loader_state import preserve_loader
 from hocket.errors import DataError, OptionError, Problems, warn
+from hocket.options.hints import wrong_fields
 from hocket.options.require import wrong_functions
 from hocket.stage.stage import Stage
 from hocket.training.budget import COUNTS_OWN_UPDATES, Budget
@@ -30,7 +30,7 @@ from hocket.training.results.meters import TrainingMeter
 from hocket.training.results.metrics import EpochResult, EvaluationResult, read_metric
 from hocket.training.results.progress_bar import Progress, progress_bar
 from hocket.training.session.agreement import require_alike
-from hocket.training.session.batches import require_batches
+from hocket.training.session.batches import length_of, require_batches
 from hocket.training.session.evaluation import measure
 from hocket.training.session.session import Session
 from hocket.tree import count_samples
@@ -64,8 +64,9 @@ class FitRequest:
         require_batches("training data", self.train)
         if self.validation is not None:
             require_batches("validation data", self.validation)
-        problems = wrong_functions(on_epoch=self.on_epoch, on_evaluation=self.on_evaluation)
-        Problems(problems).raise_together("these are no functions")
+        problems = wrong_fields(self)
+        problems += wrong_functions(on_epoch=self.on_epoch, on_evaluation=self.on_evaluation)
+        Problems(problems).raise_together("these arguments are impossible")
         every = self.budget.evaluate_every
         if every and self.validation is None:
             raise OptionError(
@@ -115,7 +116,7 @@ class Fit:
         Raises:
             OptionError: Stages count their own epochs, and there are data of unknown length, or
                 a number of updates.
-            DataError: The training data have no batches.
+            DataError: The training data have no batches, or the validation data none.
             KeyboardInterrupt: The training has to stop; a checkpoint is left, if any is.
         """
         session, request = self.session, self.request
@@ -131,6 +132,8 @@ class Fit:
                 f"the stages of method {method.name!r} run freely, and each "
                 f"{COUNTS_OWN_UPDATES}"
             )
+        if session.world.reads_data and length_of(request.validation) == 0:
+            raise DataError("the validation data have no batches; give some, or None")
         # Train epoch by epoch, and bring the weights of all stages together.
         if session.prepared:
             self._set_goal()  # a resumed engine may have reached it
@@ -154,6 +157,8 @@ class Fit:
             KeyboardInterrupt: This process had to stop before it had read a batch.
         """
         session, state, interrupt = self.session, self.state, self.interrupt
+        if not state.batches:
+            state.length = length_of(self.request.train)  # which may change with the epoch
         # Read on where the epoch was left, until a signal comes.
         session.training_mode.enter()
         reads, count = session.world.reads_data, session.splitter.count_samples
@@ -168,17 +173,22 @@ class Fit:
         if session.prepared and not was_prepared:
             self._set_goal()
         # Train, and evaluate on the way.
-        goes_on = True
-        while goes_on:
+        self._evaluate_within_epoch()
+        while self._train_until_stop(batches):
             self._evaluate_within_epoch()
-            goes_on = self._train_until_stop(batches)
         # Refuse an epoch without batches, unless this stage has no epoch left.
         free = session.setup.method.free_running
-        is_empty = reads and not state.batches and not interrupt.asked
-        if is_empty and not (free and session.engine.reached_goal):
+        if not reads or interrupt.asked or (free and session.engine.reached_goal):
+            return
+        if not state.batches:
             raise DataError(
                 f"epoch {state.epoch}: the training data have no batches; an iterator can be "
                 "used once, so pass a list or a DataLoader"
+            )
+        if free and state.batches != self.request.length:
+            warn(
+                f"the training data have {state.batches} batches in an epoch, and their len() "
+                f"is {self.request.length}, by which each stage counts its epochs; correct it"
             )
 
     def _train_until_stop(self, batches: Iterator[Any]) -> bool:
@@ -274,7 +284,7 @@ class Fit:
         validation = self.request.validation
         if validation is None:
             return None
-        with preserve_loader(validation):  # it may be the training's
+        with preserve_loader(validation, in_use=validation is self.request.train):
             counts = measure(self.session, self.interrupt.until_asked(validation))
         self.stop_if_asked()
         return counts.result()
@@ -389,9 +399,8 @@ class DetachedFit(Fit):
             state.skip_epoch()
             return True
         # Show the epoch, and keep its counts.
-        loss = state.meter.mean_loss(None)
         owner = state.meter.owner(None, session.cut.count - 1)
-        self.progress.epoch(state.epoch, math.nan if loss is None else loss, owner=owner)
+        self.progress.epoch(state.epoch, state.meter.mean_loss(None), owner=owner)
         state.end_own_epoch()
         session.ticks.end_epoch()
         self.save(None)
@@ -421,11 +430,9 @@ def _count_steps(scheduler: object) -> int:
     parts: list[object] = getattr(scheduler, "_schedulers", [])
     if isinstance(scheduler, lr_scheduler.SequentialLR):
         return sum(scheduler._milestones[-1:]) + _count_steps(parts[-1])
-    numbers = [
-        getattr(scheduler, name, None) for name in ("total_steps", "T_max", "total_iters")
-    ]
+    ends = [getattr(scheduler, name, None) for name in ("total_steps", "T_max", "total_iters")]
     milestones = getattr(scheduler, "milestones", ())
-    known: list[int] = [*(n for n in numbers if isinstance(n, int)), *milestones]
+    known: list[int] = [*(n for n in ends if isinstance(n, int)), *milestones]
     return max([0, *known, *map(_count_steps, parts)])
 
 
@@ -488,7 +495,7 @@ def run_fit(
             warn(f"{change} from now on")
 
         # Start the callbacks, and train.
-        state.length, state.train, state.stop_requested = length, request.train, False
+        state.train, state.stop_requested = request.train, False
         session.update_listeners.append(tell_of_update)
         ticks = session.engine.tick_count
         try:

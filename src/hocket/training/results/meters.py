@@ -1,5 +1,6 @@
 """Meters that add up the results of a training, batch by batch."""
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -24,7 +25,7 @@ class TrainingMeter:
     """
 
     def __init__(self) -> None:
-        # By stage and epoch of the batch: its loss, and the number of targets that it is over.
+        # By stage and epoch: the loss of each part of a batch, and the targets that it is over.
         self._read: dict[tuple[int, int], list[tuple[float, float]]] = {}
         self._unread: list[tuple[int, ActionReport]] = []
         self._staleness: dict[int, list[int]] = {}
@@ -44,19 +45,16 @@ class TrainingMeter:
                 if report.has_loss:
                     self._unread.append((stage, report))
         if len(self._unread) > MOST_UNREAD:
-            self._read_all()
+            self._losses()
 
-    def _read_all(self) -> None:
-        for stage, report in self._unread:
-            assert report.loss is not None, "it has one"
-            loss = report.loss, report.targets or 0
-            self._read.setdefault((stage, report.epoch), []).append(loss)
-        self._unread.clear()
-
-    @property
     def _losses(self) -> dict[tuple[int, int], list[tuple[float, float]]]:
-        """Losses and numbers of targets by stage and epoch, of all batches so far."""
-        self._read_all()
+        """Return losses and numbers of targets by stage and epoch, of all batches so far."""
+        for stage, report in self._unread:
+            losses = self._read.setdefault((stage, report.epoch), [])
+            for part in report.parts or [report]:
+                assert part.loss is not None, "it has one"
+                losses.append((part.loss, part.targets or 0))
+        self._unread.clear()
         return self._read
 
     def values(self, stage: int | None = None) -> dict[str, Any]:
@@ -64,7 +62,7 @@ class TrainingMeter:
         return {
             "losses": [
                 [*key, [list(pair) for pair in pairs]]
-                for key, pairs in self._losses.items()
+                for key, pairs in self._losses().items()
                 if stage in (None, key[0])
             ],
             "staleness": [
@@ -74,13 +72,16 @@ class TrainingMeter:
         }
 
     def merge(self, values: dict[str, Any]) -> None:
-        """Add the counts of another process."""
+        """Add the counts of another process.
+
+        Replicas of a stage have the same staleness and skip the same batches. After a
+        checkpoint of one process that simulates them only the first has all of these.
+        """
         for stage, epoch, pairs in values["losses"]:
-            self._losses.setdefault((stage, epoch), []).extend((x, n) for x, n in pairs)
+            self._losses().setdefault((stage, epoch), []).extend((x, n) for x, n in pairs)
         for stage, staleness in values["staleness"]:
-            self._staleness.setdefault(stage, []).extend(staleness)
-        for stage, count in values["skipped"]:
-            self._skipped[stage] += count
+            self._staleness[stage] = max(self._staleness.get(stage, []), staleness, key=len)
+        self._skipped |= dict(values["skipped"])
 
     @property
     def newest_lr(self) -> float | None:
@@ -103,18 +104,19 @@ class TrainingMeter:
         return "" if stage in (None, last) else f" of stage {stage}"
 
     def _loss_stage(self, epoch: int | None) -> int | None:
-        return max((s for s, e in self._losses if epoch in (None, e)), default=None)
+        return max((s for s, e in self._losses() if epoch in (None, e)), default=None)
 
-    def mean_loss(self, epoch: int | None) -> float | None:
-        """Return the mean loss over the targets of an epoch's batches (None: all), if any."""
-        pairs = [(loss, count) for loss, count in self._last_losses(epoch) if count]
+    def mean_loss(self, epoch: int | None) -> float:
+        """Return the mean loss over the targets of an epoch's batches (None: all), or NaN."""
+        # Sorted, for the same bits whichever process or replica has counted a loss.
+        pairs = sorted((loss * n, n) for loss, n in self._last_losses(epoch) if n)
         total = sum(count for _, count in pairs)
-        return sum(loss * count for loss, count in pairs) / total if total else None
+        return sum(loss for loss, _ in pairs) / total if total else math.nan
 
     def _last_losses(self, epoch: int | None) -> list[tuple[float, float]]:
         """Return losses and numbers of targets, at the last stage with any."""
         last = self._loss_stage(epoch)
-        found = self._losses.items()
+        found = self._losses().items()
         return [p for (s, e), pairs in found if s == last and epoch in (None, e) for p in pairs]
 
     def epoch(
@@ -143,8 +145,7 @@ class TrainingMeter:
             NonFiniteError: A stage has skipped all batches that came back to it.
         """
         # Refuse an epoch in which a stage has learned nothing.
-        skipped = self._skipped.items()
-        idle = [k for k, count in skipped if count > spared and k not in self._staleness]
+        idle = [k for k, n in self._skipped.items() if n > spared and k not in self._staleness]
         if idle:
             k = min(idle)
             raise NonFiniteError(
@@ -153,11 +154,10 @@ class TrainingMeter:
                 "look at the data"
             )
         # Average what the others have counted.
-        loss = self.mean_loss(None if all_losses else number)
         staleness = [self._staleness.get(k, []) for k in range(stages)]
         return EpochResult(
             number=number,
-            loss=float("nan") if loss is None else loss,
+            loss=self.mean_loss(None if all_losses else number),
             evaluation=evaluation,
             seconds=seconds,
             samples=samples,
@@ -202,8 +202,8 @@ class EvaluationMeter:
         if not samples:
             raise DataError(
                 "samples cannot be counted: neither the targets nor the network's outputs, nor "
-                "the inputs of its last stage, hold a tensor of shape (B, ...); give the "
-                "targets of each batch"
+                "the inputs of its last stage, hold a tensor of shape (B, ...) with B > 0; "
+                "give the targets of each batch, and leave out empty batches"
             )
         self._counts["samples"] += samples
         counts = count_errors(output, targets, ignored)

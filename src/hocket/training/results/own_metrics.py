@@ -44,24 +44,23 @@ class OwnMetrics:
             samples, or an object with ``reset``, ``update`` and ``compute``.
 
     Raises:
-        OptionError: A name is taken, or something is no metric.
+        OptionError: A name is taken or no text, or something is no metric.
     """
 
     def __init__(self, metrics: Mapping[str, Metric]) -> None:
         if not hasattr(metrics, "items"):  # MetricCollection is no Mapping
             raise OptionError(f"metrics is {metrics!r}; give each a name: {{'name': metric}}")
-        problems = [
-            f"the name {name!r} is that of another result; choose another one"
-            for name in metrics
-            if name in TAKEN
-        ]
-        problems += [
-            f"{name!r} is {metric!r}; give a function of outputs and targets, or an object "
-            "with reset, update and compute"
-            for name, metric in metrics.items()
-            if isinstance(metric, type)
-            or not (isinstance(metric, MetricObject) or callable(metric))
-        ]
+        problems = []
+        for name, metric in metrics.items():
+            if not isinstance(name, str):
+                problems.append(f"the name {name!r} is no text; give text such as 'accuracy'")
+            if name in TAKEN:
+                problems.append(f"the name {name!r} is another result; choose another one")
+            if isinstance(metric, type) or not isinstance(metric, MetricObject | Callable):
+                problems.append(
+                    f"{name!r} is {metric!r}; give a function of outputs and targets, or an "
+                    "object with reset, update and compute"
+                )
         raise_problems(OptionError, "cannot use these metrics", problems)
         self._metrics = dict(metrics)
         self._sums: dict[str, float] = {}

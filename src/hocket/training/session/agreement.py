@@ -150,8 +150,7 @@ def _choices(setup: Setup, network: nn.Module) -> dict[str, str]:
 
 
 def _tensors(network: nn.Module) -> dict[str, Tensor]:
-    state = network.state_dict(keep_vars=True)
-    return {name: value for name, value in state.items() if isinstance(value, Tensor)}
+    return dict([*network.named_parameters(), *network.named_buffers()])
 
 
 def _updates(

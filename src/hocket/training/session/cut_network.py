@@ -47,13 +47,12 @@ class CutNetwork:
         # Wrappers of PyTorch that average gradients or divide weights.
         for name, module in network.named_modules():
             fully_sharded = type(module).__module__.startswith("torch.distributed.fsdp")
-            if not (fully_sharded or isinstance(module, nn.parallel.DistributedDataParallel)):
-                continue
-            raise CutError(
-                f"the module {name or 'at the top'!r} is wrapped for data-parallel "
-                "training, which averages the gradients of whole networks; give the module in "
-                "it (wrapped.module), and replicas=N to share the work of each stage"
-            )
+            if fully_sharded or isinstance(module, nn.parallel.DistributedDataParallel):
+                raise CutError(
+                    f"the module {name or 'at the top'!r} is wrapped for data-parallel "
+                    "training, which averages the gradients of whole networks; give the module "
+                    "in it (wrapped.module), and replicas=N to share the work of each stage"
+                )
         self.network = network
         self.plan = stages if isinstance(stages, Plan) else None
         self.count = count_stages(stages)

@@ -1,6 +1,6 @@
 """Evaluation of a network in the middle of its training, which leaves no trace in it.
 
-Weights, statistics, random numbers, modes and loaders are afterwards as they were before.
+Weights, statistics, random numbers and modes are afterwards as they were before.
 """
 
 from collections.abc import Callable, Iterable
@@ -9,7 +9,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from hocket.data.loader_state import preserve_loader
 from hocket.distributed.failures.phases import Phase
 from hocket.errors import DataError
 from hocket.modes import evaluation_mode
@@ -73,6 +72,7 @@ def predict(session: Session, batches: Iterable[Any]) -> list[Tree]:
     return shared
 
 
+@torch.inference_mode(False)  # leave the caller's
 @torch.no_grad()
 def _forward(
     session: Session,
@@ -86,31 +86,26 @@ def _forward(
     Raises:
         DataError: There are none, and other processes wait for the first one.
     """
-    device = session.setup.device
-    losses = [
-        loss
-        for loss in (session.setup.loss, session.setup.evaluation_loss)
-        if isinstance(loss, nn.Module)
-    ]
-    with preserve_loader(batches):  # it may be the training's
-        # Build the stages, if there are none yet: the network is cut in its current mode.
-        with session.reporting_failures(), preserve_rng([device]):
-            if session.world.reads_data:
-                require_batches("data", batches)
-            pairs = session.prepared_by(batches, inputs_only=inputs_only)
-            if not session.prepared and session.world.size > 1:  # the others build stages
-                raise DataError("there are no batches; an iterator can be used once")
-            session.ticks.look()
-        # Forward all batches, and restore what that changes.
-        with (
-            session.reporting_failures(),
-            session.world.in_phase(Phase.EVALUATING),
-            preserve_rng([device]),
-            evaluation_mode(session.cut.network, *session.cut.modules, *losses),
-            restore_state(*losses),
-        ):
-            moved = map(session.upload, pairs)
-            # Replicas differ in statistics; the first one is the network that is saved.
-            first = session.world.replica == 0
-            for prediction in session.engine.predict(moved) if first else ():
-                use(prediction)
+    setup = session.setup
+    losses = [f for f in (setup.loss, setup.evaluation_loss) if isinstance(f, nn.Module)]
+    # Build the stages, if there are none yet: the network is cut in its current mode.
+    with session.reporting_failures(), preserve_rng([setup.device]):
+        if session.world.reads_data:
+            require_batches("data", batches)
+        pairs = session.prepared_by(batches, inputs_only=inputs_only)
+        if not session.prepared and session.world.size > 1:  # the others build stages
+            raise DataError("there are no batches; an iterator can be used once")
+        session.ticks.look()
+    # Forward all batches, and restore what that changes.
+    with (
+        session.reporting_failures(),
+        session.world.in_phase(Phase.EVALUATING),
+        preserve_rng([setup.device]),
+        evaluation_mode(session.cut.network, *session.cut.modules, *losses),
+        restore_state(*losses),
+    ):
+        moved = map(session.upload, pairs)
+        # Replicas differ in statistics; the first one is the network that is saved.
+        first = session.world.replica == 0
+        for prediction in session.engine.predict(moved) if first else ():
+            use(prediction)

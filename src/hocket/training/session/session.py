@@ -1,6 +1,7 @@
 """This process's share of a training: network, stages, engine and world."""
 
 import itertools
+import traceback
 import warnings
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -20,7 +21,7 @@ from hocket.engine.engine import Engine, UnbuiltEngine
 from hocket.engine.engine_parts import EngineParts
 from hocket.engine.event import Event, Watcher
 from hocket.engine.gradient_error import GradientErrorMeter
-from hocket.errors import OptionError, warn
+from hocket.errors import HocketError, OptionError, warn
 from hocket.modes import TrainingMode
 from hocket.options.require import require_list
 from hocket.partition.inputs import as_inputs
@@ -35,6 +36,15 @@ from hocket.training.session.cut_network import CutNetwork, Stages, find_device
 from hocket.training.session.no_effect import warn_of_no_effect
 from hocket.training.session.ticks import Ticks
 from hocket.tree import Tree, copy_tensors, count_samples, map_tensors, take_samples
+
+
+def refuse_exit(end: SystemExit) -> HocketError:
+    """Return the error of a training that an exit with code 0 has cut short."""
+    place = traceback.extract_tb(end.__traceback__)[-1]
+    return HocketError(
+        f"an exit with code 0 within a training, at {place.filename}:{place.lineno}, would "
+        "mean that all is done; end it early by Trainer.request_stop, or exit with another code"
+    )
 
 
 class Session:
@@ -60,6 +70,7 @@ class Session:
         training_mode: Training mode of the network.
         sample: Inputs that the network was cut with: a small part of the first batch, or all.
         checkpoint_folders: Folders that have checkpoints of this training.
+        half_loaded: True while a checkpoint is loaded, and after an error that cut that short.
         closed: True once the session has left its world.
 
     Raises:
@@ -95,7 +106,7 @@ class Session:
         self.splitter = BatchSplitter(network, split_batch)
         self.upload = Upload(setup.device, channels_last=setup.channels_last)
         self.checkpoint_folders: set[Path] = set()
-        self.closed, self.sample = False, None
+        self.closed, self.half_loaded, self.sample = False, False, None
         # Refuse plain data parallelism, which PyTorch has.
         exchanges_rarely = setup.meet or setup.replica_delay
         if setup.replicas > 1 and self.cut.count == 1 and not exchanges_rarely:
@@ -137,12 +148,17 @@ class Session:
 
     @contextmanager
     def reporting_failures(self) -> Iterator[None]:
-        """Context manager that reports any error to the other processes."""
+        """Context manager that reports any error to the other processes.
+
+        Raises:
+            HocketError: One process of several was to exit with code 0.
+        """  # noqa: DOC501  # refuse_exit returns a HocketError
         try:
             yield
-        except BaseException as error:
-            if isinstance(error, Exception | SystemExit):
-                self.world.report_failure(error)
+        except (Exception, SystemExit) as error:
+            self.world.report_failure(error)
+            if self.world.size > 1 and isinstance(error, SystemExit) and not error.code:
+                raise refuse_exit(error) from None
             raise
 
     def prepare(self, inputs: Tree, *, whole: bool = False, resumes: bool = False) -> None:
@@ -159,9 +175,9 @@ class Session:
                 self.world.in_phase(Phase.BUILDING),
                 preserve_rng([self.setup.device]),
                 self.setup.without_callers_autocast(),
+                torch.inference_mode(False),  # whose tensors cannot be trained
             ):
-                engine, self.sample = self._open(inputs, whole, resumes)
-            self.ticks.engine = engine
+                self.ticks.engine, self.sample = self._open(inputs, whole, resumes)
 
     def _open(self, inputs: Tree, whole: bool, resumes: bool) -> tuple[Engine, Tree]:
         """Cut the network; return the engine, and the inputs that it was cut with.

@@ -119,7 +119,7 @@ class Ticks:
         Raises:
             NonFiniteError: There is one. The stages are in their states of the last look.
         """
-        with self._remembering_errors():
+        with self._remembering_errors(Exception):  # a Ctrl-C between two ticks loses no batch
             check_pending([stage.late_check for stage in self.engine.all_stages])
 
     def require_whole(self) -> None:
@@ -157,7 +157,7 @@ class Ticks:
             )
 
     @contextmanager
-    def _remembering_errors(self) -> Iterator[None]:
+    def _remembering_errors(self, kind: type[BaseException] = BaseException) -> Iterator[None]:
         """Context manager for a tick that remembers the first error that has cut one short.
 
         The caller's autocast has no effect in it.
@@ -169,7 +169,7 @@ class Ticks:
         try:
             with self._without_callers_autocast():
                 yield
-        except BaseException as error:
+        except kind as error:
             if "more than 1 value per channel" not in str(error):  # said by PyTorch's BatchNorm
                 self._end(error)
                 raise
@@ -189,6 +189,9 @@ class Ticks:
         if not self._holds_batches:  # so the tick's own batch is the only one
             for stage in self.engine.all_stages:
                 stage.in_flight.clear()
+            for updater in self._updaters():
+                updater.accumulator.reduce()  # it begins again with none
+                updater.zero_grad()
         # Data are refused before the update, and a single stage then is where it was.
         is_whole = not self._holds_batches and self._cut.count == 1
         if self._cut_short or (is_whole and isinstance(error, DataError)):

@@ -33,6 +33,7 @@ class Lookahead:
         return self.count_ticks() - 1
 
 
+@dataclass(eq=False)
 class ConnectionPort(Generic[Sent, Received]):
     """Port to the stage in another process to which a connection leads.
 
@@ -46,37 +47,30 @@ class ConnectionPort(Generic[Sent, Received]):
             of this port. 0 to keep none.
     """
 
-    def __init__(
-        self,
-        sent: type[Sent],
-        received: type[Received],
-        connection: Connection,
-        lookahead: Lookahead,
-        recorder: Recorder,
-        delay: int,
-    ) -> None:
-        self._sent_type: type[Sent] = sent
-        self._received_type: type[Received] = received
-        self._connection = connection
-        self._lookahead = lookahead
-        self._recorder = recorder
-        self._delay = delay
+    sent: type[Sent]
+    received: type[Received]
+    connection: Connection
+    lookahead: Lookahead
+    recorder: Recorder
+    delay: int
+
+    def __post_init__(self) -> None:
         # Packets that were sent, each with its tick, and that the neighbour takes later.
         self._unacknowledged: deque[tuple[int, Sent]] = deque()
 
     def send(self, packet: Sent) -> None:
         """Send a packet."""
-        self._unacknowledged.append((self._lookahead.tick, packet))
+        self._unacknowledged.append((self.lookahead.tick, packet))
         self._discard_taken()
         self._write(packet)
 
     def receive(self, batch: int) -> Received:
         """Wait for the packet of a batch and return it."""
-        lookahead = self._lookahead
-        with self._recorder.span("wait", batch, lookahead.tick):
-            message = self._connection.receive(self._received_type.kind, batch)
+        lookahead = self.lookahead
+        with self.recorder.span("wait", batch, lookahead.tick):
+            message = self.connection.receive(self.received.kind, batch)
         lookahead.end_batch = max(lookahead.end_batch, message.number("end_batch"))
-        return message.packet(self._received_type, self._connection.device)
+        return message.packet(self.received, self.connection.device)
 
     def state_dict(self) -> Tree:
         """Return the packets that were sent and are taken after this tick.
@@ -89,19 +83,19 @@ class ConnectionPort(Generic[Sent, Received]):
 
     def load_state_dict(self, state: Tree) -> None:
         """Send the packets of a state again."""
-        packets = [self._sent_type(**packet) for packet in state]
+        packets = [self.sent(**packet) for packet in state]
         # One was sent in each of the ticks up to this one, for a training leaves out none.
-        first_tick = self._lookahead.tick - len(packets) + 1
+        first_tick = self.lookahead.tick - len(packets) + 1
         self._unacknowledged = deque(enumerate(packets, first_tick))
         for packet in packets:
             self._write(packet)
 
     def _discard_taken(self) -> None:
         sent = self._unacknowledged
-        while sent and sent[0][0] + self._delay <= self._lookahead.tick:
+        while sent and sent[0][0] + self.delay <= self.lookahead.tick:
             sent.popleft()
 
     def _write(self, packet: Sent) -> None:
         """Send a packet as a message, with news of the batches to come."""
-        with self._recorder.span("send", packet.batch, self._lookahead.tick):
-            self._connection.send_packet(packet, end_batch=self._lookahead.end_batch)
+        with self.recorder.span("send", packet.batch, self.lookahead.tick):
+            self.connection.send_packet(packet, end_batch=self.lookahead.end_batch)

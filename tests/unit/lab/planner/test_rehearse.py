@@ -129,9 +129,8 @@ def test_with_idle_a_stage_sleeps_before_it_receives_a_packet(name, idles, monke
     candidates = [Candidate(name, ("1.0", "2")), Candidate(name, ())]
     slept = []
     monkeypatch.setattr(rehearse.time, "sleep", slept.append)
-    stages, (whole,) = rehearse_candidates(build_workload, candidates, with_idle=True)
+    rehearse_candidates(build_workload, candidates, with_idle=True)
     ticks = 2 * rehearse.REPETITIONS  # each is rehearsed twice
-    assert [len(one.seconds["F"]) for one in (*stages, whole)] == [ticks] * 4
     assert slept == [rehearse.IDLE_S] * (sum(idles) * ticks)
     slept.clear()
     rehearse_candidates(build_workload, candidates)

@@ -92,16 +92,16 @@ def test_the_version_changes_with_the_files_and_stands_in_the_page(tmp_path):
 def test_folders_that_vanish_have_no_files_and_an_error_is_told_to_the_reader(
     tmp_path, monkeypatch
 ):
-    iterdir = Path.iterdir
+    scandir = os.scandir
 
     def vanish(path):
-        if path.name == "bp":
+        if Path(path).name == "bp":
             raise FileNotFoundError(str(path))
-        return iterdir(path)
+        return scandir(path)
 
     with served(tmp_path) as server:
         before = get(server, "version")
-        monkeypatch.setattr(Path, "iterdir", vanish)
+        monkeypatch.setattr(os, "scandir", vanish)
         assert get(server, "version") != before
         monkeypatch.setattr("hocket_lab.report.live.find_runs", lambda paths: 1 / 0)
         code, text = refusal(server)
@@ -132,6 +132,15 @@ def test_other_paths_names_ports_and_words_are_refused(tmp_path):
         with urllib.request.urlopen(server.address) as answer:  # no other page can frame it
             assert answer.headers["X-Frame-Options"] == "DENY"
             assert answer.headers["X-Content-Type-Options"] == "nosniff"
+
+
+@pytest.mark.usefixtures("bp")
+def test_the_head_of_the_page_can_be_asked_for_alone(tmp_path):
+    with served(tmp_path) as server, connect(server) as asking:
+        host = f"127.0.0.1:{server.server_port}"
+        asking.sendall(f"HEAD {server.root} HTTP/1.1\r\nHost: {host}\r\n\r\n".encode())
+        head, _, body = asking.makefile("rb").read().partition(b"\r\n\r\n")
+    assert (b" 200 OK" in head, body) == (True, b"")
 
 
 @pytest.mark.usefixtures("bp")
@@ -201,27 +210,29 @@ def test_the_command_waits_for_the_first_run_and_refuses_a_file(tmp_path, capsys
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium here")
-def test_the_browser_loads_the_page_again_when_a_run_goes_on(tmp_path):
-    make_run(tmp_path / "runs/bp", method="bp")
+def test_a_page_that_is_loaded_again_keeps_the_choices_of_its_reader(tmp_path):
+    """A new run has the first group, and brings a table before the one that is sorted."""
+    make_run(tmp_path / "runs/bp", method="bp", state=None)
     with closing(Browser(tmp_path / "profile")) as browser:
         with served(tmp_path / "runs") as server:
             browser.open(server.address)
             assert browser.run("document.querySelector('h1').textContent").startswith("1 run")
             browser.click("#theme")
-            browser.click("table.sortable thead button", 2)
-            browser.click("table.sortable thead button", 2)
+            browser.click("table.sortable thead button", 12)
+            browser.click("table.sortable thead button", 12)
             browser.click("[data-toggle]", 0)
             browser.click('[data-zoom="in"]', 0)
             window = "spanViews.find((view) => view.name.includes('bp')).chosen"
             zoomed = browser.run(window)
             assert zoomed[0] > 0
-            make_run(tmp_path / "runs/fdg")
+            make_run(tmp_path / "runs/a")
             browser.wait_until("document.querySelector('h1').textContent.startsWith('2 runs')")
             assert browser.run("document.querySelector('#follow').hidden")
             assert browser.run("document.documentElement.dataset.theme") == "dark"
-            assert browser.run("document.querySelectorAll('th')[2].ariaSort") == "descending"
+            sorting = "[...document.querySelectorAll('[aria-sort=descending]')]"
+            assert browser.run(f"{sorting}.map(head => head.textContent)") == ["state"]
             pressed = "[...document.querySelectorAll('[data-toggle]')].map(b => b.ariaPressed)"
-            assert browser.run(pressed) == ["false", "true"]
+            assert browser.run(pressed) == ["true", "false"]
             assert browser.run(window) == zoomed
             assert browser.complaints == []
         browser.wait_until("!document.querySelector('#follow').hidden")

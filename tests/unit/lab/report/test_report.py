@@ -101,6 +101,8 @@ def test_each_chart_has_its_numbers_as_csv_and_each_stage_table_its_labels_once(
     header, first, *rows = unquote(tables[0]["href"]).split("\r\n")
     assert header == 'data:text/csv,settings,run,updates,"test error, %"'
     assert (first, rows[2], rows[5]) == ("fdg,0,10,50", "fdg,1,10,50", "bp,0,10,50")
+    (late,) = (unquote(a["href"]) for a in tables if a["download"].startswith("staleness"))
+    assert "fdg,0,1,1\r\n" in late  # as in the table of stages, and not of logged batches
     table = stages_table(group_runs(find_runs(runs).runs))
     assert Page(table).text.count("fdg") == 1
     assert table.count("sample colour0") == 2
@@ -269,7 +271,7 @@ def test_evaluations_of_the_epoch_under_way_are_shown(tmp_path, epochs):
     assert '<td class="number" data-value="25.0">25' in build_page(found)
 
 
-def test_a_study_is_shown_from_its_record_alone():
+def test_a_study_is_shown_from_its_record_alone(tmp_path):
     found = find_runs([STUDY])
     groups = group_runs(found.runs)
     record = json.loads((STUDY / "record.json").read_text())
@@ -277,6 +279,9 @@ def test_a_study_is_shown_from_its_record_alone():
     by_rate = {(row["row"], row["learning_rate"]) for row in record["rows"]}
     assert len(by_rate) == len(groups)
     assert "64.09" in build_page(FoundRuns(groups[0].runs, ()))
+    record["rows"][0]["row"] = "fdg, data dir one, two, batch size 8"
+    (tmp_path / "record.json").write_text(json.dumps(record))
+    assert find_runs([tmp_path]).runs[0].config.data_dir == Path("one, two")
 
 
 def test_a_study_is_shown_from_the_folders_of_its_runs_at_the_best_rates(tmp_path):

@@ -31,7 +31,7 @@ def test_each_table_has_all_combinations_of_its_values_and_tables_follow_each_ot
     assert rows[2].options == {"epochs": 2, "method": "fdg:shrink=0.5", "stages": 4}
 
 
-def test_a_label_names_what_differs_and_leaves_out_what_follows_from_the_rest_of_it():
+def test_a_label_is_never_empty_names_what_differs_and_leaves_out_what_follows():
     rows = expand({"method": "fdg"}, [{"epochs": 2, "batch_size": [8, 16]}], ())
     assert [row.label for row in rows] == ["batch size 8", "batch size 16"]
     tables = [
@@ -49,6 +49,8 @@ def test_a_label_names_what_differs_and_leaves_out_what_follows_from_the_rest_of
         "optimizer Adam lr=0.1",
         "optimizer Adam lr=0.2",
     ]
+    rates = [{"epochs": 1, "learning_rates": [rate]} for rate in (0.1, 0.2)]
+    assert [row.label for row in expand({}, rates, ())] == ["epochs 1"] * 2
 
 
 def test_runs_have_one_thread_and_checkpoints_unless_the_study_says_otherwise():

@@ -48,6 +48,13 @@ def test_a_file_and_python_give_the_same_study(tmp_path):
     assert len(study.runs()) == (2 + 4) * 3
 
 
+def test_a_study_does_not_change_with_the_tables_that_it_was_made_of():
+    base, grid = {"epochs": 1}, {"method": ["bp"]}
+    study = Study(name="study", base=base, grid=grid)
+    base["epochs"], grid["method"][0] = 2, "fdg"
+    assert [(run.title, run.config.epochs) for run in study.runs()] == [("bp, seed 0", 1)]
+
+
 def test_changes_replace_keys_and_single_options_and_are_part_of_the_command(tmp_path):
     """The file may begin with a mark of its encoding."""
     text = "\ufeffjobs = 1\nbase = {epochs = 1, data = 'text'}\ngrid = {method = 'fdg'}"
@@ -202,7 +209,8 @@ def test_a_text_that_is_no_target_is_refused():
         ("test_loss >= 1", "less is better for test_loss"),
         ("test_loss <= low", "wanted a finite number, not 'low'"),
         ("test_loss <= inf", "wanted a finite number, not 'inf'"),
-        ("test_error <= 10", "test_error is a share, .*; 10 % are 'test"),
+        ("test_error <= 10", r"use a share in \[0, 1\): 10 % are 'test_error"),
+        ("test_error <= -0.1", r"use a share in \[0, 1\)"),
     ):
         with pytest.raises(OptionError, match=message):
             Target.parse(text)
