@@ -11,7 +11,7 @@ MOST_LINES = {
     "src/hocket": 42_352,
     "src/hocket_lab": 6_917,
     "benchmarks": 8_500,
-    "tests": 43_297,
+    "tests": 43_302,
 }
 # Words, as `wc -w` counts them.
 MOST_WORDS = {
