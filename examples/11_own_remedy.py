@@ -27,8 +27,6 @@ class Trust(Remedy):
 
 
 class StageTrust(StageRemedy):
-    needs_forward_weights = True
-
     def __init__(self, strength, parameters):
         self.strength, self.parameters = strength, parameters
 

@@ -219,7 +219,6 @@ def import_extra(
     needed_for: str,
     *,
     package: str = "",
-    has: str = "",
     alternative: str = "",
 ) -> ModuleType:
     """Import a module of an optional dependency.
@@ -229,20 +228,24 @@ def import_extra(
         extra: The extra of Hocket that installs it.
         needed_for: Subject of the error message, such as "data set 'folder'".
         package: Name of the package; if not given, the first part of the module's.
-        has: Name in the module, which a folder of the same name lacks.
         alternative: Advice for users who cannot install it, such as "choose 'synthetic'".
 
     Raises:
-        OptionError: The module is not installed.
+        OptionError: The module is not installed, or its import fails.
     """  # noqa: DOC501  # missing_extra returns an OptionError
+    package = package or module.partition(".")[0]
     try:
         found = import_module(module)
-        if has and not hasattr(found, has):
-            raise ImportError
+        if getattr(found, "__file__", None) is None:  # a folder that has the package's name
+            raise ModuleNotFoundError(name=package)
         return found
     except ImportError as error:
-        package = package or module.partition(".")[0]
-        raise missing_extra(package, extra, needed_for, alternative=alternative) from error
+        if isinstance(error, ModuleNotFoundError) and error.name in (package, module):
+            raise missing_extra(package, extra, needed_for, alternative=alternative) from error
+        raise OptionError(
+            f"{needed_for} needs the package {package}, which is installed and cannot be "
+            f"imported ({type(error).__name__}: {error}); repair or upgrade it"
+        ) from error
 
 
 def missing_extra(

@@ -8,10 +8,10 @@ ROOT = Path(__file__).parents[2]
 # Lines of Python. A limit falls with what is removed, and rises only with a named reason,
 # the last time refusals and checks of what failed in silence.
 MOST_LINES = {
-    "src/hocket": 42_352,
+    "src/hocket": 42_477,
     "src/hocket_lab": 6_917,
     "benchmarks": 8_500,
-    "tests": 43_302,
+    "tests": 43_224,
 }
 # Words, as `wc -w` counts them.
 MOST_WORDS = {

@@ -39,8 +39,9 @@ SUMMED = [
     (2, Case("fdg", "conv", batches=5)),
     (2, Case("dni", batches=5)),
     (2, Case("adl", options=(("accumulate", 2),), trainer=(("codec", "int8"),), batches=5)),
+    (2, Case("bp", trainer=(("meet", "local-sgd:every=9"),), batches=5, shuffled=True)),
 ]
-"""Trainings with dropout and sums of every batch."""
+"""Trainings of two epochs with dropout; those that meet do so within the second one."""
 ALL = list(dict.fromkeys([*CASES, *RESUMED, *SUMMED]))
 REMEDIES = [StalenessRate(), Compensate(), GapAware(), Predict()]
 
@@ -48,8 +49,9 @@ REMEDIES = [StalenessRate(), Compensate(), GapAware(), Predict()]
 def with_replicas(stages: int, case: Case) -> Case:
     """The case, short and with replicas; without dropout, which the twin does not have."""
     more = (("replicas", PROCESSES // stages), ("resumable", True))
-    dropout = case.dropout if (stages, case) in SUMMED else 0.0
-    return replace(case, dropout=dropout, epochs=1, last=4, trainer=(*case.trainer, *more))
+    lasting = (stages, case) in SUMMED
+    dropout, epochs = (case.dropout, 2) if lasting else (0.0, 1)
+    return replace(case, dropout=dropout, epochs=epochs, last=4, trainer=(*case.trainer, *more))
 
 
 def train_here(folder: Path) -> dict[Any, Left]:

@@ -18,10 +18,6 @@ CHANGES = {torch.ops.aten.native_batch_norm.default}
 """Operations that write to what they are given, and do not say so."""
 
 
-class HostReadError(Exception):
-    """A recorded function asks for a number."""
-
-
 class TapeRecorder(GraphRecorder):
     """Records the operations of a function, and does them again on the same tensors."""
 
@@ -73,7 +69,7 @@ class Tape(TorchDispatchMode):
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         kwargs = kwargs or {}
         if {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape} & set(func.tags):
-            raise HostReadError(f"{func} asks for a number")
+            raise RuntimeError(f"{func} asks for a number")
         given = tensors_in((args, kwargs))
         result = func(*args, **kwargs)
         places = {place(tensor) for tensor in given}

@@ -50,13 +50,8 @@ def without(*path: str | int) -> Callable[[list[State]], None]:
 
     def leave_out(states: list[State]) -> None:
         place, key = find_first(states, path)
-        value = place[key]
-        place[key] = {
-            dict: lambda: {},
-            list: lambda: [],
-            int: lambda: 0,
-            torch.Tensor: lambda: torch.zeros_like(value),
-        }[type(value)]()
+        kind = type(place[key])
+        place[key] = torch.zeros_like(place[key]) if kind is torch.Tensor else kind()
 
     return leave_out
 

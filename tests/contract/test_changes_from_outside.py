@@ -335,9 +335,10 @@ def test_a_fault_is_told_and_buffers_go_back_whatever_became_of_them(every, faul
     train([build(), nn.Linear(6, 3)], batches=batches, on_nan="skip")
 
 
-AUTOCAST = {
+AROUND = {
     "on": lambda: torch.autocast("cpu", torch.bfloat16),
     "off": lambda: torch.autocast("cpu", torch.bfloat16, enabled=False),
+    "another device": lambda: torch.device("meta"),  # as the default
 }
 
 
@@ -359,10 +360,10 @@ COMPUTING: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("around", ["on", "off"])
+@pytest.mark.parametrize("around", AROUND)
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 @pytest.mark.parametrize("options", COMPUTING.values(), ids=COMPUTING)
-def test_autocast_around_a_training_changes_nothing(around, precision, options):
+def test_autocast_or_another_default_device_changes_nothing(around, precision, options):
     torch.set_default_dtype(torch.float32)
     batches = [(inputs.float(), targets) for inputs, targets in BATCHES]
 
@@ -375,7 +376,7 @@ def test_autocast_around_a_training_changes_nothing(around, precision, options):
     told = (around, precision) == ("on", "fp32")
     warned = pytest.warns(UserWarning, match="inside torch.autocast.*precision='bf16'")
     with warned if told else nullcontext():
-        inside = trained(AUTOCAST[around]())
+        inside = trained(AROUND[around]())
     assert all(map(torch.equal, weights(alone), weights(inside)))
 
 
@@ -383,7 +384,7 @@ def test_an_evaluation_inside_autocast_has_the_present_weights():
     modules = [module.float() for module in stages()]
     batches = [(inputs.float(), targets) for inputs, targets in BATCHES]
     trainer = hocket.Trainer(modules, method="bp", optimizer=sgd, precision="bf16")
-    with AUTOCAST["on"]():
+    with AROUND["on"]():
         trainer.evaluate(batches)
         modules[0][0].weight.data.mul_(2)
         inside = trainer.evaluate(batches)

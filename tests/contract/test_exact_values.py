@@ -38,16 +38,6 @@ class MaskedNetwork(nn.Module):
         return scores @ self.embed.weight.T
 
 
-def train(network, method, codec):
-    """Train three stages for an epoch of eight batches."""
-    tokens = torch.randint(0, 11, (8, 6, 5), generator=torch.Generator().manual_seed(0))
-    batches = [(inputs, inputs[:, 0]) for inputs in tokens]
-    trainer = Trainer(
-        network, method=method, stages=Plan(("second", "third")), codec=codec, optimizer=sgd
-    )
-    trainer.fit(batches, epochs=1, progress=False)
-
-
 @pytest.mark.filterwarnings("ignore:the codec VQ:UserWarning")  # of gradients
 @pytest.mark.parametrize("codec", CODECS, ids=str)
 @pytest.mark.parametrize(
@@ -64,8 +54,10 @@ def test_masks_tables_and_shared_weights_arrive_exactly(method, codec, values, m
 
     monkeypatch.setattr(EncodedPort, "send", record)
     torch.manual_seed(0)
-    network = MaskedNetwork(values)
-    train(network, method, codec)
+    network, stages = MaskedNetwork(values), Plan(("second", "third"))
+    tokens = torch.randint(0, 11, (8, 6, 5), generator=torch.Generator().manual_seed(0))
+    trainer = Trainer(network, method=method, stages=stages, codec=codec, optimizer=sgd)
+    trainer.fit([(inputs, inputs[:, 0]) for inputs in tokens], epochs=1, progress=False)
     assert len(packets) == 2 * 8
     for packet in packets:
         shapes = [tuple(tensor.shape) for tensor in packet.values]

@@ -88,26 +88,17 @@ def test_a_second_forward_begins_with_the_buffers_of_the_first(name, tmp_path):
 def test_drained_epochs_and_dropout_are_as_without_a_pipeline(name, options, recompute):
     """Bit-equal, groups that an epoch's end cuts short included; and every event's report."""
     batches = data(conv, 7, last=3)
-    trained = [
-        train(method, conv(3, dropout=0.3), batches, epochs=2)
-        for method in (
-            build_method(name, recompute=recompute, **options),
-            BP(**({"accumulate": 4} | options)),
-        )
-    ]
+    flushed = build_method(name, recompute=recompute, **options)
+    methods = flushed, BP(**({"accumulate": 4} | options))
+    trained = [train(method, conv(3, dropout=0.3), batches, epochs=2) for method in methods]
     assert not different(trained[0].state, trained[1].state)
     for stage in range(3):
-        reports = [[e.report for e in each.of("U", stage)] for each in trained]
-        assert reports[0] == reports[1]
-        backwards = [
-            [
-                (e.report.epoch, e.report.version, e.report.staleness)
-                for e in each.of("B", stage)
-            ]
-            for each in trained
-        ]
-        assert backwards[0] == backwards[1]
-        assert {staleness for _, _, staleness in backwards[0]} == {0}
+        updates = [[e.report for e in each.of("U", stage)] for each in trained]
+        assert updates[0] == updates[1]
+        backwards = [[e.report for e in each.of("B", stage)] for each in trained]
+        ours, plain = ([(r.epoch, r.version, r.staleness) for r in each] for each in backwards)
+        assert ours == plain
+        assert {staleness for _, _, staleness in ours} == {0}
 
 
 @every_flushed

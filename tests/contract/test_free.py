@@ -138,6 +138,18 @@ def test_a_stage_that_has_learned_enough_forwards_in_evaluation_mode():
     assert not different(ends[0], modules[0].state_dict().values())
 
 
+def watched(name, **options):
+    """Return what reports of updates name, a list for each of two stages, and their trainer."""
+    told = [[], []]
+
+    def watch(event, stage):
+        if event.action.kind == "U":
+            told[stage.index].append(getattr(event.report, name))
+
+    given = {"optimizer": sgd, **options}
+    return told, Trainer(mlp(2), method=DGLAsync(), watchers=[watch], **given)
+
+
 PACES = [(1.0, 1.0), (1.0, 0.5), (0.5, 1.0), (1.0, 1.7)]
 
 
@@ -145,98 +157,59 @@ PACES = [(1.0, 1.0), (1.0, 0.5), (0.5, 1.0), (1.0, 1.7)]
 @pytest.mark.parametrize("length", [2, 4, 7])
 def test_a_second_training_begins_with_a_new_epoch_of_every_stage(length, speeds, tmp_path):
     """Whatever the length of the epochs before, and also from a checkpoint in its midst."""
-    updates = [[], []]
-
-    def watch(event, stage):
-        if event.action.kind == "U":
-            updates[stage.index].append(event.report.lr)
-
-    def trainer():
-        return Trainer(
-            mlp(2),
-            method=DGLAsync(),
-            optimizer=partial(sgd, lr=1.0),
-            scheduler=lambda optimizer: ExponentialLR(optimizer, 0.5),
-            stage_speeds=speeds,
-            watchers=[watch],
-            resumable=True,
-        )
-
-    first = trainer()
+    options = {
+        "optimizer": partial(sgd, lr=1.0),
+        "scheduler": lambda optimizer: ExponentialLR(optimizer, 0.5),
+        "stage_speeds": speeds,
+        "resumable": True,
+    }
+    rates, first = watched("lr", **options)
     first.fit(data(mlp, 4), epochs=2, progress=False)
-    for rates in updates:
-        assert rates == [1.0] * 4 + [0.5] * 4
-        rates.clear()
+    assert rates == [[1.0] * 4 + [0.5] * 4] * 2
     batches = data(mlp, length)
     first.fit(batches, epochs=2, progress=False, checkpoints=Checkpoints(tmp_path, 1, 10**6))
     whole = [0.25] * length + [0.125] * length
-    assert updates == [whole] * 2
+    assert [own[8:] for own in rates] == [whole] * 2
     for place in newest_first(tmp_path)[::2]:
-        for rates in updates:
-            rates.clear()
-        second = trainer()
+        rates, second = watched("lr", **options)
         second.resume(place)
         second.fit(batches, epochs=2, progress=False)
-        for rates in updates:
-            assert rates == whole[len(whole) - len(rates) :]
+        for own in rates:
+            assert own == whole[len(whole) - len(own) :]
         assert not different(*map(tensors_of, (second.network, first.network)))
 
 
 def test_a_training_after_one_that_was_stopped_begins_with_a_new_epoch():
-    updates = [[], []]
-
-    def watch(event, stage):
-        if event.action.kind == "U":
-            updates[stage.index].append(event.report.epoch)
-
     def stop(reading, number):
         if (reading, number) == (1, 2):
             raise KeyboardInterrupt
 
-    trainer = Trainer(mlp(2), method=DGLAsync(), optimizer=sgd, watchers=[watch])
+    epochs, trainer = watched("epoch")
     with pytest.raises(KeyboardInterrupt):
         trainer.fit(WatchedBatches(data(mlp, 4), stop), epochs=3, progress=False)
-    assert updates == [[0] * 4 + [1] * 2] * 2
+    assert epochs == [[0] * 4 + [1] * 2] * 2
     trainer.fit(data(mlp, 4), epochs=2, progress=False)
-    assert updates == [[0] * 4 + [1] * 2 + [1] * 4 + [2] * 4] * 2
-
-
-def watched():
-    """Return a trainer whose second stage is half as fast, and the list of its events."""
-    events = []
-    trainer = Trainer(
-        mlp(2),
-        method=DGLAsync(),
-        optimizer=sgd,
-        stage_speeds=(1, 0.5),
-        watchers=[lambda event, _: events.append(event)],
-    )
-    return events, trainer
+    assert epochs == [[0] * 4 + [1] * 2 + [1] * 4 + [2] * 4] * 2
 
 
 def test_a_training_after_a_loop_of_the_users_begins_with_the_next_epoch():
-    trained, trainer = watched()
+    epochs, trainer = watched("epoch", stage_speeds=(1, 0.5))
     for _ in range(2):
         stepped(trainer, data(mlp, 4))
         trainer.end_epoch()
     trainer.fit(data(mlp, 3), epochs=2, progress=False)
-    epochs = [
-        [e.report.epoch for e in trained if (e.action.kind, e.action.stage) == ("B", k)]
-        for k in range(2)
+    assert epochs == [
+        [0] * 4 + [1] * 4 + [2] * 3 + [3] * 3,
+        [0] * 2 + [1] * 2 + [2] * 3 + [3] * 3,
     ]
-    assert epochs[0] == [0] * 4 + [1] * 4 + [2] * 3 + [3] * 3
-    assert epochs[1] == [0] * 2 + [1] * 2 + [2] * 3 + [3] * 3
 
 
 def test_a_loop_of_the_users_after_a_training_trains():
-    trained, trainer = watched()
+    epochs, trainer = watched("epoch", stage_speeds=(1, 0.5))
     trainer.fit(data(mlp, 4), epochs=1, progress=False)
     before = [value.clone() for value in trainer.state_dict().values()]
-    trained.clear()
     stepped(trainer, data(mlp, 4))
-    turns = [(e.action.stage, e.report.epoch) for e in trained if e.action.kind == "B"]
-    assert turns.count((0, trainer.epoch)) == 4
-    assert turns.count((1, trainer.epoch)) == len(turns) - 4 == 2
+    assert [own[4:] for own in epochs] == [[trainer.epoch] * 4, [trainer.epoch] * 2]
     assert far(before, trainer.state_dict().values())
 
 

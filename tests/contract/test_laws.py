@@ -272,20 +272,3 @@ def test_one_group_of_every_accumulating_method_is_the_larger_batch(name, stages
     )
     means = train(method, mlp(stages), small).state[1:]
     assert not far(means, train(BP(), mlp(stages), large).state[1:])
-
-
-@several_stages
-@pytest.mark.parametrize("name", [n for n in METHODS if "reduce" in method_options(n)])
-def test_sum_is_the_mean_at_a_rate_larger_by_the_count(name, stages):
-    batches = data(mlp, 9)
-    ends = [
-        train(
-            build_method(name, accumulate=3, reduce=reduce),
-            mlp(stages),
-            batches,
-            weight_decay=0.0,
-            lr=rate,
-        ).state
-        for reduce, rate in [("sum", 0.05), ("mean", 0.15)]
-    ]
-    assert not far(*ends)

@@ -5,7 +5,18 @@ from dataclasses import replace
 import pytest
 import torch
 
-from contract.small import LOCKSTEP, METHODS, STAGES, WAITING, different, sgd, train, values_of
+from contract.small import (
+    LOCKSTEP,
+    METHODS,
+    STAGES,
+    WAITING,
+    different,
+    far,
+    sgd,
+    tensors_of,
+    train,
+    values_of,
+)
 from contract.spoiled import BACKWARD, FORWARD, brittle, marked
 from hocket import Checkpoints, Trainer, cross_entropy
 from hocket.errors import CheckpointError, NonFiniteError
@@ -116,9 +127,7 @@ def test_one_stage_is_a_plain_loop_without_the_batch(name):
             loss.backward()
             optimizer.step()
             losses.append(loss.item())
-    assert not different(
-        trainer.network[0].state_dict().values(), network.state_dict().values()
-    )
+    assert not different(tensors_of(trainer.network[0]), tensors_of(network))
     assert history[0].loss == sum(sorted(losses)) / len(losses)  # as epochs are summed
 
 
@@ -133,11 +142,7 @@ def test_accumulated_gradients_are_the_mean_of_those_that_count():
             x, y = batches[number]
             (cross_entropy(network(x), y) / len(group)).backward()
         optimizer.step()
-    found = trainer.network[0].state_dict().values()
-    assert all(
-        torch.allclose(a.double(), b.double(), 1e-10)
-        for a, b in zip(found, network.state_dict().values(), strict=True)
-    )
+    assert not far(tensors_of(trainer.network[0]), tensors_of(network))
     assert [event.report.skipped for event in events[0, "U"]] == [False, False]
 
 
@@ -190,9 +195,6 @@ def test_statistics_that_become_infinite_unseen_are_a_fault():
     batches = [(torch.randn(4, 1), torch.zeros(4).long()) for _ in range(3)]
     batches[1] = (big, batches[1][1])
     norm = torch.nn.BatchNorm1d(1)
-    assert norm(big).isfinite().all()
-    assert norm.running_var.isinf()
-    norm.reset_running_stats()
     modules = [torch.nn.Sequential(norm), torch.nn.Linear(1, 3)]
     settings = {"method": METHODS["bp"](), "optimizer": sgd}
     with pytest.raises(NonFiniteError, match=r"the buffer '0.0.running_var' became inf"):

@@ -453,6 +453,14 @@ def test_what_is_no_remedy_is_refused():
         remedy_options("t9")
 
 
+def test_a_shift_for_a_pass_that_a_remedy_does_not_name_is_refused():
+    class Shifting(T1):
+        attach = Predict(direction="last").attach
+
+    with pytest.raises(OptionError, match="Shifting has shift_for_forward, and moves is None"):
+        train(FDG().with_remedies(Shifting()), mlp(2), data(mlp, 2))
+
+
 @pytest.mark.parametrize(
     "optimizer",
     [

@@ -92,6 +92,7 @@ def test_processes_continue_what_they_or_one_process_began(stages, case, done):
 
 @pytest.mark.parametrize(("stages", "case"), ALL, ids=str)
 def test_one_process_has_what_all_processes_have(stages, case, done, alone):
+    """Also if all look at the weights between epochs, and the main one draws numbers there."""
     ours = alone()[stages, case]
     for rank, (left, _, _) in enumerate(done()):
         theirs = left[stages, case]

@@ -3,6 +3,7 @@
 All equalities are of bits.
 """
 
+from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -24,7 +25,9 @@ from contract.small import (
     values_of,
 )
 from hocket import Trainer
-from hocket.methods import ADL, BP, DDG, FDG
+from hocket.methods import ADL, BP, DDG, DGL, FDG
+from hocket.remedies import T1
+from hocket.signals import Delayed, Local, Reach
 
 every_method = pytest.mark.parametrize("name", METHODS)
 every_linearization = pytest.mark.parametrize("linearize", LINEARIZE)
@@ -111,6 +114,47 @@ def test_the_callers_random_numbers_are_left_alone(name):
     stepped(trainer, batches)
     trainer.evaluate(batches[:2])
     trainer.finish()
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def drawing(function):
+    """Return a function that draws a random number first."""
+    return lambda *args: (torch.rand(1), function(*args))[1]
+
+
+class OwnSignal(Delayed):
+    backward_roots = drawing(Delayed.backward_roots)
+
+
+class OwnLoss(Local):
+    backward_roots = drawing(Local.backward_roots)
+
+
+class OwnRemedy(T1):
+    def attach(self, stage, weights):
+        at_stage = super().attach(stage, weights)
+        at_stage.correct_gradient = drawing(at_stage.correct_gradient)
+        return at_stage
+
+
+class OwnOptimizer(torch.optim.SGD):
+    step = drawing(torch.optim.SGD.step)
+
+
+@pytest.mark.parametrize(
+    ("method", "optimizer"),
+    [
+        (replace(FDG(), signal=OwnSignal()), sgd),
+        (replace(DGL(), signal=Reach(1, OwnLoss()), backward_delay=1), sgd),
+        (FDG().with_remedies(OwnRemedy()), sgd),
+        (BP(), OwnOptimizer),
+    ],
+    ids=["signal", "loss", "remedy", "optimizer"],
+)
+def test_own_parts_draw_by_seed_and_batch_and_leave_the_callers_numbers(method, optimizer):
+    trainer, batches = Trainer(mlp(3), method=method, optimizer=optimizer), data(mlp, 4)
+    before = torch.get_rng_state()
+    stepped(trainer, batches).finish()
     assert torch.equal(torch.get_rng_state(), before)
 
 

@@ -2,7 +2,7 @@
 
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
@@ -13,10 +13,7 @@ from contract.processes import in_processes
 from contract.resumed import CASES, all_of, differences, resumable
 from contract.small import LOCKSTEP
 from contract.worlds import Case, Left, distinct, trained
-from hocket.checkpoint.directory import Manifest, checkpoint_name, newest_first, read_manifest
-from hocket.distributed.launching.launch import launch
-from hocket.methods import METHODS
-from hocket.program import Program, enter
+from hocket.checkpoint.directory import Manifest, newest_first, read_manifest
 
 APART = distinct([*CASES[: len(LOCKSTEP)], *CASES[len(LOCKSTEP) + 2 :: 3]])
 WORLDS = {
@@ -35,21 +32,6 @@ every_case = pytest.mark.parametrize(
 )
 
 
-def after(batches: int, epoch: int, case: Case, stages: int) -> str:
-    """Name of the checkpoint after so many batches, one of which may take several ticks."""
-    program = Program(METHODS[case.method](**dict(case.options)), stages)
-    return checkpoint_name(sum(1 for _ in range(batches) for _ in enter(program)), epoch)
-
-
-def place(number: int, case: Case, stages: int) -> str:
-    """Checkpoint in an epoch that other batches overtake, or of each second case at its end."""
-    if dict(case.options).get("epoch_end") == "drain":  # nothing overtakes
-        return checkpoint_name(2, 0)
-    if case.batches == 1:
-        return checkpoint_name(4, 4)
-    return after(5, 1, case, stages) if number % 2 else after(2, 0, case, stages)
-
-
 def seed_loaders() -> None:
     """Begin with equal random numbers of loaders, which are in a checkpoint, too."""
     random.seed(0)
@@ -62,9 +44,10 @@ def _work(folder: Path, cases: Sequence[Case], stages: int) -> list[tuple[Left, 
     for number, case in enumerate(cases):
         own = folder / f"{number}-apart"
         seed_loaders()
-        whole, _ = all_of(case, stages, own)
-        resumed = trained(case, stages, resume=own / place(number, case, stages))
-        found.append((whole, resumed))
+        whole, checkpoints = all_of(case, stages, own)
+        # Within the last epoch and within the first one in turn.
+        late = number % 2 == 0 or case.batches == 1
+        found.append((whole, trained(case, stages, resume=checkpoints[2 if late else -2])))
     return found
 
 
@@ -75,7 +58,7 @@ class Done:
     alone: Path
     apart: Path
     whole: Left
-    processes: list[tuple[Left, Left]] = field(default_factory=list)
+    processes: list[tuple[Left, Left]]
 
 
 @pytest.fixture(scope="module")
@@ -87,13 +70,12 @@ def done(tmp_path_factory):
 def all_in(folder: Path, stages: int) -> dict[Case, Done]:
     """All cases in one world."""
     found = {}
+    left = in_processes(_work, folder, WORLDS[stages], stages, processes=stages)
     for number, case in enumerate(WORLDS[stages]):
         seed_loaders()
         alone, apart = (folder / f"{number}-{kind}" for kind in ("alone", "apart"))
-        found[case] = Done(alone, apart, all_of(case, stages, alone)[0])
-    left = in_processes(_work, folder, WORLDS[stages], stages, processes=stages)
-    for each, in_all in zip(found.values(), zip(*left, strict=True), strict=True):
-        each.processes = list(in_all)
+        whole, _ = all_of(case, stages, alone)
+        found[case] = Done(alone, apart, whole, [each[number] for each in left])
     return found
 
 
@@ -131,15 +113,7 @@ REPLICATED = resumable(
 )
 
 
-def _in_replicas(folder: str) -> int:
-    """Leave checkpoints, and go on from one."""
-    own = Path(folder, "checkpoints")
-    whole, _ = all_of(REPLICATED, 2, own)
-    resumed = trained(REPLICATED, 2, resume=own / checkpoint_name(4, 1))
-    assert not differences(whole, resumed)
-    return 0
-
-
 @pytest.mark.xdist_group("resumed in replicas")
 def test_replicas_go_on_as_if_they_had_never_stopped(tmp_path):
-    assert launch(_in_replicas, str(tmp_path), processes=4, threads=1) == 0
+    for ((whole, resumed),) in in_processes(_work, tmp_path, [REPLICATED], 2, processes=4):
+        assert not differences(whole, resumed)

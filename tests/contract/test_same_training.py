@@ -85,6 +85,17 @@ DIFFERENCES = {
         dict(validation=BATCHES[:2]),
         "validation is not there in .*, and given in",
     ),
+    "batches of replicas": (
+        dict(stages=1, replicas=2, replica_delay=1),
+        dict(stages=1, replicas=2, replica_delay=1, train=BATCHES[:4]),
+        "number of batches is 5 in rank 0, and 4 in rank 1",
+    ),
+    "resume": (dict(call=lambda t: t.resume("")), {}, "rank 0 is loading .* call resume"),
+    "save": (
+        dict(resumable=True, call=lambda t: t.save("/dev/null/none")),
+        dict(resumable=True),
+        "rank 0 is writing a checkpoint, rank 1 is calling fit",
+    ),
 }
 """What rank 0 is given, what rank 1 is given, and what the error says."""
 
@@ -94,10 +105,12 @@ def trained(given):
     given = {"network": build(), "optimizer": sgd, "stages": 2, "epochs": 1} | given
     length = {name: given.pop(name, None) for name in ("epochs", "updates", "validation")}
     network, told = given.pop("network"), given.pop("version", hocket.__version__)
+    train, call = given.pop("train", BATCHES), given.pop("call", lambda trainer: None)
     trainer, message = Trainer(network, **given), None
     with patch.object(agreement, "__version__", told), trainer:
         try:
-            trainer.fit(BATCHES, progress=False, **length)
+            call(trainer)
+            trainer.fit(train, progress=False, **length)
         except WorldError as error:
             message = str(error)
     return message, [float(weight.detach().double().sum()) for weight in network.parameters()]

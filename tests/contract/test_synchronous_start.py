@@ -9,7 +9,16 @@ from contract.small import conv, data, different, mlp, sgd, stepped, train
 from hocket import Trainer
 from hocket.methods import ADL, BP, DDG, FDG, PACI, PipeDream, PipeDream2BW
 from hocket.methods.method import Method
-from hocket.remedies import T1, T2, T3, Compensate, Predict, SpikeCompensation, StalenessRate
+from hocket.remedies import (
+    T1,
+    T2,
+    T3,
+    Compensate,
+    Predict,
+    SpikeCompensation,
+    StageRemedy,
+    StalenessRate,
+)
 from hocket_lab.planner.rehearsals import Candidate
 
 
@@ -21,8 +30,15 @@ def label(value):
     return str(value)
 
 
+class Halving(T1):
+    def attach(self, stage, weights):
+        at_stage = StageRemedy()
+        at_stage.correct_gradient = lambda _: [p.grad.mul_(0.5) for p in weights.parameters]
+        return at_stage
+
+
 METHODS = [
-    FDG(),
+    FDG().with_remedies(Halving()),
     DDG(linearize="recompute", epoch_end="drain"),
     ADL(accumulate=3, linearize="live"),
     PACI(accumulate=2, epoch_end="drain"),

@@ -9,6 +9,7 @@ from typing import Any
 from unittest.mock import patch
 
 import torch
+from torch.utils.data import DataLoader
 
 from contract.processes import in_processes
 from contract.small import conv, coupled, data, everything, mlp, sgd, skips, wide
@@ -55,6 +56,7 @@ class Case:
     remedies: tuple[Remedy, ...] = ()
     stopped_by: int | None = None  # stage whose process asks to stop in epoch 1
     ignored: int = 0  # samples at the start of each batch whose targets are ignored
+    shuffled: bool = False  # by PyTorch's generator, which the main process also uses itself
 
     def build_method(self) -> Method:
         """Its method with all that is said of it."""
@@ -96,14 +98,17 @@ class Left:
 class StopBy(Callback):
     """Asks to stop in epoch 1, in the process of a stage only; remembers checkpoints."""
 
-    def __init__(self, stage: int | None) -> None:
-        self.stage, self.checkpoints = stage, list[str]()
+    def __init__(self, stage: int | None, *, draws: bool) -> None:
+        self.stage, self.draws, self.checkpoints = stage, draws, list[str]()
 
     def on_checkpoint(self, trainer: Trainer, folder: Path) -> None:
         read_manifest(folder)  # it is complete
         self.checkpoints.append(folder.name)
 
     def on_epoch(self, trainer: Trainer, result: EpochResult) -> None:
+        trainer.state_dict()  # a look, which changes nothing
+        if self.draws and trainer.is_main_process:
+            torch.rand(1)
         if result.number == 1 and self.stage in [stage.index for stage in trainer.stages]:
             trainer.request_stop()
 
@@ -144,11 +149,13 @@ def trained(
                 batches[number][0][:, 0] = value
             for _, targets in batches:
                 targets[: case.ignored] = -100
+            if case.shuffled:
+                batches = DataLoader(batches, batch_size=None, shuffle=True)
         tests = data(net, 3)
         if low:
             batches, tests = ([(x.float(), y) for x, y in each] for each in (batches, tests))
         evaluations: list[Any] = []
-        callback = StopBy(case.stopped_by)
+        callback = StopBy(case.stopped_by, draws=case.shuffled)
         every = "evaluate_every" in dict(case.budget)
         history = trainer.fit(
             batches,
@@ -162,7 +169,7 @@ def trained(
         return Left(
             evaluations=[(updates, str(result)) for updates, result in evaluations],
             history=[{**asdict(epoch), "seconds": 0.0} for epoch in history],
-            weights=[v.cpu() for module in modules for v in module.state_dict().values()],
+            weights=[value.cpu() for value in trainer.state_dict().values()],
             optimizers={
                 stage.index: [
                     updater.optimizer.state_dict() if updater.optimizer else None

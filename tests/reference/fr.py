@@ -15,20 +15,15 @@ def train(
     batches: Batches,
     *,
     loss: Loss,
-    lr: float,
-    momentum: float = 0.0,
-    weight_decay: float = 0.0,
     order: str = "forward-first",
     first_rate: float = 1.0,  # the official code multiplies the rate of module 1 by 2
     statistics_twice: bool = False,  # the official code counts BatchNorm in play and in replay
+    **options: float,  # of SGD
 ) -> list[float]:
     """Train ``modules`` in place until drained; return the loss of each batch."""
     K, N = len(modules), len(batches)
-    rates = [lr * first_rate] + [lr] * (K - 1)
-    sgd = [
-        torch.optim.SGD(m.parameters(), rate, momentum, weight_decay=weight_decay)
-        for m, rate in zip(modules, rates, strict=True)
-    ]
+    sgd = [torch.optim.SGD(m.parameters(), **options) for m in modules]
+    sgd[0].param_groups[0]["lr"] *= first_rate
     history, g, losses = {}, {}, []  # history[k, b]: input of module k; g[k, b] = dL/dh_k
     for t in range(1, N + K):
         h = batches[t - 1][0] if t <= N else None

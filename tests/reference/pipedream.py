@@ -29,8 +29,6 @@ def train(
     *,
     loss: Loss,
     lr: float,
-    momentum: float = 0.0,
-    weight_decay: float = 0.0,
     accumulate: int = 1,
     linearize: str = "stash",
     rate: Callable[[int, int, list[int]], float] = lambda k, t, staleness: 1.0,
@@ -41,6 +39,7 @@ def train(
     flushed: int = 0,
     limit: float = float("inf"),
     order: Order | None = None,
+    **options: float,  # of SGD
 ) -> list[float]:
     """Train ``modules`` in place until drained; return the loss of each batch.
 
@@ -54,13 +53,11 @@ def train(
     """
     K, N = len(modules), len(batches)
     kind = LiveSGD if linearize == "live" else torch.optim.SGD
-    sgd = [kind(m.parameters(), lr, momentum, weight_decay=weight_decay) for m in modules]
+    sgd = [kind(m.parameters(), lr, **options) for m in modules]
     if spikes:
         late = [(K - 1 - k) / accumulate for k in range(K)]
-        sgd = [
-            SpikeSGD(m.parameters(), lr, momentum, weight_decay=weight_decay, delay=delay)
-            for m, delay in zip(modules, late, strict=True)
-        ]
+        pairs = zip(modules, late, strict=True)
+        sgd = [SpikeSGD(m.parameters(), lr, **options, delay=delay) for m, delay in pairs]
     x = [deque(leaf(x) for x, _ in batches), *(deque() for _ in range(K - 1))]
     g, kept, losses = [deque() for _ in range(K)], [deque() for _ in range(K)], []
     count, version = [0] * K, [0] * K

@@ -1,6 +1,6 @@
 """Arguments of another kind than wanted are refused by name, with what to give."""
 
-from collections import Counter
+from collections import Counter, UserString
 from functools import partial
 
 import numpy
@@ -47,6 +47,7 @@ BATCHES = data(mlp, 3)
         ),
         ({"skip_batches": [3, -1]}, "skip_batches has -1; .* from 0"),
         ({"method": "dgl-async", "skip_batches": [1]}, "run freely, and each numbers its bat"),
+        ({"on_nan": UserString("stop")}, r"on_nan is 'stop' \(collections.UserString\); w"),
         ({"on_nan": "ignore"}, "on_nan is 'ignore'; wanted 'stop' or 'skip'"),
         ({"on_nan": "skip", "replicas": 2}, "2 replicas that share each batch"),
         ({"stage_speeds": (1, 1)}, "those of method 'fdg' keep step"),

@@ -1,6 +1,7 @@
 """Metrics for MLflow."""
 
 import os
+import re
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -29,12 +30,11 @@ class MLflow:
     """
 
     title = "MLflow"
-    needs = "MlflowClient"
 
     def __init__(
         self, name: str, process: str | None = None, choices: Mapping[str, Any] | None = None
     ) -> None:
-        mlflow: Any = import_extra("mlflow", "mlflow", "the tracker 'mlflow'", has=self.needs)
+        mlflow: Any = import_extra("mlflow", "mlflow", "the tracker 'mlflow'")
         self._entities = mlflow.entities
         self._unsent: list[Any] = []
         params = [mlflow.entities.Param(key, str(v)) for key, v in (choices or {}).items()]
@@ -68,8 +68,9 @@ class MLflow:
         """Keep the numbers of a row; send them once they are many, or an epoch has ended."""
         now_ms = int(time.time() * 1000)
         for name, number in scalars(kind, values):
+            allowed = re.sub(r"[^\w\-. :/]", "_", name)  # a batch with another is refused
             place = axis(values)[1]
-            self._unsent.append(self._entities.Metric(name, float(number), now_ms, place))
+            self._unsent.append(self._entities.Metric(allowed, float(number), now_ms, place))
         if kind == "epoch" or len(self._unsent) >= BATCH:
             self._send()
 

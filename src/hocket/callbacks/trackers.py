@@ -118,5 +118,5 @@ class Tracking(Callback):
     ) -> None:
         """Pass on the row of an evaluation within an epoch; see the base."""
         if trainer.is_main_process:
-            place = {"tick": trainer.engine.tick_count, "updates": updates}
+            place = {"tick": trainer.engine.tick_count, "updates": trainer.updates}
             self._trackers.log("evaluation", place | asdict(result))

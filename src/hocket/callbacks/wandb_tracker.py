@@ -24,12 +24,11 @@ class WandB:
     """
 
     title = "Weights & Biases"
-    needs = "init"  # runs offline leave a folder that is imported like an empty package
 
     def __init__(
         self, name: str, process: str | None = None, choices: Mapping[str, Any] | None = None
     ) -> None:
-        wandb: Any = import_extra("wandb", "wandb", "the tracker 'wandb'", has=self.needs)
+        wandb: Any = import_extra("wandb", "wandb", "the tracker 'wandb'")
         try:
             self._run = wandb.init(
                 project=os.environ.get("WANDB_PROJECT", "hocket"),

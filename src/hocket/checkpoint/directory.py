@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from hocket.checkpoint.serialize import unpack
-from hocket.errors import CheckpointError
+from hocket.errors import CheckpointError, warn
 from hocket.files import (
     JSON_LIMIT,
     create_file,
@@ -142,7 +142,8 @@ def finish_checkpoint(folder: Path, name: str, manifest: Manifest) -> None:
         finished.rename(replaced)
     unfinished.rename(finished)
     sync_path(folder)
-    _remove(replaced)
+    with suppress(OSError):  # it is complete; what stays of the other is removed later
+        _remove(replaced)
 
 
 def newest_first(folder: Path) -> list[Path]:
@@ -284,12 +285,15 @@ def claim_folder(folder: Path, own: set[Path]) -> Iterator[None]:
 
 
 def remove_unfinished(folder: Path) -> None:
-    """Remove checkpoints that were never finished."""
+    """Remove checkpoints that were never finished, or warn that they stay."""
     for unfinished in folder.glob(".tick-*.part"):
-        if unfinished.is_dir() and not unfinished.is_symlink():
-            shutil.rmtree(unfinished)
-        else:
-            unfinished.unlink()
+        try:
+            if unfinished.is_dir() and not unfinished.is_symlink():
+                shutil.rmtree(unfinished)
+            else:
+                unfinished.unlink()
+        except OSError as error:
+            warn(f"cannot remove the unfinished {str(unfinished)!r}: {error.strerror}")
 
 
 def _remove(checkpoint: Path) -> None:

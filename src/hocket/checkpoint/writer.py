@@ -10,7 +10,7 @@ import os
 import shutil
 import threading
 import time
-from collections import deque
+from collections import ChainMap, deque
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
@@ -27,7 +27,7 @@ from hocket.checkpoint.directory import (
     write_file,
 )
 from hocket.checkpoint.serialize import pack
-from hocket.distributed.failures.phases import RunningClock
+from hocket.distributed.failures.phases import Phase, RunningClock
 from hocket.distributed.world.solo_world import SoloWorld
 from hocket.distributed.world.world import World
 from hocket.errors import CheckpointError, HocketError, OptionError, raise_problems, warn
@@ -109,7 +109,7 @@ class CheckpointWriter:
         self._place = Path(checkpoints.folder).resolve()
         if world.is_main:
             remove_unfinished(Path(checkpoints.folder))
-        world.gather(None)  # no process writes before the old files are removed
+        world.gather(None, Phase.SAVING)  # none writes before the old files are removed
 
     def save(
         self, name: str, parts: Mapping[str, Any], manifest: Manifest, refusal: str = ""
@@ -232,11 +232,7 @@ class CheckpointWriter:
             return
         failures = [text for text in reports if isinstance(text, str)]
         if not failures:
-            parts = {
-                part: FileDigest(**digest)
-                for digests in reports
-                for part, digest in digests.items()
-            }
+            parts = {part: FileDigest(**digest) for part, digest in ChainMap(*reports).items()}
             try:
                 finish_checkpoint(folder, job.name, replace(job.manifest, parts=parts))
                 flags.set(_COMPLETE.format(job.flag))

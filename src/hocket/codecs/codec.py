@@ -1,6 +1,6 @@
 """Codec: a choice of how tensors are encoded, which builds encoders and decoders."""
 
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from torch import Tensor
 
@@ -21,7 +21,7 @@ class Encoder(Stateful, Protocol):
     """Encodes the tensors that one sender sends over one edge; it may learn from them."""
 
     def encode(self, tensor: Tensor) -> Tree:
-        """Return what is sent in place of a floating point tensor.
+        """Return codes of a floating point tensor in a list or a dict, or the tensor itself.
 
         Raises:
             NonFiniteError: The tensor has a value that cannot be encoded.
@@ -40,6 +40,7 @@ class Decoder(Stateful, Protocol):
         """
 
 
+@runtime_checkable
 class Codec(Protocol):
     """Choice of how tensors are encoded; a value without state."""
 

@@ -50,7 +50,8 @@ def as_codec(codec: Codec | str) -> Codec:
     """
     if isinstance(codec, str):
         return parse_codec(codec)
-    if isinstance(codec, type) or not hasattr(codec, "encoder"):
-        advice = "call it" if callable(codec) else "give one such as VQ(groups=4) or 'int8'"
+    if isinstance(codec, type) or not isinstance(codec, Codec):
+        advice = "give one such as VQ(groups=4) or 'int8', or one with all members of Codec"
+        advice = "call it" if callable(codec) else advice
         raise OptionError(f"codec is {codec!r}, which is no codec; {advice}")
     return codec

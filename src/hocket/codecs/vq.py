@@ -229,7 +229,7 @@ class _VQEncoder:
 
     def _draw(self, count: int, number: int) -> Tensor:
         """Return this number of different random indices below ``count``."""
-        return torch.randperm(count, generator=self._generator)[:number]
+        return torch.randperm(count, generator=self._generator, device="cpu")[:number]
 
 
 class _VQDecoder:

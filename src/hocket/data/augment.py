@@ -34,7 +34,7 @@ class Crop:
     def __call__(self, images_BCHW: Tensor, rng: Generator) -> Tensor:
         """Return the cropped images, (B, C, H, W)."""
         B, _, H, W = images_BCHW.shape
-        offsets_2B = torch.randint(2 * self.padding + 1, (2, B), generator=rng)
+        offsets_2B = torch.randint(2 * self.padding + 1, (2, B), generator=rng, device="cpu")
         y_B, x_B = send_to_device(offsets_2B, images_BCHW.device)
         # All possible crops as one view, so that one gather selects a crop for each image.
         crops_BCYXHW = pad(images_BCHW, (self.padding,) * 4).unfold(2, H, 1).unfold(3, W, 1)
@@ -48,7 +48,7 @@ class Flip:
 
     def __call__(self, images_BCHW: Tensor, rng: Generator) -> Tensor:
         """Return a copy of the images, (B, C, H, W), about half of them flipped."""
-        drawn_B = torch.rand(len(images_BCHW), generator=rng)
+        drawn_B = torch.rand(len(images_BCHW), generator=rng, device="cpu")
         flipped_B = send_to_device(drawn_B, images_BCHW.device) < 0.5
         return torch.where(flipped_B[:, None, None, None], images_BCHW.flip(3), images_BCHW)
 
@@ -70,8 +70,8 @@ class Normalise:
 
     def __call__(self, images_BCHW: Tensor, rng: Generator) -> Tensor:
         """Return (images / white - mean) / std, (B, C, H, W); the generator is not used."""
-        std_C = torch.tensor(self.std)
-        both_2C11 = torch.stack([1 / (self.white * std_C), torch.tensor(self.mean) / std_C])
+        mean_C, std_C = torch.tensor([self.mean, self.std], device="cpu")
+        both_2C11 = torch.stack([1 / (self.white * std_C), mean_C / std_C])
         scale_C11, shift_C11 = send_to_device(both_2C11[..., None, None], images_BCHW.device)
         return images_BCHW.float().mul(scale_C11).sub_(shift_C11)
 

@@ -156,11 +156,11 @@ class Batches:
         return self.serve(epoch)
 
     def order(self, epoch: int) -> Tensor:
-        """Return the rows in the order in which this epoch serves them, (N,)."""
+        """Return the rows in the order in which this epoch serves them, (N,), on the CPU."""
         if not self.shuffle:
-            return torch.arange(len(self.examples))
+            return torch.arange(len(self.examples), device="cpu")
         rng = make_generator(self.seed, "order", epoch)
-        return torch.randperm(len(self.examples), generator=rng)
+        return torch.randperm(len(self.examples), generator=rng, device="cpu")
 
     def serve(self, epoch: int, first: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield batches `first`, `first + 1`, ... of an epoch without changing `self.epoch`.

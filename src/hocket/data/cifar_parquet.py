@@ -72,7 +72,7 @@ def _read(release: Release, files: list[Path], rows: int, limit: int | None) -> 
             )
         wanted = rows if limit is None else limit
         inputs_N3HW = np.empty((wanted, 3, 32, 32), dtype=np.uint8)
-        targets_N = torch.empty(wanted, dtype=torch.int64)
+        targets_N = torch.empty(wanted, dtype=torch.int64, device="cpu")
         for n, (where, image, label) in enumerate(islice(_rows(release, shards), wanted)):
             inputs_N3HW[n] = _decode(where, image)
             if not isinstance(label, int):

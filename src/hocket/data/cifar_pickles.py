@@ -128,4 +128,4 @@ def _unpickle(release: Release, where: str, content: bytes) -> Images:
             f"{release.pickled_label.decode()!r}, N labels; fetch it again"
         )
     inputs_N3HW = torch.from_numpy(rows.copy()).view(-1, 3, 32, 32)
-    return Images(inputs_N3HW, torch.tensor(labels, dtype=torch.int64))
+    return Images(inputs_N3HW, torch.tensor(labels, dtype=torch.int64, device="cpu"))

@@ -54,13 +54,11 @@ class StoredImages:
 
     def divide(self, held: int, test: "StoredImages") -> tuple["StoredImages", "StoredImages"]:
         """Return the rest, and `held` images drawn at random, served like `test`."""
-        rest, held_out = (
-            StoredImages(self.images.select(rows), self.targets[rows], self.size, transform)
-            for rows, transform in zip(
-                divide_rows(len(self), held), (self.transform, test.transform), strict=True
-            )
+        rest, held_out = divide_rows(len(self), held)
+        return (
+            replace(self, images=self.images.select(rest), targets=self.targets[rest]),
+            replace(test, images=self.images.select(held_out), targets=self.targets[held_out]),
         )
-        return rest, held_out
 
     def _read_image(self, row: int) -> Tensor:
         """Return the central square of one image as uint8 (3, S, S).
@@ -154,7 +152,7 @@ def _read_splits(data_dir: Path) -> dict[str, Any]:
         DataError: The folder cannot be read, or has no such splits.
         OptionError: A package is not installed.
     """
-    datasets: Any = import_extra("datasets", "hf", "data set 'folder'", has="load_dataset")
+    datasets: Any = import_extra("datasets", "hf", "data set 'folder'")
     import_extra("PIL", "hf", "data set 'folder'")
 
     # Name the folders: the package takes a class `test` for a split, and omits hidden ones.
@@ -211,4 +209,4 @@ def _select_columns(split: str, rows: Any, image: str, label: str) -> tuple[Any,
     rows = rows.cast_column(image, replace(rows.features[image], decode=True))
     # A class number that is missing is -1, which is no class.
     targets = [-1 if number is None else number for number in rows[label]]
-    return rows.select_columns([image]), torch.tensor(targets)
+    return rows.select_columns([image]), torch.tensor(targets, device="cpu")

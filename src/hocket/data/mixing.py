@@ -80,9 +80,9 @@ class Mix:
         check_targets(targets_B, self.classes)
 
         # Draw another example for each, and the share of each.
-        others_B = torch.randperm(len(inputs), generator=rng)
+        others_B = torch.randperm(len(inputs), generator=rng, device="cpu")
         # PyTorch cannot draw from Beta with a given generator.
-        draw = np.random.default_rng(int(torch.randint(2**62, (), generator=rng)))
+        draw = np.random.default_rng(int(torch.randint(2**62, (), generator=rng, device="cpu")))
         if self.cutmix and (not self.mixup or draw.random() < 0.5):
             # Replace a rectangle around a random centre; what lies outside is cut off.
             share = float(draw.beta(self.cutmix, self.cutmix))

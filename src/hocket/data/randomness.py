@@ -55,5 +55,5 @@ def divide_rows(examples: int, held: int) -> tuple[Tensor, Tensor]:
     >>> [rows.tolist() for rows in divide_rows(5, 2)]
     [[0, 1, 4], [2, 3]]
     """
-    rows_N = torch.randperm(examples, generator=make_generator(0, "held out"))
+    rows_N = torch.randperm(examples, generator=make_generator(0, "held out"), device="cpu")
     return rows_N[held:].sort().values, rows_N[:held].sort().values

@@ -125,10 +125,11 @@ def check_data(name: str, data_dir: Path | None, /, **chosen: Any) -> None:
     """
     loader = _find_loader(name)
     known = options(name)
-    everywhere = [option for option in chosen if option in _SETTINGS and option not in known]
+    everywhere = [option for option in {**known, **chosen} if option in _SETTINGS]
     problems = [
         f"{option!r} is no option of a data set; give it as "
         f"--{option.replace('_', '-')} ({option}=...)"
+        f"{', and rename the parameter' if option in known else ''}"
         for option in everywhere
     ]
     own = {option: value for option, value in chosen.items() if option not in everywhere}
@@ -136,7 +137,7 @@ def check_data(name: str, data_dir: Path | None, /, **chosen: Any) -> None:
     problems += [
         f"option {option!r} is missing; pass it"
         for option, default in known.items()
-        if default is inspect.Parameter.empty and option not in chosen
+        if default is inspect.Parameter.empty and option not in [*chosen, *everywhere]
     ]
     reads_files = "data_dir" in inspect.signature(loader).parameters
     if reads_files and data_dir is None:

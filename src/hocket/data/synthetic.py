@@ -44,7 +44,7 @@ def synthetic(
         problems.append(f"noise is {noise}; give 0 or more")
     raise_problems(OptionError, "cannot make synthetic data", problems)
     rng = make_generator(seed, "examples")
-    centres_M = torch.randn(classes, *shape, generator=rng)
+    centres_M = torch.randn(classes, *shape, generator=rng, device="cpu")
     kind: Kind = "images" if len(shape) == 3 else "vectors"
     return Data(
         name="synthetic",
@@ -60,6 +60,6 @@ def synthetic(
 
 def _sample_around(centres_M: Tensor, examples: int, noise: float, rng: Generator) -> InMemory:
     """Draw examples around the centres (M, ...), their classes in turn."""
-    targets_N = torch.arange(examples) % len(centres_M)
-    noise_N = torch.randn(examples, *centres_M.shape[1:], generator=rng)
+    targets_N = torch.arange(examples, device="cpu") % len(centres_M)
+    noise_N = torch.randn(examples, *centres_M.shape[1:], generator=rng, device="cpu")
     return InMemory(centres_M[targets_N] + noise * noise_N, targets_N)

@@ -38,9 +38,9 @@ class Windows:
         """Return inputs (B, T) and targets (B, T), int64."""
         starts_B = rows_B * self.context
         if self.jitter:
-            starts_B += torch.randint(self.context, rows_B.shape, generator=rng)
+            starts_B += torch.randint(self.context, rows_B.shape, generator=rng, device="cpu")
             starts_B.clamp_(max=len(self.tokens_N) - self.context - 1)
-        places_BT = starts_B[:, None] + torch.arange(self.context + 1)
+        places_BT = starts_B[:, None] + torch.arange(self.context + 1, device="cpu")
         windows = self.tokens_N[send_to_device(places_BT, self.tokens_N.device)].long()
         # Copies, because inputs and targets would share memory otherwise.
         return windows[:, :-1].clone(), windows[:, 1:].clone()

@@ -49,7 +49,8 @@ def encode_tree(tree: Tree, tensors: list[Tensor]) -> Any:
         return tree
     raise PacketError(
         f"a {type(tree).__name__} cannot be sent to another process; let the stage return, and "
-        "the batches hold, tensors, numbers, strings, None, or tuples, lists and dicts of them"
+        "the batches hold, tensors, numbers, strings, None, or tuples, lists and dicts of them "
+        "(config.use_cache=False leaves caches out of models of transformers)"
     )
 
 

@@ -72,7 +72,8 @@ def build_signals(
             place=place_of_stage(k, len(modules)),
             network_input=_real_shape(sample) or (),
         )
-        with seeded_rng(setup.seed, k, 0, "signal", setup.device):
+        # On the CPU, so that a default device of another kind does not draw other weights.
+        with torch.device("cpu"), seeded_rng(setup.seed, k, 0, "signal", setup.device):
             network = signal.build_network(known)
         networks.append(network.to(dtypes[k]))
     return signals, networks

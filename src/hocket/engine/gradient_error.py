@@ -170,7 +170,7 @@ def _trained(stage: Stage) -> list[nn.Parameter]:
 
 def _flat(gradients: Sequence[Tensor | None], like: Sequence[Tensor]) -> Tensor:
     """Return all gradients as one vector (D,) in float64, zeros for those that are None."""
-    parts = [torch.zeros(0, dtype=torch.float64)]
+    parts = [torch.zeros(0, dtype=torch.float64, device="cpu")]
     for gradient, weight in zip(gradients, like, strict=True):
         dense = torch.zeros_like(weight) if gradient is None else gradient.to_dense()
         plain = dense.detach().resolve_conj()

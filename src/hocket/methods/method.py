@@ -135,6 +135,11 @@ class Method:
 
     def __post_init__(self) -> None:
         problems = wrong_fields(self) + out_of_range(self, METHOD_RANGES)
+        if not isinstance(self.signal, Signal):  # it has no attributes to look at
+            raise OptionError(
+                f"signal is {self.signal!r}, which is no signal; give one such as "
+                "hocket.signals.Delayed()"
+            )
         problems += self._contradictions()
         delayed = any(sum(edge) for edge in self.edge_delays or (self._same_delays,))
         stale = self.signal.needs_gradient and delayed and not self.flushes

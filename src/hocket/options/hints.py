@@ -31,7 +31,7 @@ def wrong_options(
     ["unknown option 'steps'; there are: epochs", "epochs is 'many'; wanted a whole number"]
     """
     return [unknown_name(kind, name, known) for name in given if name not in known] + [
-        f"{name} is {value!r}; wanted {_describe_hint(hints[name])}"
+        f"{name} is {_describe_value(value)}; wanted {_describe_hint(hints[name])}"
         for name, value in given.items()
         if name in hints and not matches_hint(value, hints[name])
     ]
@@ -76,7 +76,11 @@ def argument_hints(function: Callable[..., Any]) -> dict[str, Any]:
 
     There are none if one names what is imported for type checkers only.
     """
-    function = inspect.unwrap(function.func if isinstance(function, partial) else function)
+    function = inspect.unwrap(function)
+    while isinstance(function, partial):
+        function = inspect.unwrap(function.func)
+    if not (inspect.isclass(function) or inspect.isroutine(function)):
+        function = type(function).__call__
     try:
         return typing.get_type_hints(function)
     except NameError:
@@ -111,6 +115,13 @@ def matches_hint(value: Any, hint: Any) -> bool:
     return origin is not dict or isinstance(value, dict)
 
 
+def _describe_value(value: Any) -> str:
+    """Return the text of a value, with its class if that looks like one of Python's."""
+    text, kind = repr(value), type(value)
+    told = kind.__module__ == "builtins" or kind.__name__ in text
+    return text if told else f"{text} ({kind.__module__}.{kind.__name__})"
+
+
 def _describe_hint(hint: Any) -> str:
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin in (types.UnionType, typing.Union):
@@ -119,14 +130,13 @@ def _describe_hint(hint: Any) -> str:
         return " or ".join(map(repr, arguments))
     if origin in _COLLECTIONS:
         return f"a list, each {_describe_hint(arguments[0]) if arguments else 'anything'}"
-    if origin is dict:
-        return "a dict"
     words = {
         str: "text",
         int: "a whole number",
         float: "a finite number",
         bool: "true or false",
         Path: "a path",
+        dict: "a dict",
         type(None): "null",
     }
-    return words.get(hint, str(hint))
+    return words.get(origin or hint, str(hint))

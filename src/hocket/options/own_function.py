@@ -127,17 +127,18 @@ class OwnFunction:
 @functools.cache
 def _run_file(file: Path, content: bytes) -> ModuleType:
     """Run a file as a module, once for each content, so that its classes stay the same."""
-    spec = importlib.util.spec_from_file_location(file.stem, file)
+    # Dataclasses look their module up by its name, which another one may have.
+    name = file.stem
+    while name in sys.modules:
+        name += "_"
+    spec = importlib.util.spec_from_file_location(name, file)
     assert spec is not None, "any path to a .py file has one"
     assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    # Dataclasses look their module up; one of that name that is there already stays.
-    is_new = sys.modules.setdefault(file.stem, module) is module
+    module = sys.modules[name] = importlib.util.module_from_spec(spec)
     try:
         spec.loader.exec_module(module)
     except BaseException:
-        if is_new:
-            del sys.modules[file.stem]
+        del sys.modules[name]
         raise
     return module
 

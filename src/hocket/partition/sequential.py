@@ -1,6 +1,6 @@
 """Stages of an `nn.Sequential`: consecutive layers of it."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
 
 from torch import nn
@@ -67,20 +67,17 @@ def cuts_between_layers(network: nn.Module, plan: Plan) -> bool:
     layers, modules = layers_in_order(network), dict(network.named_modules())
     if any(name in modules and name not in layers for name in plan.cuts):
         return False
-    return not _divides_tied_layers(layers, plan)
-
-
-def _divides_tied_layers(layers: Mapping[str, nn.Module], plan: Plan) -> bool:
-    """Return True if different layers on two sides of a cut have a parameter in common."""
+    # A layer that is used twice has no name for its second use.
     trained = [layer for layer in layers.values() if any(True for _ in layer.parameters())]
     if len(set(trained)) < len(trained):
-        return False  # a layer that is used twice has no name for its second use
+        return True
+    # Different layers on two sides of a cut may have a parameter in common.
     stage, owners = 0, dict[nn.Parameter, int]()
     for name, layer in layers.items():
         stage += name in plan.cuts
         if any(owners.setdefault(p, stage) != stage for p in layer.parameters()):
-            return True
-    return False
+            return False
+    return True
 
 
 def build_stages(network: nn.Module, plan: Plan) -> list[nn.Module]:

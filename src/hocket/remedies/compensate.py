@@ -91,8 +91,6 @@ EPSILON = 1e-7
 
 
 class _Constant(StageRemedy):
-    needs_forward_weights = True
-
     def __init__(self, strength: float, stage: StageInfo, weights: Weights) -> None:
         self._strength = strength
         self._stage = stage.index

@@ -71,8 +71,6 @@ class GapAware(Remedy):
 
 
 class _Gaps(StageRemedy):
-    needs_forward_weights = True
-
     def __init__(self, decay: float, stage: StageInfo, weights: Weights) -> None:
         self._decay = decay
         self._stage = stage.index

@@ -83,7 +83,8 @@ def split_remedies(text: str) -> tuple[str, list[str]]:
     >>> split_remedies("adl:accumulate=2+t1(anneal=500)+staleness-rate")
     ('adl:accumulate=2', ['t1(anneal=500)', 'staleness-rate'])
     """
-    method, *remedies = (part.strip() for part in re.split(r"\+(?=\D)", text))
+    # Two plus signs in a row are in the name of a folder.
+    method, *remedies = (part.strip() for part in re.split(r"(?<!\+)\+(?=[^\d+])", text))
     return method, remedies
 
 

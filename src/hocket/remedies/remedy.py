@@ -52,11 +52,9 @@ class StageRemedy:
     order.
 
     Attributes:
-        needs_forward_weights: True if ``correct_gradient`` needs the weights of the forward.
         needs_changes: True if ``observe_update`` needs to know how far the weights moved.
     """
 
-    needs_forward_weights = False
     needs_changes = False
 
     def shift_for_forward(self, due: int) -> list[Tensor | None] | None:
@@ -79,7 +77,8 @@ class StageRemedy:
         """Correct ``grad`` of the weights, which is the gradient of one batch.
 
         Args:
-            forward_weights: Weights of the forward of the batch; None if they have not changed.
+            forward_weights: Weights of the forward of the batch, if the remedy ``compares``
+                them; None if they have not changed.
         """
 
     def takes(self, staleness: int) -> bool:
@@ -181,76 +180,86 @@ class Remedy(ABC):
         """Return the object that acts at one stage."""
 
 
-class StageRemedies(StageRemedy):
+class StageRemedies:
     """All remedies at one stage, in the order of the method.
 
     Args:
-        remedies: The remedies at the stage.
-        flushed_updates: First updates before each of which the pipeline is flushed, so that
-            there is nothing to correct.
+        each: The remedies at the stage.
+        remedies: The remedies of the method that they are of.
+
+    Attributes:
+        compares: True if one compares the weights of a forward with the present ones.
+        needs_changes: True if ``observe_update`` of one needs to know how far weights moved.
+        may_draw: True if one may draw random numbers; none of Hocket's does.
     """
 
-    def __init__(self, remedies: Sequence[StageRemedy], flushed_updates: int = 0) -> None:
-        self._remedies = remedies
-        self._flushed_updates = flushed_updates
-        self.needs_forward_weights = any(remedy.needs_forward_weights for remedy in remedies)
-        self.needs_changes = any(remedy.needs_changes for remedy in remedies)
-
-    def __len__(self) -> int:
-        return len(self._remedies)
+    def __init__(
+        self, each: Sequence[StageRemedy] = (), remedies: Sequence[Remedy] = ()
+    ) -> None:
+        self.each = each
+        self._flushed_updates = count_flushed_updates(remedies)
+        self.compares = any(remedy.compares for remedy in remedies)
+        self.needs_changes = any(remedy.needs_changes for remedy in each)
+        kinds = [type(own) for own in (*remedies, *each)]
+        self.may_draw = not all(kind.__module__.startswith("hocket.") for kind in kinds)
 
     def shift_for_forward(self, due: int) -> list[Tensor | None] | None:
         """Return the shift of the one remedy that moves the weights of forwards."""
-        shifts = (remedy.shift_for_forward(due) for remedy in self._remedies)
+        shifts = (remedy.shift_for_forward(due) for remedy in self.each)
         return next((shift for shift in shifts if shift is not None), None)
 
     def shift_for_backward(self, staleness: int) -> list[Tensor | None] | None:
         """Return the shift of the one remedy that moves the weights of backwards."""
-        shifts = (remedy.shift_for_backward(staleness) for remedy in self._remedies)
+        shifts = (remedy.shift_for_backward(staleness) for remedy in self.each)
         return next((shift for shift in shifts if shift is not None), None)
 
-    def correct_gradient(self, forward_weights: Sequence[Tensor] | None) -> None:
-        """Let each remedy correct ``grad`` of the weights."""
-        for remedy in self._remedies:
-            remedy.correct_gradient(forward_weights)
+    def acting_on(self, update: int) -> Sequence[StageRemedy]:
+        """Return the remedies that act on an update: none if the pipeline was flushed first."""
+        return self.each if update >= self._flushed_updates else ()
 
     def takes(self, staleness: int) -> bool:
         """Return True if no remedy leaves out the gradient of a batch."""
-        return all(remedy.takes(staleness) for remedy in self._remedies)
-
-    def after_backward(self, staleness: int) -> None:
-        """Let each remedy count a batch."""
-        for remedy in self._remedies:
-            remedy.after_backward(staleness)
+        return all(remedy.takes(staleness) for remedy in self.each)
 
     def lr_factor(self, update: int) -> float:
         """Return the product of all factors on the learning rates of an update."""
-        if not self.act_on(update):
-            return 1.0
-        return prod([r.lr_factor(update - self._flushed_updates) for r in self._remedies])
-
-    def act_on(self, update: int) -> bool:
-        """Return True if the pipeline was not flushed before an update."""
-        return update >= self._flushed_updates
-
-    def after_step(self, lrs: Sequence[float]) -> None:
-        """Let each remedy change the weights after a step of the optimizer."""
-        for remedy in self._remedies:
-            remedy.after_step(lrs)
-
-    def observe_update(self, lrs: Sequence[float], changes: Sequence[Tensor]) -> None:
-        """Let each remedy remember an update."""
-        for remedy in self._remedies:
-            remedy.observe_update(lrs, changes)
+        acting = self.acting_on(update)
+        return prod([remedy.lr_factor(update - self._flushed_updates) for remedy in acting])
 
     def state_dict(self) -> dict[str, Any]:
         """Return the states of all remedies."""
-        return {"aids": [remedy.state_dict() for remedy in self._remedies]}
+        return {"aids": [remedy.state_dict() for remedy in self.each]}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from the state of the same remedies at the same stage."""
-        for remedy, remembered in zip(self._remedies, state["aids"], strict=True):
+        for remedy, remembered in zip(self.each, state["aids"], strict=True):
             remedy.load_state_dict(remembered)
+
+
+def attach_remedies(
+    remedies: Sequence[Remedy], stage: StageInfo, weights: Weights
+) -> StageRemedies:
+    """Attach the remedies of a method to one stage.
+
+    Args:
+        remedies: The remedies.
+        stage: The stage.
+        weights: Its weights.
+
+    Raises:
+        OptionError: A remedy moves weights for a pass that its class does not name.
+    """
+    each = [remedy.attach(stage, weights) for remedy in remedies]
+    for remedy, at_stage in zip(remedies, each, strict=True):
+        for moved in ("forward", "backward"):
+            hook = f"shift_for_{moved}"
+            own = getattr(type(at_stage), hook) is not getattr(StageRemedy, hook)
+            if own and remedy.moves != moved:
+                raise OptionError(
+                    f"{_names([remedy])} has {hook}, and moves is {remedy.moves!r}; give its "
+                    f"class moves={moved!r}, or drop the hook"
+                )
+    return StageRemedies(each, remedies)
 
 
 def dense_gradient(weight: nn.Parameter, stage: int) -> Tensor:
@@ -305,7 +314,7 @@ def remedy_problems(
             "out, or use a method whose gradients have a delay"
         )
     kinds = [type(remedy) for remedy in remedies]
-    twice = [remedy for remedy in dict.fromkeys(remedies) if kinds.count(type(remedy)) > 1]
+    twice = [remedy for remedy in remedies if kinds.count(type(remedy)) > 1]
     if twice:
         problems.append(f"{_names(twice[:1])} is given more than once; keep one of them")
 

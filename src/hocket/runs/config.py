@@ -138,8 +138,7 @@ class RunConfig(CommonOptions):
 
     def as_dict(self) -> dict[str, Any]:
         """Return the choices as plain values."""
-        values: dict[str, Any] = plain_values(dataclasses.asdict(self))
-        return values
+        return dict(plain_values(dataclasses.asdict(self)))
 
     def write(self, file: Path) -> None:
         """Write the configuration as JSON, a file for ``--config``."""

@@ -179,8 +179,11 @@ def cut_logs(folder: Path, sizes: Mapping[str, int]) -> None:
     """Cut files to sizes in bytes, by name, which `MetricsLog.written` gave at a checkpoint."""
     for file in log_files(folder):
         if (kept := sizes.get(file.name)) is not None:
-            # At most to its present size: beyond that it would be filled with zeros.
-            os.truncate(file, min(kept, file.stat().st_size))
+            if (size := file.stat().st_size) < kept:
+                warn(f"{str(file)!r} is shorter than at its checkpoint: rows are missing")
+                # Half a row at the end would spoil the one that is added to it.
+                kept = sum(map(len, read_lines(file))) if file.suffix == ".jsonl" else size
+            os.truncate(file, kept)
 
 
 def cut_unknown_logs(folder: Path, known: Collection[str], tick: int, epoch: int) -> None:

@@ -167,5 +167,5 @@ def parse_trackers(text: str) -> Sequence[type[WandB | MLflow]]:
         problems.append("files for TensorBoard have their own option: --tensorboard")
     raise_problems(OptionError, "cannot send metrics to these trackers", problems)
     for name in names:
-        import_extra(name, name, f"the tracker {name!r}", has=TRACKERS[name].needs)
+        import_extra(name, name, f"the tracker {name!r}")
     return [TRACKERS[name] for name in names]

@@ -2,6 +2,7 @@
 
 import dataclasses
 import shutil
+from collections import ChainMap
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -115,7 +116,7 @@ def _train_in(
     if config.run_dir is not None and identity.has_rejoined():
         # Rejoin the others, which train already.
         run_dir, point = config.run_dir, trainer.resume(checkpoint_dir(config.run_dir))
-        cut_logs(run_dir, _log_sizes(point))
+        cut_logs(run_dir, ChainMap(*point.notes))
     else:
         # Begin together: all processes train the same, and their stages take the data.
         choices = config.as_dict()
@@ -189,11 +190,6 @@ def _write_description(config: RunConfig, trainer: Trainer, run_dir: Path) -> No
         raise RunFolderError(cannot_write(run_dir, error)) from error
 
 
-def _log_sizes(point: ResumePoint) -> dict[str, int]:
-    """Return the sizes of the files of metrics that the parts of a checkpoint hold."""
-    return {name: size for note in point.notes for name, size in note.items()}
-
-
 class _Listener:
     """Passes events on to the log, which is created after the trainer."""
 
@@ -245,7 +241,7 @@ def _resume(trainer: Trainer, run: ResolvedRun, run_dir: Path) -> ResumePoint | 
         shutil.rmtree(checkpoint_dir(run_dir))
     # Cut the metrics of all processes behind the checkpoint, or remove them if it left none.
     # The summary goes, too: the training has not ended.
-    sizes = _log_sizes(point) if point is not None else {}
+    sizes = ChainMap(*point.notes) if point is not None else {}
     known = {name for names in trainer.gather(list(sizes)) for name in names}
     try:
         if trainer.is_main_process:

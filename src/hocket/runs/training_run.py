@@ -32,32 +32,25 @@ from hocket.training.trainer import Trainer
 from hocket.training.weights_file import remove_other_formats, save_weights
 
 
+@dataclasses.dataclass(eq=False)
 class TrainingRun:
     """Fit of a trainer, with checkpoints, weights, timeline and summary in the run folder.
 
     The history and the first timeline are those before it was resumed.
     """
 
-    def __init__(
-        self,
-        run: ResolvedRun,
-        trainer: Trainer,
-        run_dir: Path,
-        log: MetricsLog,
-        history: Sequence[EpochResult],
-        timeline_before: Timeline,
-    ) -> None:
-        # The training, and results so far.
-        self._run = run
-        self._config = config = run.config
-        self._trainer = trainer
-        self._run_dir = run_dir
-        self._log = log
-        self._epochs = list(history)
-        self._start_s = time.perf_counter()
-        self._timeline_before = timeline_before
+    run: ResolvedRun
+    trainer: Trainer
+    run_dir: Path
+    log: MetricsLog
+    history: dataclasses.InitVar[Sequence[EpochResult]]
+    timeline_before: Timeline
+
+    def __post_init__(self, history: Sequence[EpochResult]) -> None:
+        self._config = config = self.run.config
+        self._epochs, self._start_s = list(history), time.perf_counter()
         # Callbacks that the configuration asks for.
-        self._best_file = run_dir / f"network-best.{config.weights_format}"
+        self._best_file = self.run_dir / f"network-best.{config.weights_format}"
         self._best_weights = self._averaged_weights = self._early_stopping = None
         if config.keep_best != "none":
             self._best_weights = BestWeights(self._best_file, config.keep_best)
@@ -74,11 +67,11 @@ class TrainingRun:
             Exception: The error that ends the training; network and summary are written.
             SystemExit: The same, with a code other than 0.
         """
-        budget = self._run.budget
+        budget = self.run.budget
         callbacks = (self._best_weights, self._averaged_weights, self._early_stopping)
         # Train, and write what was reached after Ctrl-C or an error.
         try:
-            self._trainer.fit(
+            self.trainer.fit(
                 data.train,
                 data.test,
                 epochs=budget.epochs,
@@ -108,15 +101,15 @@ class TrainingRun:
                 yield from interrupt.until_asked(iterator)
 
             def evaluate() -> tuple[EvaluationResult | None, int]:
-                result = self._trainer.evaluate(served())
-                asked = max(self._trainer.gather(interrupt.asked))
+                result = self.trainer.evaluate(served())
+                asked = max(self.trainer.gather(interrupt.asked))
                 return (None if asked else result), asked
 
             return self._end("finished", evaluate=evaluate)
 
     def _stopped(self) -> str:
         """Describe how far an interrupted training has come."""
-        if not self._trainer.has_common_epochs:  # each stage counts its own
+        if not self.trainer.has_common_epochs:  # each stage counts its own
             return "stopped"
         goal = f" of {self._config.epochs}" if not self._config.updates else ""
         if goal and len(self._epochs) >= self._config.epochs:
@@ -125,12 +118,12 @@ class TrainingRun:
 
     def _on_epoch(self, epoch: EpochResult) -> None:
         self._epochs.append(epoch)
-        if self._trainer.is_main_process:
-            self._log.log_epoch(epoch)
+        if self.trainer.is_main_process:
+            self.log.log_epoch(epoch)
 
     def _on_evaluation(self, updates: int, result: EvaluationResult) -> None:
-        if self._trainer.is_main_process:
-            self._log.log_evaluation(self._trainer.engine.tick_count, updates, result)
+        if self.trainer.is_main_process:
+            self.log.log_evaluation(self.trainer.engine.tick_count, updates, result)
 
     def _checkpoints(self) -> Checkpoints | None:
         """Build the settings of the run's checkpoints; None if it writes none."""
@@ -138,11 +131,11 @@ class TrainingRun:
         if not config.checkpoint_every:
             return None
         return Checkpoints(
-            checkpoint_dir(self._run_dir),
+            checkpoint_dir(self.run_dir),
             every=config.checkpoint_every,
             keep=config.checkpoint_keep,
             on_error=config.on_checkpoint_error,
-            note=self._log.written,
+            note=self.log.written,
         )
 
     def _end(
@@ -158,7 +151,7 @@ class TrainingRun:
         number of the signal that has ended the evaluation, too, or 0.
         """
         # Save the weights, also the averaged ones, which are evaluated.
-        trainer = self._trainer
+        trainer = self.trainer
         trainer.collect()
         evaluation = None
         unsaved = [self._save_in_main_process("network")]
@@ -180,7 +173,7 @@ class TrainingRun:
             timeline = trainer.timeline()
             if trainer.is_main_process:
                 try:
-                    self._timeline_before.concatenate(timeline).write(self._run_dir / TIMELINE)
+                    self.timeline_before.concatenate(timeline).write(self.run_dir / TIMELINE)
                 except OptionError as error:  # the results are worth more
                     warn(str(error))
         rows = [dataclasses.asdict(stage) for stage in self._summarize_stages()]
@@ -190,7 +183,7 @@ class TrainingRun:
 
     def _fail(self, error: Exception | SystemExit) -> None:
         """Write what this process has, without the others."""
-        trainer, name = self._trainer, "network"
+        trainer, name = self.trainer, "network"
         network: nn.Module
         if trainer.process_name is None:
             network = trainer.network
@@ -200,14 +193,14 @@ class TrainingRun:
             unsaved = self._save_weights(network, name)
         except Exception as broken:  # a GPU that has failed does not give them back
             unsaved = f"the weights reached could not be read: {broken}"
-        error.add_note(unsaved or f"the weights reached are in {self._run_dir}")
+        error.add_note(unsaved or f"the weights reached are in {self.run_dir}")
         message = "\n".join([str(error), *error.__notes__])
         state = "diverged" if isinstance(error, NonFiniteError) else "failed"
         self._write_summary(state, message, self._summarize_stages())
 
     def _save_in_main_process(self, name: str) -> str:
         """Write the weights of the network once, as ``_save_weights`` does."""
-        trainer = self._trainer
+        trainer = self.trainer
         return self._save_weights(trainer.network, name) if trainer.is_main_process else ""
 
     def _save_weights(self, network: nn.Module, name: str) -> str:
@@ -215,13 +208,13 @@ class TrainingRun:
 
         On a full disk they are written to the folder for temporary files, if that is another.
         """
-        file = self._run_dir / f"{name}.{self._config.weights_format}"
+        file = self.run_dir / f"{name}.{self._config.weights_format}"
         try:
             save_weights(network, file)
         except OSError as error:
             message = cannot_write(file, error)
             with suppress(OSError):
-                rescue = Path(tempfile.mkdtemp(prefix=f"hocket-{self._run_dir.name[:64]}-"))
+                rescue = Path(tempfile.mkdtemp(prefix=f"hocket-{self.run_dir.name[:64]}-"))
                 try:
                     save_weights(network, rescue / file.name)
                     message += f"; the weights are in {str(rescue / file.name)!r} instead"
@@ -234,7 +227,7 @@ class TrainingRun:
 
     def _summarize_stages(self) -> list[StageSummary]:
         """Summarize the stages of this process."""
-        trainer, method, count = self._trainer, self._run.method, self._trainer.stage_count
+        trainer, method, count = self.trainer, self.run.method, self.trainer.stage_count
         # Epochs before a resume with another number of stages have other counts.
         comparable = [epoch for epoch in self._epochs if len(epoch.skipped) == count]
         return [
@@ -267,18 +260,18 @@ class TrainingRun:
     ) -> Summary:
         """Build the summary, and write it in the main process."""
         # Count the time of the epochs; without one, all time since the start.
-        trainer, epochs = self._trainer, self._epochs
+        trainer, epochs = self.trainer, self._epochs
         seconds = sum(epoch.seconds for epoch in epochs)
         seconds = seconds or time.perf_counter() - self._start_s
         # Tell why it ended before its last epoch, if it did.
-        budget, early_stop = self._run.budget, ""
+        budget, early_stop = self.run.budget, ""
         is_spent = epochs and budget.is_spent(len(epochs), epochs[-1].updates or 0)
         if not is_spent and self._early_stopping is not None:
             early_stop = self._early_stopping.reason
         summary = Summary(
             state=state,
             message=message,
-            folder=self._run_dir,
+            folder=self.run_dir,
             epochs=tuple(epochs),
             seconds=seconds,
             samples_per_s=sum(epoch.samples for epoch in epochs) / seconds,
@@ -292,9 +285,9 @@ class TrainingRun:
         # Write it, unless the disk is full.
         if trainer.is_main_process:
             try:
-                write_json(self._run_dir / SUMMARY, dataclasses.asdict(summary))
+                write_json(self.run_dir / SUMMARY, dataclasses.asdict(summary))
             except OSError as error:  # without it the run counts as unfinished
-                unsaved = cannot_write(self._run_dir / SUMMARY, error)
+                unsaved = cannot_write(self.run_dir / SUMMARY, error)
                 warn(unsaved)
                 message = "; ".join(filter(None, [message, unsaved]))
                 return dataclasses.replace(summary, message=message)

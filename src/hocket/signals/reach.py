@@ -13,6 +13,7 @@ from hocket.errors import OptionError, raise_problems
 from hocket.options.hints import wrong_fields
 from hocket.options.ranges import Range, out_of_range
 from hocket.signals.local import Local
+from hocket.signals.losses import Loss
 from hocket.signals.signal import BackwardRoots, Signal, SignalInput, StageShapes
 from hocket.tree import Tree, tensors
 
@@ -70,6 +71,10 @@ class Reach(Signal):
         return BackwardRoots(
             tuple(roots), tuple(gradients), own.loss, crossings=tuple(crossings)
         )
+
+    def may_draw(self, loss: Loss) -> bool:
+        """Return True if the stage's own signal may draw; see the base."""
+        return self.own.may_draw(loss)
 
     def predict(self, network: nn.Module, output: Tree) -> Tensor | None:
         """Return the prediction of the stage's own signal; see the base."""

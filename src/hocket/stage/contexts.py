@@ -10,19 +10,21 @@ import random
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cache
-from typing import Literal
+from itertools import count
+from typing import TypeVar, cast
 
 import numpy
 import torch
 from numpy.random import mtrand
 
+from hocket.program.action import Action
 from hocket.stage.layers.known_layers import Draws
 from hocket.stage.parts import StageParts
 from hocket.stage.setup import Setup
+from hocket.stage.steps import Steps, advance
 
+T = TypeVar("T")
 _NOTHING = nullcontext()
-
-Pass = Literal["signal", "forward", "backward", "learn"]
 
 
 class PassContexts:
@@ -30,23 +32,38 @@ class PassContexts:
 
     def __init__(self, setup: Setup, parts: StageParts) -> None:
         self._stage = parts.index
+        self._shared_seed = setup.seed  # of all replicas
         self._seed = setup.seed + parts.seed_offset
         self._device = setup.device
         self._casts = setup.precision != "fp32"
         self._autocast = setup.autocast
 
     def computing(
-        self, batch: int, which: Pass, draws: Draws = "anything"
+        self, batch: int, which: str, draws: Draws = "anything"
     ) -> AbstractContextManager[None]:
         """Return a context manager with the random numbers and the precision of one pass.
 
         Args:
             batch: Number of the batch.
-            which: The pass.
+            which: The pass: ``forward``, ``backward`` or ``learn``.
             draws: Generators that the pass may draw from.
         """
         seeded = seeded_rng(self._seed, self._stage, batch, which, self._device, draws)
         return _seeded_and_cast(seeded, self._autocast()) if self._casts else seeded
+
+    def around_passes(self, action: Action, steps: Steps[T]) -> Steps[T]:
+        """Do the steps of an action, with random numbers for remedies and optimizers that draw.
+
+        All replicas draw the same ones, so that their weights stay alike.
+        """
+        key, result = (self._shared_seed, self._stage, action.batch), None
+        for number in count():
+            with seeded_rng(*key, f"{action.kind}{number}", self._device):
+                result = advance(steps)
+            if result is not None:
+                break
+            yield
+        return cast(T, result)
 
     def predicting(self) -> AbstractContextManager[None]:
         """Return a context manager with the precision of the passes, which keeps no casts."""
@@ -69,7 +86,7 @@ def seeded_rng(
     seed: int,
     stage: int,
     batch: int,
-    pass_name: Pass,
+    pass_name: str,
     device: torch.device,
     draws: Draws = "anything",
 ) -> AbstractContextManager[None]:
@@ -83,7 +100,7 @@ def seeded_rng(
         seed: Seed of the training.
         stage: Number of the stage.
         batch: Number of the batch.
-        pass_name: Pass of the stage over the batch.
+        pass_name: Pass of the stage over the batch, or step of an action.
         device: Device of the stage.
         draws: Generators that the pass may draw from; others are left as they are.
     """

@@ -8,13 +8,7 @@ from torch import Tensor, nn
 from hocket.distributed.replicas.meetings import Meetings
 from hocket.optim.factory import NamedParameters, build_optimizer, build_scheduler
 from hocket.options.common_options import Reduce
-from hocket.remedies.remedy import (
-    Remedy,
-    StageInfo,
-    StageRemedies,
-    Weights,
-    count_flushed_updates,
-)
+from hocket.remedies.remedy import Remedy, StageInfo, Weights, attach_remedies
 from hocket.stage.contexts import PassContexts
 from hocket.stage.finite.late_check import LateCheck
 from hocket.stage.finite.nonfinite import NonFiniteCheck
@@ -195,7 +189,7 @@ def build_updaters(
         Both updaters, and the weights that they leave out.
 
     Raises:
-        OptionError: The optimizer or the scheduler is not one for a stage.
+        OptionError: The optimizer, the scheduler or a remedy is not one for a stage.
     """
     # All weights, by their names in the network.
     method, deferred = setup.method, parts.signal.learns_from_gradient
@@ -224,8 +218,7 @@ def build_updaters(
             stage = StageInfo(parts.index, parts.count, staleness)
             if staleness:  # remedies act where gradients are late
                 weights = Weights([weight for _, weight in parameters], optimizer)
-                each = [remedy.attach(stage, weights) for remedy in remedies]
-                attached = StageRemedies(each, count_flushed_updates(remedies))
+                attached = attach_remedies(remedies, stage, weights)
             if setup.scheduler is not None:
                 for group in optimizer.param_groups:  # one rate may be given to all stages
                     group.update(copy_numbers(group))

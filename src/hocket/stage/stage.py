@@ -77,6 +77,7 @@ class Stage:
         self.receive_stats = parts.receive_stats
         self.in_flight = core.in_flight
         self.late_check = core.checks.late
+        self._draws = core.updater.may_draw or core.signal_updater.may_draw
 
     @property
     def gradients(self) -> list[Tensor | None]:
@@ -92,6 +93,12 @@ class Stage:
             PacketError: The action needs a packet that is not there.
             LinearizeError: The stage's layers are not compatible with the linearization.
         """
+        steps = self._steps(action)
+        if self._draws:
+            steps = self.core.contexts.around_passes(action, steps)
+        return steps
+
+    def _steps(self, action: Action) -> Steps[ActionReport]:
         do_alone = _ALONE.get(action.kind)
         with self.core.weights.at(action):
             if do_alone is not None:

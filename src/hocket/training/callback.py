@@ -51,6 +51,10 @@ class TrainerView(Protocol):
         """Number of epochs done."""
 
     @property
+    def updates(self) -> int:
+        """Updates that the batches so far lead to, in all fits."""
+
+    @property
     def has_common_epochs(self) -> bool:
         """True unless stages run freely in separate processes."""
 

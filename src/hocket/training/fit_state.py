@@ -8,6 +8,8 @@ from typing import Any
 
 from hocket.data.batches import Batches
 from hocket.data.loader_state import loader_state, remaining_batches, restore_loader
+from hocket.distributed.world.solo_world import SoloWorld
+from hocket.distributed.world.world import World
 from hocket.training.callback import CallbackList
 from hocket.training.results.meters import TrainingMeter
 from hocket.training.results.metrics import EpochResult, EvaluationResult
@@ -19,6 +21,7 @@ class FitState:
     Args:
         epoch: Number of epochs that the trainer has done, in all its fits.
         ungathered: Batches since the last update that wait for others.
+        earlier_updates: Updates that the batches of earlier fits lead to.
 
     Attributes:
         epoch: Number of epochs done.
@@ -31,6 +34,7 @@ class FitState:
         length: Batches in the current epoch, said at its begin; None if unknown.
         train: Training data of the ``fit`` under way, whose position and random state are kept;
             None in a loop of the caller's.
+        thread: Thread that trains it.
         meter: Losses and staleness of the current epoch.
         rows: Epochs that the stage has counted for itself, if stages run freely: values of the
             meter, samples and seconds of each.
@@ -40,12 +44,13 @@ class FitState:
         trained_s: Time that this process has trained in this ``fit``, until the last pause.
     """
 
-    def __init__(self, epoch: int = 0, ungathered: int = 0) -> None:
-        self.epoch = epoch
+    def __init__(self, epoch: int = 0, ungathered: int = 0, earlier_updates: int = 0) -> None:
+        self.epoch, self.earlier_updates = epoch, earlier_updates
         self.history: list[EpochResult] = []
         self.batches = self.samples = 0
         self.length: int | None = None
         self.train: object = None
+        self.thread = 0
         self.updates = self.evaluated = 0
         self.meter = TrainingMeter()
         self.rows: list[Any] = []
@@ -101,23 +106,24 @@ class FitState:
         self._start = time.perf_counter()
 
     def remaining_batches(
-        self, train: Iterable[Any], count: Callable[[Any], int], *, reads: bool
+        self, train: Iterable[Any], count: Callable[[Any], int], world: World | SoloWorld
     ) -> Iterator[Any]:
         """Return the batches of the current epoch that have not entered.
 
         Args:
             train: The training data.
             count: Returns the number of samples of a batch.
-            reads: True if this process reads the data; else there are no batches, and a
-                loader starts no workers for them.
+            world: This process among the others. If it reads no data, there are no batches,
+                and a loader starts no workers for them.
 
         Raises:
             DataError: They are not the data that the epoch began with.
         """
-        if self._loader_state is not None:
-            restore_loader(self._loader_state, train, begun=reads and self.batches > 0)
-        else:
-            self._loader_state = loader_state(train)
+        # Replicas read the same data, and one of them may have drawn numbers for itself.
+        reads, own = world.reads_data, self._loader_state or loader_state(train)
+        first = world.broadcast(own) if world.replicas > 1 else own
+        self._loader_state = first if reads else own
+        restore_loader(self._loader_state, train, begun=reads and self.batches > 0)
         self._start = time.perf_counter()
         if not reads and not isinstance(train, Batches):  # which counts its epochs
             return iter(())

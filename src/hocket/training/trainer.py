@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import fields
 from pathlib import Path
+from threading import get_ident
 from typing import Any, Self
 
 import torch
@@ -218,6 +219,11 @@ class Trainer:
         return self._fit_state.epoch
 
     @property
+    def updates(self) -> int:
+        """Updates that the batches so far lead to, in all fits (since the one resumed)."""
+        return self._fit_state.earlier_updates + self._fit_state.updates
+
+    @property
     def trained_s(self) -> float:
         """Seconds that this process has trained in its last ``fit``, evaluations excluded."""
         return self._fit_state.trained_s
@@ -315,12 +321,8 @@ class Trainer:
             events = session.ticks.step(inputs, targets, self.epoch)
         # Find the loss among the events, if the last stage is in this process.
         last = self.stage_count - 1
-        losses = [
-            event.report.loss
-            for event in events
-            if event.action.kind == "B" and event.action.stage == last
-        ]
-        return losses[-1] if losses else None
+        ends = [e for e in events if (e.action.kind, e.action.stage) == ("B", last)]
+        return ends[-1].report.loss if ends else None
 
     def end_epoch(self, loss: float | None = None) -> list[Event]:
         """Count an epoch: schedulers follow, and a method that drains completes its batches.
@@ -434,7 +436,7 @@ class Trainer:
             checkpoints=checkpoints,
         )
         if not self._fit_state.resumed:
-            self._fit_state = FitState(self.epoch, self._fit_state.ungathered)
+            self._fit_state = FitState(self.epoch, self._fit_state.ungathered, self.updates)
         state, session = self._fit_state, self._session
         if not session.setup.method.free_running:  # whose epochs are repeated
             begun = state.batches > 0
@@ -451,6 +453,7 @@ class Trainer:
 
         Raises:
             OptionError: Stages run freely in separate processes, without common epochs.
+            HocketError: No ``fit`` is under way.
         """
         if not self.has_common_epochs:
             raise OptionError(
@@ -458,6 +461,8 @@ class Trainer:
                 "processes of their own, and no epoch ends for all of them; give fit fewer "
                 "epochs, or send a signal to stop"
             )
+        if self._fit_state.train is None:
+            raise HocketError("request_stop was called, and no fit is under way to be stopped")
         self._fit_state.stop_requested = True
 
     @contextmanager
@@ -491,8 +496,9 @@ class Trainer:
             CheckpointError: It cannot be written, or a tick is under way; those before are as
                 they were.
             OptionError: The trainer is not resumable.
-            HocketError: No batch has been seen yet.
+            HocketError: No batch has been seen yet, or another thread runs a ``fit``.
         """
+        self._require_allowed("save", trains=False, in_callbacks=True)
         checkpoints = Checkpoints(Path(folder), keep=keep, on_error="stop", note=lambda: note)
         with saving(checkpoints, self._session, self._fit_state) as save:
             save(None)
@@ -543,12 +549,14 @@ class Trainer:
 
         Raises:
             DataError: There are no batches.
+            HocketError: Another thread runs a ``fit``.
 
         >>> trainer = Trainer(nn.Linear(8, 2), stages=1, optimizer=torch.optim.SGD)
         >>> result = trainer.evaluate([(torch.ones(4, 8), torch.tensor([0, 1, 0, 1]))])
         >>> result.error
         0.5
         """
+        self._require_allowed("evaluate", trains=False, in_callbacks=True)
         with preserve_loader(batches, in_use=batches is self._fit_state.train):
             return measure(self._session, batches).result()
 
@@ -568,12 +576,14 @@ class Trainer:
 
         Raises:
             DataError: A batch has no tensors as inputs.
+            HocketError: Another thread runs a ``fit``.
 
         >>> trainer = Trainer(nn.Linear(8, 2), stages=1, optimizer=torch.optim.SGD)
         >>> outputs = trainer.predict([torch.ones(4, 8), torch.ones(3, 8)])
         >>> [tuple(output.shape) for output in outputs]
         [(4, 2), (3, 2)]
         """
+        self._require_allowed("predict", trains=False, in_callbacks=True)
         with preserve_loader(batches, in_use=batches is self._fit_state.train):
             return predict(self._session, batches)
 
@@ -599,7 +609,7 @@ class Trainer:
     def collect(self) -> None:
         """Bring the weights and statistics of all stages into ``network``, in every process.
 
-        ``fit`` ends with it. Among several processes all must call it.
+        ``fit`` ends with it. All processes must call it; later replicas keep their stage's own.
         """
         self._session.cut.collect(self._session.world)
 
@@ -624,20 +634,23 @@ class Trainer:
         >>> list(trainer.state_dict())
         ['0.weight', '0.bias', '1.weight', '1.bias']
         """
-        self.collect()
-        state: dict[str, Any] = self.network.state_dict()
-        return state
+        return self._session.cut.state_dict(self._session.world)
 
-    def _require_allowed(self, call: str, *, trains: bool = True) -> None:
+    def _require_allowed(
+        self, call: str, *, trains: bool = True, in_callbacks: bool = False
+    ) -> None:
         """Refuse a call within a ``fit``, and one that trains where there are no gradients.
 
         Raises:
             HocketError: A ``fit`` is under way, or the caller has switched gradients off.
         """
-        if self._fit_state.train is not None:
+        state = self._fit_state
+        if state.train is not None and not (in_callbacks and state.thread == get_ident()):
+            thread = " in another thread" * in_callbacks
+            advice = "in a callback" if in_callbacks else "write the loop yourself with step"
             raise HocketError(
-                f"{call} was called while a fit is under way; call it before or after the fit, "
-                "or write the loop yourself with step"
+                f"{call} was called{thread} while a fit is under way; call it before or after "
+                f"the fit, or {advice}"
             )
         if trains and (torch.is_inference_mode_enabled() or not torch.is_grad_enabled()):
             raise HocketError(

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from hocket.codecs.codec import Codec, Decoder, Encoder
+from hocket.codecs.vq import VQ
 from hocket.errors import NonFiniteError, OptionError
 from hocket.transport.port import Port, Received, Sent
 from hocket.transport.stats import SendStats
@@ -164,18 +165,29 @@ class EncodedPort(Generic[Sent, Received]):
             ]
             lost = [before - after for before, after in changed]
             stats.error = _norm(lost) / (_norm([before for before, _ in changed]) or 1.0)
-            stats.perplexity = _perplexity(encoded)
+            if isinstance(self.send_codec, VQ):
+                stats.perplexity = _perplexity(encoded)
 
 
 def _encode(encoder: Encoder, tensor: Tensor) -> Tree:
-    """Return what is sent in place of a tensor: the tensor itself if it cannot be encoded."""
+    """Return what is sent in place of a tensor: the tensor itself if it cannot be encoded.
+
+    Raises:
+        OptionError: The codec does not fit the tensor, or encodes it as another tensor.
+    """
     if not tensor.numel():
         return tensor
     try:
-        return encoder.encode(tensor)
+        codes = encoder.encode(tensor)
     except NonFiniteError:
         # A stage has refused all that a training turned infinite; this is meant to be.
         return tensor
+    if isinstance(codes, Tensor) and codes is not tensor:
+        raise OptionError(
+            "its codec encodes a tensor as another one, which would be received as it is; "
+            "return a list such as [codes] from encode"
+        )
+    return codes
 
 
 def _decode(decoder: Decoder, encoded: Tree) -> Tensor:
@@ -191,7 +203,7 @@ def _perplexity(encoded: list[Tree]) -> float | None:
     perplexities = [
         math.exp(float(torch.special.entr(row.unique(return_counts=True)[1] / len(row)).sum()))
         for codes in encoded
-        if isinstance(codes, dict) and "indices" in codes
+        if not isinstance(codes, Tensor)
         for row in codes["indices"]
     ]
     return sum(perplexities) / len(perplexities) if perplexities else None

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from hocket.zoo.layer import Layer
-from hocket.zoo.residual import conv, stack_groups
+from hocket.zoo.residual import average_head, conv, stack_groups
 
 
 @final
@@ -57,13 +57,6 @@ def wrn28_10(*, num_classes: int = 10, in_channels: int = 3) -> nn.Sequential:
     """
     stem = conv(in_channels, 16, 3)
     layers = stack_groups(stem, 16, (160, 320, 640), 4, PreActivation)
-    layers["head"] = Layer(
-        OrderedDict(
-            norm=nn.BatchNorm2d(640),
-            relu=nn.ReLU(),
-            pool=nn.AdaptiveAvgPool2d(1),
-            flatten=nn.Flatten(),
-            linear=nn.Linear(640, num_classes),
-        )
-    )
+    head = dict(average_head(640, num_classes).named_children())
+    layers["head"] = Layer(OrderedDict(norm=nn.BatchNorm2d(640), relu=nn.ReLU(), **head))
     return nn.Sequential(layers)

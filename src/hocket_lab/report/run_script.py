@@ -83,6 +83,8 @@ def _network(run: ResolvedRun) -> Iterator[str]:
         build, builder = own.load("network", object), own.function
         if own.module.endswith(".py"):
             yield "import runpy"
+            yield "import sys"
+            yield f"sys.path.insert(0, {str(own.file.parent)!r})"
             yield f"{builder} = runpy.run_path({own.module!r})[{own.function!r}]"
         else:
             yield f"from {own.module} import {own.function}"

@@ -136,7 +136,7 @@ def report(config: RunConfig, result: Summary | HocketError) -> int:
     assert config.run_dir is not None, "the pool names the folder of each run"
     if isinstance(result, Summary):
         if result.state == "finished":
-            write_result(config.run_dir, _finished(config.run_dir, len(result.epochs)))
+            write_result(config.run_dir, _finished(config.run_dir, result))
             return 0
         return 128 + result.signal
     print(f"error: {result}", file=sys.stderr)
@@ -145,15 +145,15 @@ def report(config: RunConfig, result: Summary | HocketError) -> int:
     return 1
 
 
-def _finished(run_dir: Path, epochs: int) -> RunResult:
+def _finished(run_dir: Path, summary: Summary) -> RunResult:
     """Return the result of a training that has finished, which failed without its metrics."""
     written = sum(1 for _ in metric_rows(run_dir / METRICS_FILE, "epoch"))
-    if written >= epochs:
-        return RunResult("finished")
+    if written >= len(summary.epochs):
+        return RunResult("finished", summary.message)
     return RunResult(
         "failed",
-        f"its metrics have {written} of {epochs} epochs, as the others could not be written; "
-        "remove its folder to run it again",
+        f"its metrics have {written} of {len(summary.epochs)} epochs, as the others could not "
+        "be written; remove its folder to run it again",
     )
 
 

@@ -70,7 +70,7 @@ class KeptRuns:
     def _unreadable(self, error: Exception) -> RunFolderError:
         return RunFolderError(
             f"cannot read the runs of {str(self._file)!r}: {type(error).__name__}: {error}; "
-            "move it away to run them again"
+            "move it away; ended runs whose folders are gone are then run again"
         )
 
 

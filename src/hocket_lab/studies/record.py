@@ -189,10 +189,7 @@ def _row(study: Study, results: RowResults) -> dict[str, Any]:
         "state": "complete" if complete else "diverged" if diverged else "incomplete",
         "learning_rate": rate,
         "at_edge": is_at_edge(rate, results.row.rates),
-        "final": {
-            metric: _spread([each.curve[-1].value(metric) for each in ended])
-            for metric in METRICS
-        },
+        "final": {m: _spread([each.curve[-1].value(m) for each in ended]) for m in METRICS},
         "to_target": _to_target(chosen, study.goal, averaged=complete),
         "gradient_error": [asdict(each) for each in mean_errors(errors)],
         "sweep": _sweep(results),

@@ -26,7 +26,7 @@ class RunResult:
     Attributes:
         state: ``finished``; ``diverged`` if something became NaN or infinite, which is a result
             as well; or ``failed`` for another reason, after which it is tried again.
-        message: The reason, unless it finished.
+        message: The reason, unless it finished; then results that could not be written.
     """
 
     state: State

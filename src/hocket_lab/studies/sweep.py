@@ -135,15 +135,16 @@ class _Runs:
 
     def _collect(self, pool: Pool, bar: SweepProgress) -> bool:
         """Read the outcomes of the runs that have ended; return True if there are any."""
-        some = False
-        for run, result in pool.ended():
+        ended = list(pool.ended())
+        for run, result in ended:
             outcome = read_outcome(self._runs, run, self._study.metric)
             if outcome.result is None and result is not None:  # it could not be written
                 outcome = replace(outcome, result=result)
             self._outcomes[run.name] = outcome
             bar.end(outcome if result is not None else None, run, self._total())
-            some = True
-        return some
+            if result is not None and result.state == "finished" and result.message:
+                warn(f"{run.title}: {result.message}")
+        return bool(ended)
 
     def _needed(self) -> Sequence[RunOutcome]:
         """Return the outcomes of all runs that the study needs as far as is known."""

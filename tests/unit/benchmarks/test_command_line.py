@@ -1,5 +1,7 @@
 """``python -m benchmarks``: every measurement is a command named like its file."""
 
+import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -9,6 +11,7 @@ from benchmarks.__main__ import MEASUREMENTS, main
 from benchmarks.checkpoint import CheckpointSettings
 from benchmarks.fault_injection import FaultInjectionSettings
 from benchmarks.gpu import GpuSettings
+from benchmarks.harness import rounds
 from benchmarks.harness.record import Record
 from benchmarks.idle_link import IdleLinkSettings
 from benchmarks.kill_recovery import KillRecoverySettings
@@ -18,6 +21,7 @@ from benchmarks.overhead import OverheadSettings
 from benchmarks.speed import SpeedSettings
 from benchmarks.target import TargetSettings
 from benchmarks.versions import VersionsSettings
+from hocket.checkpoint import writer
 from hocket.errors import OptionError
 
 
@@ -30,7 +34,20 @@ def test_every_measurement_is_a_command(name, capsys):
     assert (Path(benchmarks.__file__).parent / f"{name.replace('-', '_')}.py").is_file()
 
 
-def test_a_measurement_is_run_and_rendered(tmp_path, capsys):
+def test_a_measurement_is_run_and_rendered(tmp_path, capsys, monkeypatch):
+    """No checkpoint is written during the block after its own, however slow the disk is."""
+    write, block, running = writer.write_file, rounds.time_block, set()
+
+    def write_slowly(*words):
+        time.sleep(0.1)
+        return write(*words)
+
+    def note_threads(*words):
+        running.update(thread.name for thread in threading.enumerate())
+        return block(*words)
+
+    monkeypatch.setattr(writer, "write_file", write_slowly)
+    monkeypatch.setattr(rounds, "time_block", note_threads)
     assert main(["kill-recovery", "--stages", "1"]) == 2
     assert "stages is 1; give 2 or more" in capsys.readouterr().err
     small = "--every 2 --pairs 2 --steps 2 --network mlp --shape 64 --batch 8"
@@ -46,6 +63,8 @@ def test_a_measurement_is_run_and_rendered(tmp_path, capsys):
     assert none["still_s"] is none["save_s"] is none["mib"] is None
     # Two blocks of two steps, each after one that is not timed.
     assert some["checkpoints"] == 3
+    assert running
+    assert "hocket-saver" not in running
     assert 0 < some["still_s"] < 60
     assert min(some["save_s"], some["mib"]) > 0
     assert main(["render", str(tmp_path)]) == 0

@@ -164,8 +164,6 @@ def test_what_is_no_row_is_refused(row, work, match):
         ("fdg:extra_delay=1,linearize=live", exact()),
         ("adl:accumulate=2", exact()),
         ("paci:accumulate=2,extra_delay=1+predict", exact()),
-        ("ddg", exact()),
-        ("dgl", exact()),
     ],
     ids=name_of,
 )

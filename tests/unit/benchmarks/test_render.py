@@ -56,14 +56,6 @@ def test_goals_are_judged_and_a_cell_without_its_value_is_a_dash():
         assert f"| {judged} |" in shown
 
 
-def test_short_steps_and_remedies_have_tables_of_their_own():
-    record = kept("overhead")
-    rows = [row for row in record.rows if not row.get("short_steps") and "base" not in row]
-    alone = record_table(record.with_rows(rows))
-    assert "Short steps" not in alone
-    assert "| without |" not in alone
-
-
 @RECORDS
 def test_a_folder_is_rendered_the_same_every_time(name, tmp_path):
     record = kept(name)
@@ -71,7 +63,6 @@ def test_a_folder_is_rendered_the_same_every_time(name, tmp_path):
     render(tmp_path)
     files = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
     assert set(files) == {"record.json", "README.md", f"{record.name}.svg"}
-    assert record_table(record) in files["README.md"].decode()
     assert b"<svg" in files[f"{record.name}.svg"]
     render(tmp_path)
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == files
@@ -94,17 +85,6 @@ def test_an_excerpt_is_stale_until_it_is_rendered_and_may_quote_some_rows(tmp_pa
         assert [line.split(" | ")[0] for line in shown[2:4]] == ["| fdg", "| bp"]
         assert " | 1.00 times | 1.00 to 1.00 | " in shown[3]
         assert 'compared with fdg:speeds="1,1"' in excerpt("unequal rows=bp", KEPT)
-
-
-def test_a_short_table_of_times_to_a_loss_compares_over_the_first_and_last_link():
-    shown = excerpt("target-replicas rows=short", KEPT).splitlines()
-    links = "no limit | 100 Mbit/s, 20 ms |"
-    assert shown[0] == f"| row | updates | final loss | MiB of each machine | {links}"
-    rows = {line.split(" | ")[0].strip("| "): line for line in shown[2:13]}
-    assert rows["bp"].endswith("| 1.00 | 1.00 |")
-    assert rows["ddp"].endswith("| 0.72 | 4.91 |")
-    assert rows["fdg+predict"].endswith("| - | - |")
-    assert "2.3 or less" in shown[-1]
 
 
 def test_only_the_place_that_was_named_changes(tmp_path):

@@ -10,10 +10,6 @@ from hocket_lab import Study
 FILES = sorted(Path(benchmarks.__file__).parent.glob("studies/*.toml"))
 
 
-def test_there_are_studies():
-    assert FILES
-
-
 @pytest.mark.parametrize("file", FILES, ids=[file.stem for file in FILES])
 def test_every_row_of_a_study_can_be_run(file, tmp_path):
     # Some want a GPU, which the machine of the tests need not have.

@@ -94,6 +94,12 @@ def test_a_tracker_that_fails_is_left_out_and_the_training_goes_on():
     assert bad.closed == [True]
 
 
+def test_evaluations_of_a_second_fit_are_drawn_behind_those_of_the_first():
+    options = {"callbacks": [Tracking(notes := Notes())], "progress": False}
+    trained().fit(BATCHES, BATCHES[:1], epochs=1, evaluate_every=3, **options)
+    assert [row["updates"] for row in notes.rows if row["kind"] == "evaluation"] == [15, 18]
+
+
 def test_an_impossible_interval_is_refused():
     with pytest.raises(OptionError, match="every is 0; use a whole number of at least 1"):
         Tracking(every=0)
@@ -117,7 +123,7 @@ BACKWARD = {"tick": 9, "stage": 1, "batch": 7, "loss": 0.5, "gradient_norm": 2.0
 @pytest.fixture
 def wandb(monkeypatch):
     """A package in the place of wandb."""
-    package = Mock(Error=Refusal)
+    package = Mock(Error=Refusal, __file__="wandb.py")
     monkeypatch.setitem(sys.modules, "wandb", package)
     monkeypatch.delenv("WANDB_PROJECT", raising=False)
     return package
@@ -159,6 +165,14 @@ def test_processes_have_runs_in_one_group_and_one_that_does_not_begin_is_refused
         WandB("mine")
 
 
+def test_a_package_whose_import_fails_is_not_said_to_be_missing(wandb, tmp_path, monkeypatch):
+    monkeypatch.delitem(sys.modules, "wandb")
+    monkeypatch.setattr(sys, "path", [str(tmp_path)])
+    (tmp_path / "wandb.py").write_text("import absent")
+    with pytest.raises(OptionError, match=r"is installed and cannot be imported \(.*'absent'"):
+        WandB("mine")
+
+
 def test_the_package_itself_takes_the_rows_offline(tmp_path, monkeypatch):
     pytest.importorskip("wandb", reason="needs the extra wandb").init  # noqa: B018
     monkeypatch.setenv("WANDB_MODE", "offline")
@@ -179,7 +193,7 @@ def backward(batch):
 @pytest.fixture
 def client(monkeypatch):
     """The client of a package in the place of mlflow; metrics and choices are plain tuples."""
-    package = Mock()
+    package = Mock(__file__="mlflow.py")
     package.exceptions.MlflowException = Refusal
     package.entities.Metric = package.entities.Param = lambda *values: values
     client = package.MlflowClient.return_value
@@ -190,13 +204,16 @@ def client(monkeypatch):
     return client
 
 
-def test_a_run_gets_choices_and_numbers_in_batches(client, monkeypatch):
+def test_a_run_gets_choices_and_numbers_in_batches_under_names_that_are_allowed(
+    client, monkeypatch
+):
     monkeypatch.setattr(mlflow_tracker, "BATCH", 2)
     tracker = MLflow("mine", choices={"epochs": 3, "clip": "none", "seed": 1})
     for batch in range(3):
         tracker.log("backward", backward(batch))
     tracker.log("epoch", EPOCH)
     tracker.log("backward", backward(3))
+    tracker.log("evaluation", {"updates": 5, "metrics": {"acc@1": 0.75}})
     tracker.close()
     name = "backward/loss/stage0"
     calls = client.log_batch.call_args_list
@@ -205,7 +222,7 @@ def test_a_run_gets_choices_and_numbers_in_batches(client, monkeypatch):
     assert [[(name, value, step) for name, value, _, step in each] for each in sent] == [
         [(name, 0.5, 0), (name, 1.5, 1)],
         [(name, 2.5, 2), ("epoch/loss", 0.25, 2)],
-        [(name, 3.5, 3)],
+        [(name, 3.5, 3), ("evaluation/acc_1", 0.75, 5)],
     ]
     params = [param for call in calls for param in call.kwargs.get("params", ())]
     assert params == [("epochs", "3"), ("clip", "none"), ("seed", "1")]

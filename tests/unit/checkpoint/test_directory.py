@@ -13,6 +13,7 @@ import zipfile
 from collections import Counter
 from dataclasses import asdict
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -121,6 +122,14 @@ def test_an_unfinished_directory_is_no_checkpoint_and_is_removed(tmp_path):
         finish_checkpoint(tmp_path, checkpoint_name(2, 0), manifest)
     remove_unfinished(tmp_path)
     assert [file.name for file in tmp_path.iterdir()] == [checkpoint_name(1, 0)]
+
+
+def test_what_cannot_be_removed_stays_and_is_no_failure(tmp_path, monkeypatch):
+    write_checkpoint(tmp_path)
+    monkeypatch.setattr(shutil, "rmtree", Mock(side_effect=PermissionError(13, "denied")))
+    assert len(read_checkpoint(write_checkpoint(tmp_path)[0])) == 2  # instead of the first
+    with pytest.warns(UserWarning, match=r"cannot remove the unfinished '.*\.part': denied"):
+        remove_unfinished(tmp_path)
 
 
 # Files that differ from those that were written.

@@ -79,7 +79,6 @@ def test_a_timeline_is_drawn_below_its_program(draw, options, title, absent):
         ("--timeline none.json", "cannot read the timeline 'none.json'"),
         ("--timeline t.json --stages 4", "stages is 4, but 't.json' has 3; drop --stages"),
         ("--timeline t.json --method fdg", "method is 'fdg', but a program is shown"),
-        ("--timeline t.json --method fgd --out t.svg", "did you mean 'fdg'?"),
         ("--first 3", "first is 3, but there is no timeline"),
         ("--staleness 2,1", "staleness is [2, 1]; write whole numbers of updates"),
         ("--staleness 2,0 --timeline t.json", "a timeline has one already; drop --staleness"),

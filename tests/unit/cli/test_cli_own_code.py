@@ -28,6 +28,7 @@ from __future__ import annotations
 import beside
 
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, ClassVar
 
 import torch
@@ -46,6 +47,14 @@ def late(*, extra: int = 0, order: str = "backward-first"):
     return DDG(backward_delay=1 + extra, linearize="live", order=order, name="late")
 
 
+class Later:
+    def __call__(self, *, extra: int):
+        return late(extra=extra)
+
+
+later, whenever = partial(late, extra=1), Later()
+
+
 @dataclass(frozen=True)
 class Half(T2):
     share: float = 0.5
@@ -58,6 +67,9 @@ def toy(*, batch_size, seed=0, size: int = 64):
     examples = InMemory(inputs, (inputs[:, 0] > 0).long())
     train = Batches(examples, batch_size, seed=seed, shuffle=True)
     return Data("toy", train, Batches(examples, batch_size), 2, (8,), "vectors")
+
+
+def served(*, batch_size, seed=0, workers=1): ...
 
 
 def any_toy(*, batch_size: int, seed: Kind = 0, **options: Kind) -> Kind:
@@ -98,7 +110,7 @@ def mine(here, monkeypatch):
     Path("mine.py").write_text(MINE)
     Path("beside.py").touch()
     yield
-    for name in ("mine", "beside"):
+    for name in ("mine", "mine_", "beside"):
         sys.modules.pop(name, None)
 
 
@@ -119,6 +131,14 @@ def test_a_function_may_take_any_option_and_name_types_for_type_checkers_only():
     assert len(load_data(RunConfig(data="mine.py:any_toy:size=32", batch_size=8)).train) == 4
     method = parse_method("mine.py:any_late:extra=1+mine.py:Half(share=0.25)")
     assert (method.backward_delay, method.remedies[0].share) == (2, 0.25)
+
+
+def test_two_files_may_have_one_name_and_folders_plus_signs():
+    Path("c++").mkdir()
+    Path("c++/mine.py").write_text(f"{MINE}\nKind = str")
+    with pytest.raises(OptionError, match="kind is 3; wanted text"):
+        parse_method("mine.py:late+c++/mine.py:Half(kind=3)")
+    assert parse_method("c++/mine.py:late+mine.py:Half(kind=[3])").remedies[0].kind == [3]
 
 
 @pytest.mark.parametrize("module", ["mine.py", "./mine.py", "mine"])
@@ -161,11 +181,15 @@ NETWORKS = {
     [
         *((partial(_build, name), f"(?s){said}") for name, said in NETWORKS.items()),
         (lambda: parse_method("mine.py:late:power=2"), "'power' .*; there are: extra, order"),
-        (lambda: parse_method("mine.py:late:extra=many"), "extra is 'many'"),
+        *(
+            (partial(parse_method, f"mine.py:{name}:extra=many"), "extra is 'many'")
+            for name in ("late", "later", "whenever")
+        ),
         (lambda: parse_method("mine.py:number"), "mine.py:number returns a int; .*Method"),
         (lambda: parse_remedies(["mine.py:late"]), "returns a Method; .*Remedy"),
         (lambda: load_data(RunConfig(data="mine.py:number")), "does not take .*batch_size"),
         (lambda: load_data(RunConfig(data="mine.py:loaders")), "mine.py:loaders .*Batches"),
+        (lambda: load_data(RunConfig(data="mine.py:served:workers=2")), "--workers .* rename"),
         (lambda: load_data(RunConfig(data="mine.py")), "the data set 'mine.py' is a file"),
     ],
 )

@@ -279,19 +279,24 @@ class Launched:
     ],
 )
 def test_a_job_that_lost_something_is_started_again(call, monkeypatch, codes, said):
-    launched = Launched(*codes)
+    check_restarts(call, monkeypatch, codes, said)
+
+
+def check_restarts(call, monkeypatch, codes, said, most=2, *, rejoins=False):
+    """Check a job whose launches end with these codes, and what is said between them."""
+    launched = Launched(*codes, rejoins=rejoins)
     monkeypatch.setattr("hocket.runs.start.launch", launched)
-    words = ("--processes", 2, "--checkpoint-every", 5, "--max-restarts", 2)
-    code, _, told = call("train", *words)
-    assert code == codes[-1]
-    folders = {folder for folder, _, _ in launched.calls}
-    assert len(folders) == 1
+    words = ("--processes", 2, "--checkpoint-every", 5, "--max-restarts", most)
+    code, _, told = call("train", "--method", "dgl-async" if rejoins else "fdg", *words)
+    assert (code, launched.codes) == (codes[-1], [])
+    assert len({folder for folder, _, _ in launched.calls}) == 1
     assert [(again, grace) for _, again, grace in launched.calls] == [
         (number > 0, 30.0) for number in range(len(codes))
     ]
+    each = 2 if rejoins else 1
     assert told.splitlines() == [
-        f"warning: {words}; starting the whole job again from its last checkpoint, {number} of "
-        "at most 2 times"
+        f"warning: {words}; starting the whole job again from its last checkpoint, "
+        f"{each * number} of at most {most} times"
         for number, words in enumerate(said, 1)
     ]
 
@@ -347,21 +352,11 @@ def test_what_cannot_be_started_is_refused(call, monkeypatch, variables, words, 
 def test_starts_of_one_process_and_of_the_whole_job_are_counted_together(
     call, monkeypatch, most, launches
 ):
-    launched = Launched(*[137] * launches, rejoins=True)
-    monkeypatch.setattr("hocket.runs.start.launch", launched)
-    words = ("--processes", 2, "--checkpoint-every", 5, "--max-restarts", most)
-    code, _, told = call("train", "--method", "dgl-async", *words)
-    assert code == 137
-    assert launched.codes == []
-    assert [again for _, again, _ in launched.calls] == [n > 0 for n in range(launches)]
-    assert told.splitlines() == [
-        "warning: a process was killed by SIGKILL; starting the whole job again from its last "
-        f"checkpoint, {2 * number} of at most {most} times"
-        for number in range(1, launches)
-    ]
+    said = ["a process was killed by SIGKILL"] * (launches - 1)
+    check_restarts(call, monkeypatch, [137] * launches, said, most, rejoins=True)
 
 
-def test_stages_that_run_freely_begin_anew_where_one_has_left_no_part(call):
+def test_stages_that_run_freely_begin_anew_if_a_part_is_missing_and_want_their_processes(call):
     words = ("--method", "dgl-async", "--checkpoint-every", "10", "--epochs", "1")
     assert call("train", *words, "--run-dir", "whole")[0] == 0
     shutil.copytree("whole", "died")
@@ -372,15 +367,11 @@ def test_stages_that_run_freely_begin_anew_where_one_has_left_no_part(call):
     go_on(Path("died"))
     assert read_results(Path("died")) == read_results(Path("whole"))
     assert checkpoints(Path("died")) == checkpoints(Path("whole"))
-
-
-def test_stages_that_ran_freely_in_processes_are_not_resumed_in_one(call):
-    words = ("--method", "dgl-async", "--checkpoint-every", "10", "--epochs", "1")
-    assert call("train", *words, "--stages", 2, "--run-dir", "apart")[0] == 0
-    shutil.move("apart/checkpoints", "checkpoints")
-    for part in ("stage0", "stage1"):  # as two processes leave them
-        shutil.copytree("checkpoints", f"apart/checkpoints/{part}")
-    code, _, told = call("train", "--resume", "apart")
+    # Parts of two processes are not resumed in one.
+    shutil.move("died/checkpoints", "checkpoints")
+    for part in ("stage0", "stage1"):
+        shutil.copytree("checkpoints", f"died/checkpoints/{part}")
+    code, _, told = call("train", "--resume", "died")
     assert code == 2
     assert "each of 2 stages that ran freely, in a process of its own" in told
     assert "give --processes 2, or start as many processes" in told

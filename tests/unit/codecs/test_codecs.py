@@ -2,6 +2,7 @@
 
 import math
 import re
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -64,6 +65,7 @@ def test_nan_and_infinity_are_refused(codec, value):
         ("bf16:dtype=3", "unknown option 'dtype'; there are: none"),
         ("int8:bits=4", "unknown option 'bits'; there are: none"),
         (VQ, "which is no codec; call it"),
+        (SimpleNamespace(encoder=print), "or one with all members of Codec"),
         (8, "codec is 8, which is no codec; give one such as VQ(groups=4) or 'int8'"),
     ],
 )

@@ -166,7 +166,7 @@ def test_what_cannot_be_served_is_refused(build, said):
 
 
 @pytest.mark.parametrize("device", ["meta", *["cuda"] * torch.cuda.is_available()])
-def test_batches_are_made_on_the_device_of_the_examples(device, tmp_path):
+def test_batches_are_made_on_the_device_of_the_examples_whatever_the_default(device, tmp_path):
     (tmp_path / "text.txt").write_text("to be or not to be " * 20)
     images = torch.randint(256, (9, 3, 8, 8), dtype=torch.uint8)
     change = Chain((Crop(2), Flip(), Normalise((0.5,) * 3, (0.2,) * 3)))
@@ -182,8 +182,11 @@ def test_batches_are_made_on_the_device_of_the_examples(device, tmp_path):
             debug(mode)
             there = [*chain(*moved.train, *moved.test)]
             debug("default")
-            for one, other in zip(chain(*data.train, *data.test), there, strict=True):
+            with torch.device("meta"):
+                here = [*chain(*data.train, *data.test)]
+            for one, other in zip(here, there, strict=True):
                 assert (other.device.type, other.shape) == (device, one.shape)
+                assert one.is_cpu
                 assert other.is_meta or torch.equal(other.cpu(), one)
 
 

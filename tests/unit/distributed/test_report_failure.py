@@ -131,16 +131,21 @@ def test_a_failure_to_join_is_told_in_the_world_that_others_join(monkeypatch, er
 
 @pytest.mark.parametrize("broken", [False, True])
 def test_a_hook_of_the_user_is_called_for_an_error_that_nobody_catches(monkeypatch, broken):
+    """Also after the caller has formed another default group; what it prints is not lost."""
     told, codes, texts = [], [], []
 
+    def form_group():
+        torch.distributed.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
+        torch.distributed.destroy_process_group()
+
     def hook(kind, error, trace):
+        assert sys.stderr is sys.__stderr__
         told.append((kind, error, trace))
         if broken:
             raise KeyError("of the hook")
 
     monkeypatch.setattr(sys, "excepthook", hook)
-    torch.distributed.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
-    torch.distributed.destroy_process_group()
+    form_group()
     assert sys.excepthook is not hook  # torch has put its own around it
     monkeypatch.setattr(joined_worlds, "exit_process", codes.append)
     monkeypatch.setattr(joined_worlds, "write_last_words", texts.append)
@@ -149,6 +154,7 @@ def test_a_hook_of_the_user_is_called_for_an_error_that_nobody_catches(monkeypat
     Process(monkeypatch, 0, HashStore()).enter()
     joined_worlds._joined.count = 0
     joined_worlds.join_world(2, 1, 60.0, 1800.0)
+    form_group()
     uncaught = ValueError, ValueError("mine"), None
     sys.excepthook(*uncaught)
     assert (told, codes) == ([uncaught], [1])

@@ -28,10 +28,10 @@ from hocket.methods import ADL, BP, DGL, FDG, METHODS, GPipe, OneFOneB
 from hocket.remedies import T3
 
 
-def compared(method, modules, batches, every=1, **options):
+def compared(method, modules, batches, **options):
     """All comparisons of a training, by stage and batch."""
     seen = []
-    watched = {"gradient_error_every": every, "on_gradient_error": seen.append}
+    watched = {"gradient_error_every": 1, "on_gradient_error": seen.append}
     train(method, modules, batches, **watched, **options)
     return {(each.stage, each.batch): each for each in seen}
 
@@ -145,11 +145,6 @@ def test_a_target_out_of_range_is_told_as_in_any_training(method):
             compare(method, mlp(2), batches)
         told.append((str(caught.value), caught.value.__notes__))
     assert told[0] == told[1]
-
-
-def test_only_every_nth_batch_is_compared():
-    found = compared(FDG(), mlp(2), data(mlp, 7), every=3)
-    assert sorted(found) == [(k, b) for k in range(2) for b in (0, 3, 6)]
 
 
 def test_heads_are_no_part_of_a_comparison():

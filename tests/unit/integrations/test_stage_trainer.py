@@ -260,14 +260,6 @@ def test_evaluations_and_predictions_are_theirs(arguments):
         pickle.dumps(trainer)
 
 
-def test_two_stages_of_bp_train_as_one(arguments):
-    args = arguments(max_grad_norm=0)
-    one, first = trained(args, gpt2(), stages=1, method="bp")
-    two, second = trained(args, gpt2(), stages=2, method="bp")
-    assert not different(tensors_of(one.model), tensors_of(two.model))
-    assert first.logged("loss") == second.logged("loss")
-
-
 def test_stale_stages_make_all_steps_and_log_what_has_left(arguments):
     args = arguments(num_train_epochs=1)
     trainer, recorder = trained(args, bert(), classes, stages=3, method="ddg")

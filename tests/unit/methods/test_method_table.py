@@ -136,6 +136,7 @@ SIMILARITY = r"similarity is .*; use a number in \(0, 1\), or 0 to leave it off"
         ),
         (lambda: DGL(similarity=0.5, infopro=[1, 1, 1, 1]), r"similarity=0.5 with infopro"),
         (lambda: DGL(infopro=3), r"infopro is 3; give a list, such as \[3\]"),
+        (lambda: replace(FDG(), signal=Delayed), "Delayed'>, which is no signal; give one"),
         (lambda: GPipe(recompute="no"), "recompute is 'no'; use True or False"),
     ],
 )

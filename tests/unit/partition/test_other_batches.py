@@ -211,34 +211,19 @@ def test_a_type_that_a_module_is_told_is_that_of_now():
     assert nn.Sequential(*stages)(batch).dtype == network(batch).dtype == torch.float64
 
 
-class Decided(Layers):
-    """Network that decides by whole numbers, and reads a size of another input behind a cut."""
-
-    def forward(self, x, lengths):
-        h = self.first(x)
-        if lengths.max() < 9:
-            h = h.relu()
-        return self.third(self.second(h) / len(x))
-
-
-def test_a_size_is_that_of_the_batch_where_stages_repeat_decisions():
-    sample, *batches = ((torch.randn(count, 4), torch.arange(count)) for count in (2, 2, 6))
-    assert_same(Decided(), AT_SECOND, sample, *batches)
-
-
 class Masked(Layers):
-    """Network that decides by a mask, which has the batch's rows in each stage."""
+    """Network that decides by a mask, and reads a size of another input behind a cut."""
 
     def forward(self, x, mask):
         h = self.first(x)
         if mask.any():
             h = h * mask[:, None]
-        return self.third(self.second(h))
+        return self.third(self.second(h) / len(x))
 
 
-def test_decisions_are_repeated_for_batches_of_other_sizes():
-    sample, batch = ((torch.randn(n, 4), torch.ones(n, dtype=torch.bool)) for n in (2, 6))
-    assert_same(Masked(), AT_SECOND, sample, batch)
+def test_sizes_and_rows_are_those_of_the_batch_where_stages_repeat_decisions():
+    sample, *batches = ((torch.randn(n, 4), torch.arange(n) < 2) for n in (2, 2, 6))
+    assert_same(Masked(), AT_SECOND, sample, *batches)
 
 
 class Recurrent(Network):

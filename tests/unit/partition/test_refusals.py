@@ -157,28 +157,6 @@ class Numbered(Layers):
         return self.third(self.second(h).view(-1, 2, 2).flatten(1) / number + x)
 
 
-class Counted(Layers):
-    """Network that returns how often one of its modules was called."""
-
-    def __init__(self):
-        super().__init__()
-        self.count = Calls()
-
-    def forward(self, x):
-        x, calls = self.count(self.first(x))
-        return self.second(x), calls
-
-
-class Calls(nn.Module):
-    """Module that counts its calls."""
-
-    calls = 0
-
-    def forward(self, x):
-        self.calls += 1
-        return x, self.calls
-
-
 class Picky(nn.Module):
     """Module that takes only the numbers of the sample."""
 
@@ -228,7 +206,6 @@ X = torch.randn(3, 4)
         (Hooked, "layers.1", X, "the output has no numbers, as of something that is"),
         (Scaled, "second", X, "control flow depends on weights or buffers that are r"),
         (Numbered, "second", X, "returns a number that depends on weights; return"),
-        (Counted, "second", X, "in training mode the outputs differ"),
         (choosing, "layers.2", X, "module 'layers.1' cannot be left out by a later stage"),
         (Cells, "second", X, r"repeat_interleave \(.*test_refusals.py, line \d+\)"),
         (Mapped, "second", X, "cannot follow the forward of a Mapped, which takes"),

@@ -69,7 +69,8 @@ def test_a_network_in_evaluation_mode_is_compared_in_training_mode_too():
     assert "in evaluation" not in str(caught.value)
     assert not any(module.training for module in (*network.modules(), *stages))
     network.train()[1].eval()  # frozen, as it is in a training
-    verify_stages(network, stages, torch.randn(5, 4))
+    with torch.device("meta"):  # whatever the default
+        verify_stages(network, stages, torch.randn(5, 4, device="cpu"))
 
 
 class StridedGradient(nn.Module):
@@ -188,3 +189,20 @@ def test_a_network_is_cut_at_a_sample_with_nan():
     network = nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 1))
     sample = torch.tensor([[1.0, math.nan], [1.0, 2.0]])
     assert len(cut(network, stages=Plan("2"), sample=sample)) == 2
+
+
+class Leaning(nn.Sequential):
+    """A layer whose bias has a larger gradient in training mode."""
+
+    def forward(self, x):
+        bias = self[0].bias * (0.01 if self.training else 0.0)
+        return super().forward(x) + (bias - bias.detach())
+
+
+def test_a_gradient_that_is_0_but_for_rounding_is_only_warned_of():
+    first, norm, last = nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Linear(4, 2)
+    stages, sample = [Leaning(first), nn.Sequential(norm, last)], torch.randn(50, 4)
+    with pytest.warns(match=r"but for rounding.*the gradient of '0\.bias' differs"):
+        verify_stages(nn.Sequential(first, norm, last), stages, sample)
+    with pytest.raises(CutError, match=r"the gradient of '0\.bias' differs"):
+        verify_stages(nn.Sequential(first, last), [stages[0], last], sample)

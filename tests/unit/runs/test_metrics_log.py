@@ -148,6 +148,13 @@ def test_after_a_restart_tensorboards_files_hold_every_step_once(tmp_path):
     assert {*log_files(tmp_path)} == {*tmp_path.iterdir()}, "removed by a run that begins anew"
 
 
+def test_a_file_that_has_lost_rows_is_told_and_loses_half_a_row(tmp_path):
+    (tmp_path / "metrics.jsonl").write_text('{"kind": "epoch"}\n{"kind": "ep')
+    with pytest.warns(UserWarning, match=r"metrics\.jsonl' is shorter than at its checkpoint"):
+        cut_logs(tmp_path, {"metrics.jsonl": 99})
+    assert (tmp_path / "metrics.jsonl").read_text() == '{"kind": "epoch"}\n'
+
+
 def test_files_that_a_checkpoint_does_not_know_are_cut_by_tick_and_epoch(tmp_path, monkeypatch):
     monkeypatch.setattr("hocket.files.LINE_LIMIT", 100)
 

@@ -9,7 +9,7 @@ import torch
 from contract.small import bits
 from hocket import Trainer
 from hocket.distributed.launching.launch import launch
-from hocket.errors import DataError, OptionError
+from hocket.errors import OptionError
 from hocket.runs import training_run
 from hocket.runs.config import RunConfig
 from hocket.runs.train import train
@@ -43,19 +43,6 @@ def test_processes_have_the_bits_of_one_process(tmp_path):
     weights, averages = files_of(tmp_path / "alone")
     assert weights != averages
     assert files_of(tmp_path / "processes") == [weights, averages]
-
-
-@pytest.mark.parametrize(
-    ("method", "said"),
-    [
-        ("dgl:similarity=0.5", "similarity matching compares samples by their class indices"),
-        ("cdni", "a conditional synthesizer .* wanted class indices of shape"),
-    ],
-)
-def test_what_needs_the_class_of_each_sample_refuses_mixed_targets(tmp_path, method, said):
-    choices = {**TOGETHER, "method": method, "run_dir": tmp_path / "run"}
-    with pytest.raises(DataError, match=said):
-        train(RunConfig(**choices))
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """Weights that nobody trains are named, and nothing else is."""
 
 import warnings
+from dataclasses import replace
 
 import pytest
 import torch
@@ -9,6 +10,8 @@ from torch import nn
 from contract.small import data, different, mlp, sgd
 from hocket import FDG, Trainer, cross_entropy
 from hocket.errors import OptionError
+from hocket.signals import Delayed
+from hocket.signals.signal import BackwardRoots
 from hocket.stage.update.untrained import describe_names
 
 BATCHES = data(mlp, 6)
@@ -97,4 +100,14 @@ def test_weights_that_are_unfrozen_later_are_named_when_they_get_gradients(stage
 def test_a_loss_without_a_graph_is_refused_as_by_pytorch(loss, method):
     trainer = Trainer(mlp(2), method=method, optimizer=sgd, loss=loss)
     with pytest.raises(OptionError, match=r"stage \d: the loss does not depend on the output"):
+        trainer.fit(BATCHES, epochs=1, progress=False)
+
+
+def test_a_signal_without_a_graph_is_refused():
+    class Detached(Delayed):
+        def backward_roots(self, network, inputs):
+            return BackwardRoots((inputs.output.detach(),), inputs.received)
+
+    trainer = Trainer(mlp(2), method=replace(FDG(), signal=Detached()), optimizer=sgd)
+    with pytest.raises(OptionError, match=r"stage 0: the signal does not depend on the output"):
         trainer.fit(BATCHES, epochs=1, progress=False)

@@ -15,7 +15,7 @@ from hocket import Checkpoints, Trainer
 from hocket.callbacks.best_epoch import BestWeights, EarlyStopping
 from hocket.checkpoint import writer
 from hocket.checkpoint.directory import read_manifest
-from hocket.errors import CheckpointError, OptionError
+from hocket.errors import CheckpointError, HocketError, OptionError
 from hocket.training.callback import Callback
 from hocket.training.results.metrics import EpochResult, EvaluationResult
 from unit.training.test_resume import trainer_of
@@ -337,7 +337,9 @@ def test_early_stopping_refuses(case):
     assert text in str(caught.value)
 
 
-def test_without_common_epochs_nobody_can_ask_to_stop(monkeypatch):
+def test_without_a_fit_or_common_epochs_nobody_can_ask_to_stop(monkeypatch):
+    with pytest.raises(HocketError, match="no fit is under way"):
+        trainer_of().request_stop()
     monkeypatch.setattr(Trainer, "has_common_epochs", False)
     with pytest.raises(OptionError, match="'fdg' run freely"):
         trainer_of().request_stop()

@@ -4,6 +4,7 @@ import warnings
 from collections import OrderedDict
 from functools import partial
 
+import numpy as np
 import pytest
 import torch
 from torch import nn, optim
@@ -11,10 +12,11 @@ from torch.optim import lr_scheduler
 from torch.utils.data import DataLoader, TensorDataset
 
 from contract.small import different
-from hocket import Checkpoints, Trainer
+from hocket import FDG, Checkpoints, Trainer
 from hocket.checkpoint.directory import checkpoint_name
 from hocket.data import Batches, InMemory
 from hocket.errors import CheckpointError, DataError, OptionError
+from hocket.training.session.agreement import as_text
 
 INPUTS, TARGETS = torch.randn(24, 4), torch.randint(0, 3, (24,))
 
@@ -71,6 +73,7 @@ def resumed(saved, built=None, **options):
 
 CHANGED = {
     "nothing": ({}, ""),
+    "a number in another form": ({"method": FDG(shrink=np.float64(1))}, ""),
     "a rate": ({"optimizer": partial(adam, lr=0.1)}, "lr was 0.01, and is 0.1"),
     "a rate in a tensor": (
         {"optimizer": partial(adam, lr=torch.tensor(0.1, dtype=torch.double))},
@@ -86,6 +89,14 @@ CHANGED = {
     "eps of a layer": ({"built": network(eps=0.1)}, "layer 'norm' was LayerNorm((4,), eps"),
     "the loss": ({"loss": nn.CrossEntropyLoss(label_smoothing=0.3)}, "loss was cross_entropy"),
 }
+
+
+def test_an_object_without_a_text_is_known_by_what_it_holds():
+    class Codec:
+        def __init__(self, step):
+            self.step = step
+
+    assert as_text((Codec(1),)) == as_text((Codec(1),)) != as_text((Codec(2),))
 
 
 @pytest.mark.parametrize("name", CHANGED)

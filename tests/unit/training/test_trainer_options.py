@@ -6,6 +6,7 @@ import io
 import pickle
 import re
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from functools import partial
 
@@ -235,6 +236,19 @@ def test_what_would_change_a_fit_is_refused_within_it_and_not_after_it(call):
     trained = pytest.raises(HocketError, match="has trained already; resume with a new one")
     with trained if call == "resume" else nullcontext():
         act(trainer)
+
+
+@pytest.mark.parametrize("call", ["evaluate", "predict", "save"])
+def test_what_would_disturb_a_fit_from_another_thread_is_refused(call, tmp_path):
+    trainer, batches = Trainer(mlp(2), optimizer=sgd), data(mlp, 2)
+    given = tmp_path if call == "save" else batches
+
+    def act(_):
+        with ThreadPoolExecutor() as pool:
+            pool.submit(getattr(trainer, call), given).result()
+
+    with pytest.raises(HocketError, match=f"{call} was called in another thread while a fit"):
+        trainer.fit(batches, epochs=1, progress=False, on_epoch=act)
 
 
 @pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])

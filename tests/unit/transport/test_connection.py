@@ -113,13 +113,10 @@ MALFORMED = "stage 1, from stage 0, after nothing: a packet arrived with a malfo
 CONTENTS = "stage 1, from stage 0: activation 0 is malformed ("
 UNREADABLE = {
     "no kind": (without("kind"), f"{MALFORMED}KeyError: 'kind'"),
-    "no sequence": (without("sequence"), f"{MALFORMED}KeyError: 'sequence'"),
-    "no tensors": (without("tensors"), f"{MALFORMED}KeyError: 'tensors'"),
     "a tensor that is null": (replacing(tensors=[None] * 3), f"{MALFORMED}TypeError: "),
     "a tensor of two values": (with_tensor("float32", [2]), f"{MALFORMED}ValueError: "),
     "a shape that is a number": (with_tensor("float32", 2, [1]), f"{MALFORMED}TypeError: "),
     "an unknown type": (with_tensor("float33", [2], [1]), "of the unknown type 'float33'"),
-    "a type that is a module": (with_tensor("nn", [2], [1]), "of the unknown type 'nn'"),
     "a type that is a number": (with_tensor(7, [2], [1]), f"{MALFORMED}TypeError: "),
     "a size beyond memory": (with_tensor("uint8", [MEMORY], [1]), f"have {MEMORY + 24} bytes"),
     "a long header": (replacing(more="x" * LIMIT), f"and may have {LIMIT}; let the stage"),

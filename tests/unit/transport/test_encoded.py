@@ -57,11 +57,20 @@ def test_packets_are_decoded_where_they_are_measured_or_a_decoder_remembers(
     assert decode.call_count == count
 
 
-def test_the_error_of_zeros_is_zero():
+@pytest.mark.parametrize("codes", [{}, {"indices": torch.tensor(3)}], ids=str)
+def test_the_error_of_zeros_is_zero_and_only_vq_has_a_perplexity(codes, monkeypatch):
+    monkeypatch.setattr(Integers, "encode", lambda _, tensor: codes | {"all": tensor})
+    monkeypatch.setattr(Integers, "decode", lambda _, encoded: encoded["all"])
     stats = SendStats()
     to_next, _ = ports(Integers(), stats)
     to_next.send(Activation(0, 0, torch.zeros(4), (True,), None))
     assert (stats.error, stats.perplexity) == (0, None)
+
+
+def test_codes_that_are_a_tensor_are_refused_as_they_would_not_be_decoded(monkeypatch):
+    monkeypatch.setattr(Integers, "encode", lambda _, tensor: tensor.half())
+    with pytest.raises(OptionError, match=r"this edge sends: .* a list such as \[codes\]"):
+        ports(Integers())[0].send(Activation(0, 0, torch.zeros(4), (True,), None))
 
 
 def test_a_width_that_a_codec_cannot_divide_is_refused_with_its_edge():

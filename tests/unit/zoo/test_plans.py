@@ -5,7 +5,6 @@ import torch
 from torch import nn
 
 from hocket import Plan, zoo
-from hocket.errors import OptionError
 from hocket.partition import build_stages
 
 
@@ -37,10 +36,3 @@ def test_vgg_stages_have_as_many_convolutions_as_dgl_says(network, stages, per_s
 def test_resnet110_is_cut_in_the_middle():
     first, second = cut("resnet110", 2)
     assert len(first) == len(second)
-
-
-def test_a_network_and_a_number_of_stages_that_no_paper_cuts_are_refused():
-    with pytest.raises(OptionError, match="'resnet56' into 7 stages; there are plans for 2, 3"):
-        zoo.paper_plan("resnet56", 7)
-    with pytest.raises(OptionError, match="no paper cuts 'mlp'; there are plans for resnet20"):
-        zoo.paper_plan("mlp", 2)

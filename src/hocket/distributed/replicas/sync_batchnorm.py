@@ -68,8 +68,8 @@ class SharedForward:
             output: Tensor = type(layer).forward(layer, input)
             return output
         dims = [d for d in range(input.dim()) if d != 1]
-        local_count = input.numel() // input.shape[1]
-        count_1 = float(_all_reduce(torch.tensor([local_count], dtype=torch.float64), world))
+        local_count = torch.tensor(input.numel() // input.shape[1], device="cpu")
+        count_1 = float(_all_reduce(local_count, world))
         shape = [1, -1] + [1] * (input.dim() - 2)
         # Inside autocast an input may have few bits, and BatchNorm's sums have not.
         wide = input.to(torch.promote_types(input.dtype, torch.float32))

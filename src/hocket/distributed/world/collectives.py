@@ -46,26 +46,24 @@ class Collectives:
         if self._group is None:
             return [value]
         text = json.dumps([purpose, value]).encode()
-        data = torch.frombuffer(bytearray(text), dtype=torch.uint8)
-        lengths = [torch.zeros(1, dtype=torch.int64) for _ in range(self.size)]
+        lengths = [torch.zeros(1, dtype=torch.int64, device="cpu") for _ in range(self.size)]
 
-        # Gather the lengths, and then texts that are all as long as the longest.
+        # Gather the lengths, and then texts that spaces make as long as the longest.
         with self.collective(purpose) as finish:
-            finish(self._group.allgather([lengths], [torch.tensor([len(data)])]))
-            longest = int(max(map(int, lengths)))
-            padded = torch.zeros(longest, dtype=torch.uint8)
-            padded[: len(data)] = data
-            rows = [torch.empty_like(padded) for _ in range(self.size)]
-            finish(self._group.allgather([rows], [padded]))
+            finish(self._group.allgather([lengths], [torch.tensor([len(text)], device="cpu")]))
+            padded = bytearray(text.ljust(max(map(int, lengths))))
+            data = torch.frombuffer(padded, dtype=torch.uint8)
+            rows = [torch.empty_like(data) for _ in range(self.size)]
+            finish(self._group.allgather([rows], [data]))
 
         # Compare the purposes.
-        texts = zip(rows, lengths, strict=True)
-        pairs = [json.loads(row[: int(n)].numpy().tobytes()) for row, n in texts]
+        pairs = [json.loads(row.numpy().tobytes()) for row in rows]
         if len({purpose for purpose, _ in pairs}) > 1:
             named = [f"rank {rank} is {purpose}" for rank, (purpose, _) in enumerate(pairs)]
             raise WorldError(
                 f"the processes do different things at the same time: {', '.join(named)}; call "
-                "evaluate, predict, gather, collect and state_dict in all processes alike"
+                "resume (with a folder that all see), fit, save, evaluate, predict, gather, "
+                "collect and state_dict in all processes alike"
             )
         return [value for _, value in pairs]
 
@@ -119,7 +117,7 @@ class Collectives:
         with self.collective("comparing clocks") as finish:
             for other in range(1, self.size):
                 for _ in range(8 if self.rank in (0, other) else 0):
-                    value = torch.zeros(1, dtype=torch.float64)
+                    value = torch.zeros(1, dtype=torch.float64, device="cpu")
                     if self.rank == 0:
                         finish(self._group.recv([value], other, 0))
                         value.fill_(time.perf_counter())

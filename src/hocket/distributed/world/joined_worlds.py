@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from inspect import getclosurevars
+from io import StringIO
 from typing import Any
 from weakref import WeakValueDictionary
 
@@ -226,6 +227,8 @@ def _report_uncaught(
 
     A hook of the user's is called instead of printing.
     """
+    if isinstance(sys.stderr, StringIO):  # of torch's hook, which would be lost with the exit
+        sys.stderr = sys.__stderr__
     if report_failure(error):
         lines = traceback.format_exception(error)
         code = int(getattr(kind, "exit_code", 1))

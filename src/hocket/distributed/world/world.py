@@ -94,8 +94,7 @@ class World(Collectives):
             )
         self.stage, self.replica = divmod(self.rank, replicas)
         self.names = [
-            f"stage {rank // replicas}"
-            + (f", replica {rank % replicas}" if replicas > 1 else "")
+            f"stage {rank // replicas}" + f", replica {rank % replicas}" * (replicas > 1)
             for rank in range(self.size)
         ]
 

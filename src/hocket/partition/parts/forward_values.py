@@ -192,5 +192,6 @@ class ForwardValues:
         """Return the error for a forward whose steps differ from the sample's."""
         return CutError(
             f"{self.span} {what}: the forward of {frame!r} took another path than on the "
-            "sample; cut with a sample like the batches, or cut elsewhere"
+            "sample; cut with a sample like the batches, or elsewhere, such as before "
+            f"{frame!r} if it keeps a cache"
         )

@@ -118,24 +118,28 @@ def load_backward() -> None:
     torch.zeros((), requires_grad=True).clone().backward(torch.ones(()))
 
 
-def require_graph(roots: BackwardRoots, stage: int, leaves: Iterable[Tensor]) -> None:
-    """Refuse a loss from which nothing can be learned, as PyTorch's backward does.
+def require_graph(
+    roots: BackwardRoots, stage: int, leaves: Iterable[Tensor], outputs: Sequence[Tensor]
+) -> None:
+    """Refuse a signal from which nothing can be learned, as PyTorch's backward does.
 
-    A gradient that was received is another matter: the layers that it is for may be frozen.
+    An output whose gradient was received is another matter: the layers of it may be frozen.
 
     Args:
         roots: Roots of a backward.
         stage: Number of the stage.
         leaves: Weights and inputs of the stage.
+        outputs: Outputs of the stage, (B, ...).
 
     Raises:
-        OptionError: The loss has no graph, although some of the leaves need a gradient.
+        OptionError: No root has a graph, although some of the leaves need a gradient.
     """
-    if roots.loss is None:
+    received = [any([root is output for output in outputs]) for root in roots.roots]
+    if roots.loss is None and all(received):
         return
 
     # The loss uses a tensor that only another stage has.
-    if roots.loss.is_meta:
+    if roots.loss is not None and roots.loss.is_meta:
         raise OptionError(
             f"stage {stage}: the loss uses a tensor of an earlier stage, which has no numbers "
             "here; return all that the loss needs from the forward of the network"
@@ -146,7 +150,8 @@ def require_graph(roots: BackwardRoots, stage: int, leaves: Iterable[Tensor]) ->
         return
     if any(leaf.requires_grad for leaf in leaves):
         raise OptionError(
-            f"stage {stage}: the loss does not depend on the output of the network, or was "
-            "detached from it (detach, item, no_grad), so nothing can be learned from it; "
-            "compute it from the output with operations of PyTorch"
+            f"stage {stage}: the {'signal' if roots.loss is None else 'loss'} does not depend "
+            "on the output of the network, or was detached from it (detach, item, no_grad), so "
+            "nothing can be learned from it; compute it from the output with operations of "
+            "PyTorch"
         )

@@ -64,7 +64,8 @@ def backward(core: StageCore, batch: int) -> Steps[ActionReport]:
     if activation.share == 0:  # of several replicas this one has no targets
         roots = roots.without_nan()
     leaves = tensors(forwarded.leaves)
-    require_graph(roots, core.parts.index, chain(core.updater.parameters, leaves))
+    learning = chain(core.updater.parameters, leaves)
+    require_graph(roots, core.parts.index, learning, tensors(output))
     targets: Number = None
     if roots.loss is not None:
         targets = count_averaged(core.setup.loss, output, activation.targets, activation.values)

@@ -96,23 +96,20 @@ def backward_roots(
     """
     signal, network, loss = core.parts.signal, core.parts.signal_network, core.setup.loss
 
-    # What has come is only passed on.
-    place = core.parts.index, core.parts.count
-    if not signal.computes:
-        given = SignalInput(output, targets, received, loss, *place)
-        return signal.backward_roots(network, given)
+    def find(given: Tree) -> BackwardRoots:
+        targets, received, inputs = given
+        place = core.parts.index, core.parts.count
+        return signal.backward_roots(
+            network, SignalInput(output, targets, received, loss, *place, inputs)
+        )
 
-    # The signal computes, with random numbers of the batch.
+    # Random numbers of the batch, for a signal that may draw any.
+    given = targets, received, inputs
     draws = "anything" if signal.may_draw(loss) else core.signal_layers.draws
     with core.contexts.computing(batch, "backward", draws):
-        return core.runner.run(
-            batch,
-            "roots",
-            (targets, received, inputs),
-            lambda given: signal.backward_roots(
-                network, SignalInput(output, given[0], given[1], loss, *place, given[2])
-            ),
-        )
+        if signal.computes:
+            return core.runner.run(batch, "roots", given, find)
+        return find(given)  # what has come is only passed on
 
 
 def send_output(

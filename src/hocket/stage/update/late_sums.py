@@ -69,11 +69,7 @@ class LateSums:
             {
                 "epoch": epoch,
                 "batches": [
-                    {
-                        "sums": self._reduction.state_of(batch.sums),
-                        "version": batch.version,
-                        "then": None if batch.then is None else list(batch.then),
-                    }
+                    vars(batch) | {"sums": self._reduction.state_of(batch.sums)}
                     for batch in batches
                 ],
             }

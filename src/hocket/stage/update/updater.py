@@ -46,6 +46,8 @@ class Updater:
 
     Attributes:
         names: Names of the weights.
+        may_draw: True if the optimizer or a remedy may draw random numbers; none of Hocket's
+            does, and none of PyTorch's.
     """
 
     def __init__(
@@ -70,8 +72,11 @@ class Updater:
         self.scheduler = scheduler
         self.given_groups = _plain_values(optimizer)  # before training changes them
         self.version = 0  # updates done
-        self.remedies = StageRemedies([]) if remedies is None else remedies
+        self.remedies = StageRemedies() if remedies is None else remedies
+        self.may_draw = self.remedies.may_draw
         if optimizer is not None:
+            known = type(optimizer).__module__.startswith(("hocket.", "torch."))
+            self.may_draw |= not known
             # Otherwise torch warns of a scheduler that steps before the first update. Here that
             # is right: the update may come in a later epoch, or came in another process.
             optimizer._opt_called = True  # type: ignore[attr-defined]
@@ -144,7 +149,7 @@ class Updater:
                 self._reduction.put(self._sums)
                 self._sums = ()
             return self._add(version, then)
-        if then is None and self.remedies.needs_forward_weights:  # they will have changed
+        if then is None and self.remedies.compares:  # they will have changed
             then = [weight.detach().clone() for weight in self.parameters]
         self._late.add(version, then)
         return self.accumulator.take()
@@ -152,10 +157,12 @@ class Updater:
     def _add(self, version: int, then: Sequence[Tensor] | None) -> list[Tensor | None]:
         """Correct the gradients of one batch in ``grad``, and accumulate them."""
         staleness = self.version - version
-        self.remedies.correct_gradient(then)
+        for remedy in self.remedies.acting_on(self.version):
+            remedy.correct_gradient(then)
         if not self.remedies.takes(staleness):
             return self.accumulator.take()
-        self.remedies.after_backward(staleness)
+        for remedy in self.remedies.each:
+            remedy.after_backward(staleness)
         return self.accumulator.add()
 
     def due_epoch(self, epoch: int | None) -> int | None:
@@ -225,14 +232,15 @@ class Updater:
         told = self.parameters if remedies.needs_changes else []
         before = [weight.detach().clone() for weight in told]
         lrs = _step_scaled(optimizer, factor, self._do_step)
-        if remedies.act_on(self.version):
-            remedies.after_step(lrs)
+        for remedy in remedies.acting_on(self.version):
+            remedy.after_step(lrs)
 
         # Tell remedies how the weights have changed, memory that two of them share only once.
         changes = [weight.detach() - old for weight, old in zip(told, before, strict=True)]
         for number in repeated_views(told):
             changes[number].zero_()
-        remedies.observe_update(lrs, changes)
+        for remedy in remedies.each:
+            remedy.observe_update(lrs, changes)
         return lrs[0]
 
     def adopt_state(self, remembered: Sequence[Any], epoch: int, updates: int) -> None:

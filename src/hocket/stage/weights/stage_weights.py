@@ -192,9 +192,7 @@ class CorrectedWeights(StageWeights):
         elif action.kind == "B":
             staleness = self.version - self._in_flight[action.batch].version
             changes = self._remedies.shift_for_backward(staleness) if staleness else None
-        if changes is None:
-            return super().at(action)
-        return self._moved(changes)
+        return super().at(action) if changes is None else self._moved(changes)
 
     @contextmanager
     def _moved(self, changes: Sequence[Tensor | None]) -> Iterator[None]:
@@ -266,9 +264,9 @@ def build_weights(
         corrected = CorrectedWeights(updater, linearizer, in_flight)
         passes = {"forward", "backward"} if linearizer.recomputes else {"forward"}
         moving = [remedy.name for remedy in method.remedies if remedy.moves in passes]
-        if updater.remedies and moving:
+        if updater.remedies.each and moving:
             corrected.stand_in = f"moved ones ({moving[0]})"
         return corrected
-    if updater.remedies.needs_forward_weights:
+    if updater.remedies.compares:
         return PastWeights(updater, linearizer, in_flight)
     return StageWeights(updater, linearizer, in_flight)

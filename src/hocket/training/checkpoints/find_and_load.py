@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from itertools import zip_longest
 from operator import attrgetter
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -56,10 +56,6 @@ class Snapshot:
     parts: dict[str, Tree]
 
 
-WantedFiles: TypeAlias = Callable[[Manifest], Iterable[str]]
-"""Chooses the files to read of a checkpoint."""
-
-
 def part_name(stage: int, replica: int) -> str:
     """Return the name of the file with a stage's state."""
     return f"stage{stage}-replica{replica}.pt" if replica else f"stage{stage}.pt"
@@ -68,8 +64,7 @@ def part_name(stage: int, replica: int) -> str:
 def trained_names(stage: Stage, network: nn.Module) -> list[str | None]:
     """Return the network's name of each weight of a stage's optimizer; None if it has none."""
     known = {id(value): name for name, value in network.named_parameters()}
-    optimizer = stage.updater.optimizer
-    groups = optimizer.param_groups if optimizer is not None else []
+    groups = getattr(stage.updater.optimizer, "param_groups", [])
     return [known.get(id(weight)) for group in groups for weight in group["params"]]
 
 
@@ -96,7 +91,9 @@ def callback_tensors(
 
 
 def newest_common_checkpoint(
-    folder: Path, wanted: WantedFiles, gather: Callable[[Any], list[Any]]
+    folder: Path,
+    wanted: Callable[[Manifest], Iterable[str]],
+    gather: Callable[[Any], list[Any]],
 ) -> tuple[Snapshot, list[str]]:
     """Read the newest checkpoint that all processes can read, and say why no newer one is.
 
@@ -131,7 +128,7 @@ def newest_common_checkpoint(
     raise CheckpointError(format_problems(f"cannot resume from {str(folder)!r}", why))
 
 
-def open_checkpoint(folder: Path, wanted: WantedFiles) -> Snapshot:
+def open_checkpoint(folder: Path, wanted: Callable[[Manifest], Iterable[str]]) -> Snapshot:
     """Read the wanted parts of one checkpoint.
 
     Raises:
@@ -228,7 +225,7 @@ def resharded(
     if different := [n for n in wanted | given if given.get(n) != wanted.get(n)]:
         raise CheckpointError(
             f"the checkpoint is of another network: not both have {', '.join(different)}, with "
-            "the same shape and type"
+            "the same shape and type; if its forward registers buffers, run it once before"
         )
     was = {state["updater"]["kinds"][0] for state in states} - {"NoneType"}
     now = {type(stage.updater.optimizer).__name__ for stage in engine.stages} - {"NoneType"}

@@ -8,6 +8,7 @@ from typing import Any
 
 from hocket.checkpoint import Manifest
 from hocket.checkpoint.directory import newest_first
+from hocket.distributed.failures.phases import Phase
 from hocket.engine.engine import LockstepEngine
 from hocket.errors import CheckpointError, HocketError, PeerLostError
 from hocket.stage.weight_copies.forward_state import frozen_weights, only_frozen
@@ -54,7 +55,7 @@ def resume_from(session: Session, folder: Path) -> tuple[FitState, ResumePoint]:
         alike = (len(manifest.stages), manifest.replicas) == (count, world.replicas)
         return local_parts if alike else _all_parts(manifest)
 
-    gather: Callable[[Any], list[Any]] = world.gather
+    gather: Callable[[Any], list[Any]] = partial(world.gather, purpose=Phase.RESUMING)
     if session.detached:
         folder, gather = folder / str(world.process_name), lambda value: [value]
         # The other stages have trained on from the first turns, so it cannot begin again alone.
@@ -68,7 +69,8 @@ def resume_from(session: Session, folder: Path) -> tuple[FitState, ResumePoint]:
     manifest, first = snapshot.manifest, next(iter(snapshot.parts.values()))
     require_same_setup(manifest, session.setup)
     own = [name for part in snapshot.parts.values() for name in part["trained"]]
-    with only_frozen(network, set(frozen_weights(network)).difference(*world.gather(own))):
+    trained = world.gather(own, Phase.RESUMING)
+    with only_frozen(network, set(frozen_weights(network)).difference(*trained)):
         session.prepare(first["sample"], whole=True, resumes=True)
     here = session.cut.parameter_names, world.replicas
     engine, exact = session.engine, (manifest.stages, manifest.replicas) == here
@@ -78,9 +80,8 @@ def resume_from(session: Session, folder: Path) -> tuple[FitState, ResumePoint]:
         # All replicas have the weights that the first one has names for.
         pairs = list(zip(cycle(engine.stages), states, strict=False))
         require_matching_stages(pairs, network)
-        for stage, kept in pairs:
-            settings = settings_of(stage, network, session.setup.loss)
-            warn_of_changed_choices(stage, kept, settings)
+        for stage, was in pairs:
+            warn_of_changed_choices(stage, was, settings_of(stage, network, session.setup.loss))
         load: Callable[[], None] = partial(engine.load_state_dict, states)
     elif not isinstance(engine, LockstepEngine):
         raise CheckpointError(

@@ -84,7 +84,7 @@ def saving(
                     claim.enter_context(claim_folder(folder, session.checkpoint_folders))
                 except CheckpointError as error:
                     problem = str(error)
-            if problem := "".join(world.gather(problem)):  # in all processes
+            if problem := "".join(world.gather(problem, Phase.SAVING)):  # in all processes
                 raise CheckpointError(problem)
             writer = CheckpointWriter(checkpoints, world)
         # Write until the training ends; then wait for the last checkpoint.
@@ -93,7 +93,7 @@ def saving(
             yield saver.save
             with session.world.in_phase(Phase.SAVING):
                 writer.wait()
-                session.world.gather(None)  # it is sealed for all
+                session.world.gather(None, Phase.SAVING)  # it is sealed for all
             saver.settle()
         except BaseException as error:
             # After a failure of another process this one does not wait for the others.

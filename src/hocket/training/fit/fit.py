@@ -10,6 +10,7 @@ from functools import partial
 from itertools import islice, zip_longest
 from math import ceil
 from pathlib import Path
+from threading import get_ident
 from typing import Any
 
 import torch
@@ -84,15 +85,17 @@ class FitRequest:
         Raises:
             WorldError: They differ, so that processes would wait for each other.
         """
-        if session.world.size == 1:
-            return
         given = {
             **asdict(self.budget),
             "validation": "not there" if self.validation is None else "given",
             "the interval of checkpoints": self.checkpoints and self.checkpoints.every,
-            "the number of batches": self.length if session.detached else "that of stage 0",
         }
-        require_alike(session.world.gather(given, "calling fit"))
+        length = {"the number of batches": self.length}
+        gathered = session.world.gather([given, length], "calling fit")
+        require_alike([same for same, _ in gathered])
+        # Compare lengths where batches are counted: in the first stage, or in all.
+        counting = session.world.size if session.detached else session.world.replicas
+        require_alike([length for _, length in gathered[:counting]])
 
 
 @dataclass(eq=False)
@@ -162,7 +165,7 @@ class Fit:
         # Read on where the epoch was left, until a signal comes.
         session.training_mode.enter()
         reads, count = session.world.reads_data, session.splitter.count_samples
-        data = state.remaining_batches(self.request.train, count, reads=reads)
+        data = state.remaining_batches(self.request.train, count, session.world)
         if reads:
             data = interrupt.until_asked(data, session.world.common_end())
         # Build the stages with the first batch, if there are none yet.
@@ -409,15 +412,14 @@ class DetachedFit(Fit):
     def finish(self) -> None:
         """Meet the other processes, evaluate, and merge the epochs of all stages."""
         session, state = self.session, self.state
-        first = state.first_epoch
         session.ticks.finish()
         self.stop_if_asked()
         # Merge the rows of all stages, of which some have done more epochs.
-        epochs = []
-        gathered = session.world.gather(state.rows)
-        for number, rows in enumerate(zip_longest(*gathered), first):
-            present = [row for row in rows if row is not None]
-            epochs.append(self.merge_rows(present, number, None))
+        gathered = zip_longest(*session.world.gather(state.rows))
+        epochs = [
+            self.merge_rows([*filter(None, rows)], number, None)
+            for number, rows in enumerate(gathered, state.first_epoch)
+        ]
         # Evaluate once, and tell the callbacks of all epochs.
         epochs[-1] = replace(epochs[-1], evaluation=self.evaluate())
         state.history = epochs
@@ -495,7 +497,7 @@ def run_fit(
             warn(f"{change} from now on")
 
         # Start the callbacks, and train.
-        state.train, state.stop_requested = request.train, False
+        state.train, state.thread, state.stop_requested = request.train, get_ident(), False
         session.update_listeners.append(tell_of_update)
         ticks = session.engine.tick_count
         try:

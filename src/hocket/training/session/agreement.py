@@ -204,8 +204,10 @@ def as_text(value: object) -> str:
     """Return the text of a choice, the same in all processes."""
     if isinstance(value, frozenset):  # whose order may differ
         value = sorted(value)
-    # So does the address of an object that has no better name.
-    return re.sub(r" at 0x[0-9a-f]+", "", str(value))
+    # So does the address of an object that has no better name; it is known by what it holds.
+    parts = value if isinstance(value, tuple) else (value,)
+    held = [getattr(one, "__dict__", "") for one in parts if repr(one) == object.__repr__(one)]
+    return re.sub(r" at 0x[0-9a-f]+", "", " ".join(map(str, [value, *held])))
 
 
 def require_same_setup(manifest: Manifest, setup: Setup) -> None:
@@ -218,13 +220,18 @@ def require_same_setup(manifest: Manifest, setup: Setup) -> None:
     problems = [
         f"{name} is {choices.get(name, 'unknown')}, and was {was}"
         for name, was in manifest.setup.items()
-        if choices.get(name) != was
+        if _plain_numbers(choices.get(name, "")) != _plain_numbers(was)
     ]
     title = (
         "the checkpoint is of another training (to begin with its weights, resume a trainer "
         "with its choices and load its state_dict() into a new network)"
     )
     raise_problems(CheckpointError, title, problems)
+
+
+def _plain_numbers(text: str) -> str:
+    """Return a text with equal numbers written alike: 1.0 as 1, NumPy's as Python's."""
+    return re.sub(r"(\d)\.0(?![\w.])", r"\1", re.sub(r"np\.float64\((.*?)\)", r"\1", text))
 
 
 def describe_layer(layer: nn.Module) -> str:

@@ -1,9 +1,10 @@
 """A network and the modules of its stages, as soon as they are known."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from hocket.distributed.world.solo_world import SoloWorld
 from hocket.distributed.world.world import World
@@ -92,11 +93,9 @@ class CutNetwork:
         """
         try:
             recorded = not self.modules and not is_sequential(self.network)
+            layers = (self.network, *self.modules)
             for mode in (evaluation_mode, training_mode) if recorded else (evaluation_mode,):
-                with (
-                    mode(self.network, *self.modules),
-                    restore_state(self.network, *self.modules),
-                ):
+                with mode(*layers), restore_state(*layers):
                     self._forward(sample)
         except torch.OutOfMemoryError:
             raise
@@ -125,12 +124,32 @@ class CutNetwork:
         self._trained = {id(weight) for weight in self.network.parameters()}
         return self.modules
 
-    def collect(self, world: World | SoloWorld) -> None:
-        """Bring the weights and statistics of all stages into the network of each process."""
+    def collect(self, world: World | SoloWorld) -> dict[int, Tensor]:
+        """Bring the weights and statistics of all stages into the network of each process.
+
+        A later replica trains on with the tensors of its stage, so it keeps them; the result
+        has the first replica's values by their ids.
+        """
+        firsts: dict[int, Tensor] = {}
         for stage, module in enumerate(self.modules):
-            world.copy_weights(module, source=stage * world.replicas)
+            source = stage * world.replicas
+            if stage == world.stage and world.replica:
+                values = world.broadcast({}, source)
+                own = [*module.named_parameters(), *module.named_buffers()]
+                firsts = {id(kept): values[name] for name, kept in own if name in values}
+            else:
+                world.copy_weights(module, source)
         self.collected = True
         self.warn_of_new_weights()
+        return firsts
+
+    def state_dict(self, world: World | SoloWorld) -> dict[str, Any]:
+        """Collect, and return the state of the network with the first replica's tensors."""
+        firsts, state = self.collect(world), self.network.state_dict()
+        for name, kept in self.network.state_dict(keep_vars=True).items() if firsts else ():
+            if id(kept) in firsts:
+                state[name] = firsts[id(kept)].to(kept.device)
+        return state
 
     def warn_of_new_weights(self) -> None:
         """Warn of weights that came into the network after its stages were built."""

@@ -28,19 +28,16 @@ class Ticks:
         self, setup: Setup, world: World | SoloWorld, cut: CutNetwork, upload: Upload
     ) -> None:
         self.engine: Engine = UnbuiltEngine()
-        self._reads_data = world.reads_data
-        self._is_alone = world.size == 1
+        self._setup = setup
+        self._world = world
         self._cut = cut
         self._upload = upload
-        self._per_check = setup.ticks_per_check
-        self._drains = setup.method.epoch_end == "drain"
         # Batches, or sums of gradients that not all of several replicas may have begun.
         self._holds_batches = (
             setup.method.accumulate > 1
             or setup.method.flight(cut.count) > 0
             or setup.replicas > 1
         )
-        self._without_callers_autocast = setup.without_callers_autocast
         self._in_tick = False
         self._cut_short = ""
         self._advice = "resume a new trainer from a checkpoint"
@@ -59,14 +56,14 @@ class Ticks:
         """
         # Bring the batch to the device, where this process reads one.
         self._require_batches()
-        if self._reads_data:
+        if self._world.reads_data:
             pair = as_inputs(inputs, "the batch"), as_tree(targets)
             inputs, targets = self._upload(pair)
         else:
             inputs = targets = None
         # Do the tick; among several processes the network then lacks weights of other stages.
-        self._cut.collected = self._is_alone
-        engine, every = self.engine, self._per_check
+        self._cut.collected = self._world.size == 1
+        engine, every = self.engine, self._setup.ticks_per_check
         ticks = engine.tick_count if every > 1 else 0
         with self._remembering_errors():
             events = engine.step(inputs, targets, epoch)
@@ -94,7 +91,7 @@ class Ticks:
         Raises:
             NonFiniteError: A value became NaN or infinite since the last look.
         """
-        if self._drains:
+        if self._setup.method.epoch_end == "drain":
             return self.finish()
         self.look()
         return []
@@ -167,7 +164,7 @@ class Ticks:
         """
         was_in_tick, self._in_tick = self._in_tick, True
         try:
-            with self._without_callers_autocast():
+            with self._setup.without_callers_autocast():
                 yield
         except kind as error:
             if "more than 1 value per channel" not in str(error):  # said by PyTorch's BatchNorm

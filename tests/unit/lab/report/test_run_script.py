@@ -2,6 +2,7 @@
 
 import ast
 import runpy
+import sys
 import warnings
 from pathlib import Path
 
@@ -38,6 +39,8 @@ OWN = """
 import hocket
 
 def build(in_features, num_classes):
+    import beside
+
     return hocket.zoo.mlp(in_features=in_features, hidden=[7], num_classes=num_classes)
 """
 
@@ -47,6 +50,7 @@ def test_a_script_trains_to_the_bits_of_the_run(name, tmp_path, monkeypatch, cap
     request.addfinalizer(lambda: torch.set_num_threads(1))  # a script may set another number
     monkeypatch.chdir(tmp_path)
     Path("own.py").write_text(OWN)
+    Path("beside.py").touch()
     folder = ran(tmp_path, **CHOICES[name])
     capsys.readouterr()
     words = ["script", str(folder), *OWN_CODE.get(name, ())]
@@ -55,6 +59,8 @@ def test_a_script_trains_to_the_bits_of_the_run(name, tmp_path, monkeypatch, cap
         assert main([*words, "--out", "train.py"]) == 0
         assert main(words) == 0
         assert Path("train.py").read_text() == capsys.readouterr().out
+        monkeypatch.setattr(sys, "path", [each for each in sys.path if each != str(tmp_path)])
+        sys.modules.pop("beside", None)
         runpy.run_path("train.py")
     files = {file.name for file in folder.glob("*.pt")}
     for file in files | {"network.pt"}:

@@ -423,6 +423,13 @@ def test_staleness_is_shown_where_there_is_some_and_a_label_may_look_like_a_form
     assert (tmp_path / "curves.svg").stat().st_size
 
 
+def test_results_that_a_run_could_not_write_are_told(tmp_path, monkeypatch):
+    monkeypatch.setattr("hocket.runs.training_run.save_weights", Mock(side_effect=OSError))
+    with pytest.warns(UserWarning, match=r"cannot write .*network\.pt") as told:
+        sweep(study(), tmp_path)
+    assert str(told[-1].message).startswith("bp, stages 1, seed 0: cannot write")
+
+
 def test_the_runs_of_a_study_are_not_built_anew_as_each_of_them_ends(tmp_path, monkeypatch):
     pretend_runs(monkeypatch, lambda config: 1.0)
     built = Mock(wraps=rows_module.parse_config)
@@ -531,6 +538,6 @@ def test_a_record_that_cannot_be_read_is_refused_before_anything_runs(done, here
     shutil.rmtree(done / "runs")
     file = done / "record.json"
     file.write_text(json.dumps(damage(json.loads(file.read_text()))))
-    with pytest.raises(RunFolderError, match="cannot read the runs of"):
+    with pytest.raises(RunFolderError, match=r"cannot read the runs of .*folders are gone"):
         sweep(study(learning_rates=RATES), done)
     assert here.started == 3
